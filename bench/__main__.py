@@ -1,14 +1,15 @@
-"""``python -m bench CASE [--peers] [--runs N] [--json FILE] [--quick]``: JSON objects on standard output, one per line and figure.
+"""``python -m bench CASE [--peers] [--runs N] [--json FILE] [--quick]``: JSON objects on standard output, one per line
+and figure.
 
 Side:  any.
 
-``--peers`` runs what users would pick instead on the same work, in turns with ours, and prints ratios; ``--peers=flink,bytewax`` only
-these.  ``--quick`` makes the cases that know it as short as they can be: their figures mean nothing, what they check holds.  Most cases
-have options of their own: ``python -m bench transport --help-case``.
+``--peers`` runs what users would pick instead on the same work, in turns with ours, and prints ratios;
+``--peers=flink,bytewax`` only these.  ``--quick`` makes the cases that know it as short as they can be: their figures
+mean nothing, what they check holds.  Most cases have options of their own: ``python -m bench transport --help-case``.
 
 ``python -m bench all --peers --markdown bench/RESULTS.md`` runs every case and writes a page with all figures.
-``python -m bench check --against REVISION`` measures this checkout and a clone of that revision in turns, and fails if a figure became
-slower (``bench/check.py``).
+``python -m bench check --against REVISION`` measures this checkout and a clone of that revision in turns, and fails if
+a figure became slower (``bench/check.py``).
 """
 
 import argparse
@@ -36,7 +37,8 @@ PEERS: Final = (*word_peers.NAMES, "by-hand")  # of which other cases have some
 class Case:
     """How a case is called; its module is named as the case is, with an underscore for a hyphen.
 
-    ``takes``: which of the options that several cases share (quick, peers) its ``run`` has; a module with ``parse_options`` has more.
+    ``takes``: which of the options that several cases share (quick, peers) its ``run`` has; a module with
+        ``parse_options`` has more.
     """
 
     runs: int
@@ -88,13 +90,17 @@ def main() -> int:
             results.extend(written(case, options, rest))
     finally:  # a case that fails takes nothing of the others along
         if options.markdown is not None and results:
-            options.markdown.write_text(markdown([json.loads(result.to_json()) for result in results]), encoding="utf-8")
+            options.markdown.write_text(
+                markdown([json.loads(result.to_json()) for result in results]), encoding="utf-8"
+            )
     return int(any(result.details.get("fails") for result in results))  # a case may say so
 
 
 def parse() -> tuple[argparse.Namespace, list[str]]:
     """The shared options, and what is left for the case."""
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("case", choices=[*CASES, "all", "check"])
     parser.add_argument("--runs", type=int, help="how often (default: depends on the case)")
     names = f"beside other systems: {', '.join(PEERS)}, separated by commas (default: all that are installed)"
@@ -135,7 +141,9 @@ def run_check(options: argparse.Namespace, rest: list[str]) -> int:
 def run_case(name: str, options: argparse.Namespace, rest: list[str]) -> Iterator[Result]:
     """The figures of one case, each with what the machine was like."""
     case, module = CASES[name], importlib.import_module(f"bench.{name.replace('-', '_')}")
-    own = own_options(module, rest) | {key: value for key, value in shared_options(options).items() if key in case.takes}
+    own = own_options(module, rest) | {
+        key: value for key, value in shared_options(options).items() if key in case.takes
+    }
     num_runs = options.runs or (1 if options.quick else case.runs)
     before = calibrate()
     with ForeignLoad() as load:

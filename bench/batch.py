@@ -1,9 +1,9 @@
 """A BATCH job over more data than memory: generated pairs, sorted by key, in bounded memory.
 
 Side:    any; the source runs inside the TaskManagers.
-Job:     pairs (an int, a text of 1,000 characters) -> by key -> count of each key -> one record with the numbers of keys and pairs.
-         Three stages: every pair is written by its producer, read, sorted by key (in files, but for what
-         ``execution.sorted-inputs.memory`` holds) and read again.
+Job:     pairs (an int, a text of 1,000 characters) -> by key -> count of each key -> one record with the numbers of
+         keys and pairs.  Three stages: every pair is written by its producer, read, sorted by key (in files, but for
+         what ``execution.sorted-inputs.memory`` holds) and read again.
 Cluster: two TaskManagers of one slot each, whose resident memory is sampled.
 Proof:   every pair is counted once, and every key comes out once.
 """
@@ -41,9 +41,13 @@ QUICK_GB: Final = 0.01
 def parse_options(arguments: Sequence[str]) -> dict[str, Any]:
     """The options of this case."""
     parser = argparse.ArgumentParser(prog="python -m bench batch")
-    parser.add_argument("--gb", type=float, default=10.0, help="how much data is generated, in 10^9 bytes (default: 10)")
+    parser.add_argument(
+        "--gb", type=float, default=10.0, help="how much data is generated, in 10^9 bytes (default: 10)"
+    )
     parser.add_argument("--memory", default="128 mb", help="of each task for sorting (default: 128 mb)")
-    parser.add_argument("--directory", type=Path, help="where files are kept (default: the system's folder for temporary files)")
+    parser.add_argument(
+        "--directory", type=Path, help="where files are kept (default: the system's folder for temporary files)"
+    )
     return vars(parser.parse_args(arguments))
 
 
@@ -67,7 +71,9 @@ class Pairs:
             yield pa.record_batch({"key": pa.array(keys), "payload": texts.take(pa.array(keys % NUM_TEXTS))})
 
 
-def run(runs: int, *, quick: bool = False, gb: float = 10.0, memory: str = "128 mb", directory: Path | None = None) -> list[Result]:
+def run(
+    runs: int, *, quick: bool = False, gb: float = 10.0, memory: str = "128 mb", directory: Path | None = None
+) -> list[Result]:
     """The seconds of the job, with the memory of its processes."""
     size = QUICK_GB if quick else gb
     seconds: list[float] = []
@@ -83,7 +89,10 @@ def one_run(num_pairs: int, memory: str, directory: Path | None) -> tuple[float,
     with tempfile.TemporaryDirectory(dir=directory) as name:
         folder = Path(name)
         (folder / "files").mkdir()
-        with patch.dict(os.environ, TMPDIR=str(folder / "files")), Cluster(folder, num_task_managers=PARALLELISM) as cluster:
+        with (
+            patch.dict(os.environ, TMPDIR=str(folder / "files")),
+            Cluster(folder, num_task_managers=PARALLELISM) as cluster,
+        ):
             pids = [each.pid for each in cluster.task_managers]
             started = [ProcessUse.of(pid).rss_bytes for pid in pids]
             with patch.dict(os.environ, cluster.environment), RssSampler(pids) as sampler:
@@ -91,9 +100,13 @@ def one_run(num_pairs: int, memory: str, directory: Path | None) -> tuple[float,
                 found = counted(cluster.address, num_pairs, memory)
                 seconds = time.monotonic() - start
             cpu_s = [ProcessUse.of(pid).cpu_s for pid in pids]
-        left = [path.name for path in (folder / "files").iterdir() if path.name.startswith(("netstack-", "flowlet-sort-"))]
+        left = [
+            path.name for path in (folder / "files").iterdir() if path.name.startswith(("netstack-", "flowlet-sort-"))
+        ]
     if found[1] != num_pairs or found[0] > NUM_KEYS:
-        raise ValueError(f"{num_pairs} pairs of at most {NUM_KEYS} keys were made, and {found[1]} of {found[0]} keys counted")
+        raise ValueError(
+            f"{num_pairs} pairs of at most {NUM_KEYS} keys were made, and {found[1]} of {found[0]} keys counted"
+        )
     return seconds, {
         "pairs": num_pairs,
         "keys": found[0],
@@ -114,7 +127,9 @@ def counted(address: str, num_pairs: int, memory: str) -> tuple[int, int]:
     with closing(environment.set_parallelism(PARALLELISM).set_runtime_mode(RuntimeExecutionMode.BATCH)):
         pairs = environment.from_arrow(Pairs(num_pairs), pa.schema({"key": pa.int64(), "payload": pa.string()}))
         counts = pairs.key_by("key").count().to_records().map(lambda row: ("all", 1, row["count"]))
-        totals = counts.key_by(lambda record: record[0]).reduce(lambda one, other: ("all", one[1] + other[1], one[2] + other[2]))
+        totals = counts.key_by(lambda record: record[0]).reduce(
+            lambda one, other: ("all", one[1] + other[1], one[2] + other[2])
+        )
         (total,) = list(totals.execute_and_collect())
     return total[1], total[2]
 
@@ -138,4 +153,6 @@ class RssSampler:
 
     def _run(self) -> None:
         while not self._is_over.wait(SAMPLE_EVERY_S):
-            self.most = [max(most, ProcessUse.of(pid).rss_bytes) for most, pid in zip(self.most, self._pids, strict=True)]
+            self.most = [
+                max(most, ProcessUse.of(pid).rss_bytes) for most, pid in zip(self.most, self._pids, strict=True)
+            ]

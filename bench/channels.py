@@ -1,7 +1,8 @@
 """What many channels on one connection cost: the transport with 1, 100 and 1,000 of them.
 
 Side:   any.
-Work:   that of ``bench/transport.py``, between task threads (``threads``): 32 KiB buffers over loopback TCP, checked one by one.
+Work:   that of ``bench/transport.py``, between task threads (``threads``): 32 KiB buffers over loopback TCP, checked
+        one by one.
 Figure: GB/s of each, and their ratio to one channel within each round.
 """
 
@@ -17,19 +18,27 @@ from bench.transport import CREDITS_OF_ONE_CHANNEL, QUICK_SECONDS, SECONDS, core
 from bench.transports.common import Setting
 
 _ONE: Final = Setting("threads", num_credits=CREDITS_OF_ONE_CHANNEL)
-CASES: Final = {1: _ONE, 100: replace(_ONE, num_channels=100, num_credits=8), 1000: replace(_ONE, num_channels=1000, num_credits=8)}
+CASES: Final = {
+    1: _ONE,
+    100: replace(_ONE, num_channels=100, num_credits=8),
+    1000: replace(_ONE, num_channels=1000, num_credits=8),
+}
 
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench channels", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench channels", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of sending, per case and round")
     return vars(parser.parse_args(arguments))
 
 
 def run(num_runs: int, *, quick: bool = False, seconds: float = SECONDS) -> list[Result]:
     """All numbers of channels in turns."""
-    return compare([contender(number, QUICK_SECONDS if quick else seconds, is_quick=quick) for number in CASES], num_runs, "GB/s")
+    return compare(
+        [contender(number, QUICK_SECONDS if quick else seconds, is_quick=quick) for number in CASES], num_runs, "GB/s"
+    )
 
 
 def contender(num_channels: int, seconds: float, *, is_quick: bool) -> Contender:

@@ -1,13 +1,18 @@
 """Whether this checkout is slower than a revision: ``python -m bench check --against REVISION``.
 
 Side:    any.
-Way:     the revision is cloned beside this checkout, and both measure the same gauges (``bench/gauges.py``) in turns, each in a process of
-         its own; who begins alternates.  Ratios are taken within a pair, since the machine's pace changes from pair to pair.
-Rule:    a figure is not slower if the median ratio of 9 pairs is at least 0.97.  Where it is below that, 25 pairs decide.
-Bench:   a revision is measured with its own bench, since bench follows the product's modules; it gets today's modules that it lacks.
-Beside:  ``--beside`` runs both at the same time and compares the CPU seconds of all their processes, starts included.  What else the
-         machine does then slows both alike.  A shared machine scatters rates in turns by a factor of two, and these by a few percent.
-Result:  one object per figure, its ratios as runs (above 1: better than the revision); exit code 1 if a figure is slower.
+Way:     the revision is cloned beside this checkout, and both measure the same gauges (``bench/gauges.py``) in turns,
+         each in a process of its own; who begins alternates.  Ratios are taken within a pair, since the machine's pace
+         changes from pair to pair.
+Rule:    a figure is not slower if the median ratio of 9 pairs is at least 0.97.  Where it is below that, 25 pairs
+         decide.
+Bench:   a revision is measured with its own bench, since bench follows the product's modules; it gets today's modules
+         that it lacks.
+Beside:  ``--beside`` runs both at the same time and compares the CPU seconds of all their processes, starts included.
+         What else the machine does then slows both alike.  A shared machine scatters rates in turns by a factor of two,
+         and these by a few percent.
+Result:  one object per figure, its ratios as runs (above 1: better than the revision); exit code 1 if a figure is
+         slower.
 Absent:  a comparison with figures of a file: paces of two days differ by more than what is looked for.
 """
 
@@ -65,7 +70,10 @@ class Comparison:
 
     def __str__(self) -> str:
         verdict = "  SLOWER" if self.is_slower else ""
-        return f"{self.median:6.3f} ({min(self.ratios):.3f}..{max(self.ratios):.3f}, {len(self.ratios)} pairs)  {self.name}{verdict}"
+        return (
+            f"{self.median:6.3f} ({min(self.ratios):.3f}..{max(self.ratios):.3f}, {len(self.ratios)} pairs)  "
+            f"{self.name}{verdict}"
+        )
 
 
 def is_slower(ratios: Sequence[float]) -> bool:
@@ -79,9 +87,17 @@ def ratio(now: Figure, before: Figure) -> float:
 
 
 def compare(
-    gauges: Sequence[str], now: Gauge, before: Gauge, num_pairs: int, num_deciding_pairs: int, *, is_beside: bool = False
+    gauges: Sequence[str],
+    now: Gauge,
+    before: Gauge,
+    num_pairs: int,
+    num_deciding_pairs: int,
+    *,
+    is_beside: bool = False,
 ) -> Iterator[Comparison]:
-    """Measure pairs of each gauge; of a gauge with a slower figure further ones, until there are ``num_deciding_pairs``."""
+    """Measure pairs of each gauge; of a gauge with a slower figure further ones, until there are
+    ``num_deciding_pairs``.
+    """
     for gauge in gauges:
         found: dict[str, Comparison] = {}
         for number in range(max(num_pairs, num_deciding_pairs)):
@@ -92,7 +108,9 @@ def compare(
         yield from found.values()
 
 
-def pair(gauge: str, now: Gauge, before: Gauge, number: int, *, is_beside: bool = False) -> tuple[Sequence[Figure], Sequence[Figure]]:
+def pair(
+    gauge: str, now: Gauge, before: Gauge, number: int, *, is_beside: bool = False
+) -> tuple[Sequence[Figure], Sequence[Figure]]:
     """The figures of both; every second time this checkout begins, and the other one follows, or runs beside it."""
     with ThreadPoolExecutor(2 if is_beside else 1) as pool:
         if number % 2:
@@ -140,7 +158,8 @@ def _git(*arguments: str, cwd: Path) -> str:
 
 
 def measure(checkout: Path, gauge: str, *, quick: bool = False, by_cpu: bool = False) -> list[Figure]:
-    """Measure a gauge once in a checkout; ``by_cpu``: the CPU seconds of each figure, where they are at least ``MIN_CPU_S``.
+    """Measure a gauge once in a checkout; ``by_cpu``: the CPU seconds of each figure, where they are at least
+    ``MIN_CPU_S``.
 
     Raises:
         CheckError: it failed, or measured another flowlet than the checkout's.
@@ -148,7 +167,9 @@ def measure(checkout: Path, gauge: str, *, quick: bool = False, by_cpu: bool = F
     command = [sys.executable, "-m", "bench.gauges", gauge, *(["--quick"] if quick else [])]
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     variables["PYTHONPATH"] = str(checkout)
-    done = subprocess.run(command, cwd=checkout, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command, cwd=checkout, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
     if done.returncode:
         raise CheckError(f"gauge {gauge} failed in {checkout}:\n{done.stderr[-4000:]}")
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -160,16 +181,24 @@ def measure(checkout: Path, gauge: str, *, quick: bool = False, by_cpu: bool = F
 
 def of_cpu(figures: Sequence[Figure]) -> list[Figure]:
     """The CPU seconds of the figures for which something was done."""
-    return [Figure(f"{each.name}: CPU s", each.cpu_s, more_is_better=False) for each in figures if each.cpu_s >= MIN_CPU_S]
+    return [
+        Figure(f"{each.name}: CPU s", each.cpu_s, more_is_better=False) for each in figures if each.cpu_s >= MIN_CPU_S
+    ]
 
 
 def parse_options(arguments: list[str]) -> argparse.Namespace:
     """The options of check alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--against", required=True, metavar="REVISION", help="a commit, tag or branch of this repository")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench check", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--against", required=True, metavar="REVISION", help="a commit, tag or branch of this repository"
+    )
     parser.add_argument("--only", type=choices(GAUGES), default=tuple(GAUGES), help="which gauges, separated by commas")
     parser.add_argument("--pairs", type=int, default=NUM_PAIRS, help="how many pairs")
-    parser.add_argument("--deciding-pairs", type=int, default=NUM_DECIDING_PAIRS, help="how many where a figure is slower")
+    parser.add_argument(
+        "--deciding-pairs", type=int, default=NUM_DECIDING_PAIRS, help="how many where a figure is slower"
+    )
     parser.add_argument("--beside", action="store_true", help="both at the same time, by CPU seconds")
     return parser.parse_args(arguments)
 
@@ -184,12 +213,21 @@ def run(options: argparse.Namespace, *, quick: bool = False) -> Iterator[Result]
         checkout = clone(options.against, Path(name).resolve(), is_beside=options.beside)
         now, before = (partial(measure, side, quick=quick, by_cpu=options.beside) for side in (_ROOT, checkout))
         details: Mapping[str, Any] = {"against": options.against, "revision": git_revision()}
-        for comparison in compare(options.only, now, before, options.pairs, options.deciding_pairs, is_beside=options.beside):
+        for comparison in compare(
+            options.only, now, before, options.pairs, options.deciding_pairs, is_beside=options.beside
+        ):
             yield Result(f"check {comparison.name}", "x", comparison.ratios, dict(details), case="check")
 
 
 def verdict(results: Sequence[Result]) -> str:
     """One line per figure, the worst first, and what the pairs decided."""
-    comparisons = sorted((Comparison(result.name, list(result.runs)) for result in results), key=lambda each: each.median)
+    comparisons = sorted(
+        (Comparison(result.name, list(result.runs)) for result in results), key=lambda each: each.median
+    )
     num_slower = sum(each.is_slower for each in comparisons)
-    return "\n".join([*map(str, comparisons), f"{num_slower} of {len(comparisons)} figures are slower (median ratio below {MIN_RATIO})"])
+    return "\n".join(
+        [
+            *map(str, comparisons),
+            f"{num_slower} of {len(comparisons)} figures are slower (median ratio below {MIN_RATIO})",
+        ]
+    )

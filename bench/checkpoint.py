@@ -1,10 +1,12 @@
 """What checkpoints cost a job with much keyed state: throughput and latency with one per second beside those without.
 
 Side:   any.
-Job:    ``bench/jobs/counted_keys.py``: two TaskManager processes with one slot each, parallelism 2; every key changes all the time.
-Rate:   records / (last record at the last sink - first poll of the first source); with checkpoints and without in turns, ratios within
-        one round.
-Latency: ``bench/jobs/latency_with_state.py``: 1,000 records/s into a task that keeps all keys; p50 and p99, the others in the details.
+Job:    ``bench/jobs/counted_keys.py``: two TaskManager processes with one slot each, parallelism 2; every key changes
+        all the time.
+Rate:   records / (last record at the last sink - first poll of the first source); with checkpoints and without in
+        turns, ratios within one round.
+Latency: ``bench/jobs/latency_with_state.py``: 1,000 records/s into a task that keeps all keys; p50 and p99, the others
+         in the details.
 Figures: also in the details: how many checkpoints were complete, how long they took, the longest synchronous part.
 """
 
@@ -35,7 +37,9 @@ QUICK_SECONDS: Final = 0.5
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench checkpoint", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench checkpoint", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--parts", type=choices(PARTS), default=PARTS, help="which, separated by commas")
     parser.add_argument("--keys", type=numbers, default=NUM_KEYS, help="of the state, separated by commas")
     parser.add_argument("--records", type=int, default=NUM_RECORDS, help="a multiple of the keys")
@@ -88,7 +92,9 @@ def latency(num_runs: int, num_keys: int, interval_ms: int, seconds: float) -> l
         for name in order:
             sample = LatencyWithState(num_keys, intervals[name], min(WARM_UP_S, seconds), seconds).measure()
             samples[name].append(sample)
-            text = f"p50 {sample['p50_us']:.0f} us, p99 {sample['p99_us']:.0f} us, {sample['num_checkpoints']} checkpoints"
+            text = (
+                f"p50 {sample['p50_us']:.0f} us, p99 {sample['p99_us']:.0f} us, {sample['num_checkpoints']} checkpoints"
+            )
             tell(f"latency with {num_keys} keys, checkpoints {name}: {text}")
     return [
         Result(

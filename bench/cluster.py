@@ -1,7 +1,8 @@
 """A cluster of real processes on this machine, started the way a user would start it in terminals.
 
 Side:  any.
-Used by the bench cases and by the integration tests; every process is ended, at the latest by a kill, when the ``with`` block is left.
+Used by the bench cases and by the integration tests; every process is ended, at the latest by a kill, when the ``with``
+block is left.
 """
 
 import os
@@ -57,7 +58,9 @@ class Process:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -94,7 +97,9 @@ class Process:
                 if found := re.search(pattern, line):
                     return found
             if not self._read_more(deadline):
-                raise ProcessError(f"{self!r}: no line like {pattern!r}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr[-8000:]}")
+                raise ProcessError(
+                    f"{self!r}: no line like {pattern!r}\n--- stdout\n{self.stdout}\n--- stderr\n{self.stderr[-8000:]}"
+                )
 
     def send(self, signal_number: int) -> None:
         """Send a signal; nothing happens if it has ended."""
@@ -132,7 +137,9 @@ class Process:
             ProcessError: it failed, or still runs after ``timeout_s``; the message holds what it printed.
         """
         if code := self.wait(timeout_s):
-            raise ProcessError(f"{self!r} ended with {code}\n--- stdout\n{self.stdout[-4000:]}\n--- stderr\n{self.stderr[-8000:]}")
+            raise ProcessError(
+                f"{self!r} ended with {code}\n--- stdout\n{self.stdout[-4000:]}\n--- stderr\n{self.stderr[-8000:]}"
+            )
 
     def interrupt(self, timeout_s: float) -> int:
         """Ctrl-C, then wait for the exit code."""
@@ -209,7 +216,9 @@ class Cluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     def start_job_manager(self) -> None:
@@ -222,7 +231,14 @@ class Cluster:
 
     def start_task_manager(self, *more_options: str) -> None:
         """Start one more TaskManager; its ready line is still to come."""
-        options = ["--jobmanager", self.address, "--slots", str(self._slots), *self._task_manager_options, *more_options]
+        options = [
+            "--jobmanager",
+            self.address,
+            "--slots",
+            str(self._slots),
+            *self._task_manager_options,
+            *more_options,
+        ]
         self.task_managers.append(self.start("-m", "flowlet.tm", *options, name=f"tm{len(self.task_managers)}"))
 
     def start(self, *args: str, name: str) -> Process:

@@ -2,9 +2,9 @@
 
 Side:  any.
 Rows:  an integer and a text of some 20 characters, from a list in memory; one subtask, in this process.
-Forms: ``at least once``: batches of 5000 rows, a transaction each.  ``exactly once``: checkpoints every second, a transaction each.
-       The time is that of the job, without the start of its cluster.
-       ``bare``: a loop over batches of 5000 rows of the list, with the driver that the sink uses.
+Forms: ``at least once``: batches of 5000 rows, a transaction each.  ``exactly once``: checkpoints every second, a
+       transaction each.  The time is that of the job, without the start of its cluster.  ``bare``: a loop over batches
+       of 5000 rows of the list, with the driver that the sink uses.
 Databases: SQLite in a temporary folder, in its default journal mode; PostgreSQL with ``--postgresql URL``, whose table
        ``flowlet_bench`` is replaced.
 """
@@ -62,7 +62,9 @@ def run(num_runs: int, *, quick: bool = False, rows: int = NUM_ROWS, postgresql:
                 ("bare", partial(_write_bare, one.statement, records)),
             ]
             contenders = [
-                Contender(f"{name} {form}", partial(_measured, one.statement, len(records), write), is_peer=form == "bare")
+                Contender(
+                    f"{name} {form}", partial(_measured, one.statement, len(records), write), is_peer=form == "bare"
+                )
                 for form, write in forms
             ]
             results += compare(contenders, num_runs, "rows/s")

@@ -1,10 +1,14 @@
-"""The figures that ``bench check`` compares: ``python -m bench.gauges NAME`` measures one gauge once and prints a JSON object.
+"""The figures that ``bench check`` compares: ``python -m bench.gauges NAME`` measures one gauge once and prints a JSON
+object.
 
 Side:    any.
-Gauges:  each runs small forms of the cases of its name, checked as those are; one process measures one, so that revisions take turns.
-Figures: ``value``, and whether more of it is better.  Rates are those of the cases; start-up has CPU seconds of all processes, too; memory
-         is what a process of a job holds, in MiB.  ``root`` in the object is the folder whose flowlet was measured.
-Absent:  p99 of the latency: its ratio differs by half from run to run, so it cannot tell 3 percent.  ``bench latency`` measures it.
+Gauges:  each runs small forms of the cases of its name, checked as those are; one process measures one, so that
+         revisions take turns.
+Figures: ``value``, and whether more of it is better.  Rates are those of the cases; start-up has CPU seconds of all
+         processes, too; memory is what a process of a job holds, in MiB.  ``root`` in the object is the folder whose
+         flowlet was measured.
+Absent:  p99 of the latency: its ratio differs by half from run to run, so it cannot tell 3 percent.  ``bench latency``
+         measures it.
 """
 
 import argparse
@@ -108,11 +112,15 @@ def gauge_latency(divisor: int) -> Iterator[Figure]:
 def gauge_transport(divisor: int) -> Iterator[Figure]:
     """Send 32 KiB buffers: as a job does, and labelled ones over 100 channels."""
     for case in ("job-1", "threads-100"):
-        yield Figure(f"transport {case}, GB/s", transport.measure(case, transport.CASES[case], TRANSPORT_S / divisor).gb_per_s)
+        yield Figure(
+            f"transport {case}, GB/s", transport.measure(case, transport.CASES[case], TRANSPORT_S / divisor).gb_per_s
+        )
 
 
 def gauge_startup(_divisor: int) -> Iterator[Figure]:
-    """Run the smallest program from start to end: CPU seconds of all its processes, wall seconds to its result, memory."""
+    """Run the smallest program from start to end: CPU seconds of all its processes, wall seconds to
+    its result, memory.
+    """
     for name, parallelism in startup.CASES.items():
         startup.measure(parallelism)  # compiles modules, fills the caches of the file system
         start_s = cpu_s()

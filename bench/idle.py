@@ -31,4 +31,11 @@ def run(num_runs: int) -> list[Result]:
     """Measure ``num_runs`` fresh clusters."""
     samples = [measure_once() for _ in range(num_runs)]
     highest = [max(sample["tm0"], sample["tm1"]) for sample in samples]
-    return [Result("idle", "percent of one core, busiest TaskManager", highest, {"window_s": WINDOW_S, "percent_per_process": samples})]
+    return [
+        Result(
+            "idle",
+            "percent of one core, busiest TaskManager",
+            highest,
+            {"window_s": WINDOW_S, "percent_per_process": samples},
+        )
+    ]

@@ -1,11 +1,12 @@
 """Two channels on one TCP connection: does a consumer that stalls slow the other one down?
 
 Side:  any; the classes below run inside the TaskManagers.
-Job:   source 1 -> consumer 1, source 2 -> consumer 2; both sources in one TaskManager, both consumers in the other, so that one TCP
-       connection carries both channels.  ``beside``: consumer 1 blocks in a system call (it reads a FIFO) for the whole window;
-       ``alone``: source 1 and consumer 1 are not there.
+Job:   source 1 -> consumer 1, source 2 -> consumer 2; both sources in one TaskManager, both consumers in the other, so
+       that one TCP connection carries both channels.  ``beside``: consumer 1 blocks in a system call (it reads a FIFO)
+       for the whole window; ``alone``: source 1 and consumer 1 are not there.
 Proof: consumer 2 looks at every record: none is lost, doubled or out of order.
-Unit:  records/s of consumer 2 beside the stalled one, in percent of its rate alone; memory growth of both TaskManagers in the details.
+Unit:  records/s of consumer 2 beside the stalled one, in percent of its rate alone; memory growth of both TaskManagers
+       in the details.
 """
 
 import os
@@ -65,7 +66,9 @@ class EndlessSource(Source):
 
 
 class StallingConsumer(StreamOperator):
-    """Blocks in the operating system at its first chunk until somebody writes into ``release``; says so through ``stalled``."""
+    """Blocks in the operating system at its first chunk until somebody writes into ``release``; says so through
+    ``stalled``.
+    """
 
     takes_chunks = True
 
@@ -185,11 +188,16 @@ def measure(folder: Path, *, is_beside_a_stalled_one: bool, window_s: float) -> 
         os.close(stalled_fd)
         if release_fd >= 0:
             os.close(release_fd)
-    return Sample(rate_between(counts(progress), start_ns, end_ns), tuple(new - old for old, new in zip(before, after, strict=True)))
+    return Sample(
+        rate_between(counts(progress), start_ns, end_ns),
+        tuple(new - old for old, new in zip(before, after, strict=True)),
+    )
 
 
 def compare(folder: Path, window_s: float) -> tuple[list[Sample], Sample]:
-    """One window beside a stalled consumer, and one alone before and after it: a shared machine is not equally quick all the time."""
+    """One window beside a stalled consumer, and one alone before and after it: a shared machine is not equally quick
+    all the time.
+    """
     samples = []
     for name, is_beside in (("alone", False), ("beside", True), ("alone again", False)):
         (folder / name).mkdir()

@@ -2,8 +2,9 @@
 
 Side:  any.
 Rows:  texts of some 20 bytes in one partition; one subtask, in this process.
-Forms: source: the messages of the topic as texts, dropped; bare: ``consume(1000)`` and ``decode``.  Sink, at least once: from a list in
-       memory; exactly once: checkpoints every second; bare: ``produce`` of each text, ``poll`` every 1,000, ``flush``.
+Forms: source: the messages of the topic as texts, dropped; bare: ``consume(1000)`` and ``decode``.  Sink, at least
+       once: from a list in memory; exactly once: checkpoints every second; bare: ``produce`` of each text, ``poll``
+       every 1,000, ``flush``.
 Broker: the one of the tests (Tansu, in memory), or another with ``--servers``; topics ``flowlet-bench-...`` stay there.
 """
 
@@ -44,7 +45,9 @@ BATCH: Final = 1_000
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench kafka-ends", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench kafka-ends", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=NUM_ROWS)
     parser.add_argument("--servers", metavar="HOST:PORT", help="a broker in which topics can be made")
     return vars(parser.parse_args(arguments))
@@ -65,14 +68,19 @@ def run(num_runs: int, *, quick: bool = False, rows: int = NUM_ROWS, servers: st
             ("bare consumer", partial(_read_bare, cluster.servers, full, len(records))),
         ]
         results = compare(
-            [Contender(name, partial(_timed, len(records), call), is_peer="bare" in name) for name, call in reads], num_runs, "rows/s"
+            [Contender(name, partial(_timed, len(records), call), is_peer="bare" in name) for name, call in reads],
+            num_runs,
+            "rows/s",
         )
         writes: list[tuple[str, Callable[[str], None]]] = [
             ("sink, at least once", partial(_write_with_flowlet, cluster.servers, records, None)),
             ("sink, exactly once", partial(_write_with_flowlet, cluster.servers, records, folder)),
             ("bare producer", partial(_write_bare, cluster.servers, records)),
         ]
-        contenders = [Contender(name, partial(_written, cluster, len(records), call), is_peer="bare" in name) for name, call in writes]
+        contenders = [
+            Contender(name, partial(_written, cluster, len(records), call), is_peer="bare" in name)
+            for name, call in writes
+        ]
         return [*results, *compare(contenders, num_runs, "rows/s")]
 
 
@@ -109,14 +117,26 @@ def _read_bare(servers: str, topic: str, num_rows: int) -> None:
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     num_read = 0
     while num_read < num_rows:
-        texts = [(message.value() or b"").decode() for message in consumer.consume(min(BATCH, num_rows - num_read), 1.0)]
+        texts = [
+            (message.value() or b"").decode() for message in consumer.consume(min(BATCH, num_rows - num_read), 1.0)
+        ]
         num_read += len(texts)
     consumer.close()
 
 
 def _write_with_flowlet(servers: str, records: list[str], folder: Path | None, topic: str) -> None:
-    serializer = KafkaRecordSerializationSchema.builder().set_topic(topic).set_value_serialization_schema(SimpleStringSchema()).build()
-    builder = KafkaSink.builder().set_bootstrap_servers(servers).set_record_serializer(serializer).set_transactional_id_prefix(topic)
+    serializer = (
+        KafkaRecordSerializationSchema.builder()
+        .set_topic(topic)
+        .set_value_serialization_schema(SimpleStringSchema())
+        .build()
+    )
+    builder = (
+        KafkaSink.builder()
+        .set_bootstrap_servers(servers)
+        .set_record_serializer(serializer)
+        .set_transactional_id_prefix(topic)
+    )
     configuration = Configuration()
     guarantee = DeliveryGuarantee.AT_LEAST_ONCE if folder is None else DeliveryGuarantee.EXACTLY_ONCE
     if folder is not None:

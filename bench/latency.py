@@ -1,15 +1,18 @@
 """How long a record takes from one TaskManager to the other: 1,000 records/s through the whole job path.
 
 Side:       any; the classes below run inside the TaskManagers.
-Job:        a source in one TaskManager, a map in the other, one connection between them.  Each record is (number, monotonic ns at its
-            creation); the map subtracts.  The first records are not counted.  Both processes read the same clock of this machine.
-Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside CPU-bound tasks (pure Python, they never wait), one in each of the two
-            TaskManagers; timeout 0 also in the latency mode of the TaskManager (``--latency-mode``), with the neighbours also with the
-            task threads at nice +10 (``--task-scheduling``), and without them with cores that never halt (``--keep-awake``) and with
-            light tasks on the loop (``--task-driver``), each alone, and with such tasks on a loop that polls (``--busy-poll-us``).
+Job:        a source in one TaskManager, a map in the other, one connection between them.  Each record is (number,
+            monotonic ns at its creation); the map subtracts.  The first records are not counted.  Both processes read
+            the same clock of this machine.
+Cases:      buffer timeouts of 0, 1, 10 and 100 ms, alone and beside CPU-bound tasks (pure Python, they never wait), one
+            in each of the two TaskManagers; timeout 0 also in the latency mode of the TaskManager (``--latency-mode``),
+            with the neighbours also with the task threads at nice +10 (``--task-scheduling``), and without them with
+            cores that never halt (``--keep-awake``) and with light tasks on the loop (``--task-driver``), each alone,
+            and with such tasks on a loop that polls (``--busy-poll-us``).
 Figures:    p50 and p99 in us; p99.9 and max are in the details, and how much work the neighbours did.
 Peers:      Flink's Java API with the same job, the busy tasks written in Java; only with timeout 0.
-Proof:      every record arrives once, in order; the source falls behind by less than the map counts, or the figure says so (``late_ms``).
+Proof:      every record arrives once, in order; the source falls behind by less than the map counts, or the figure says
+            so (``late_ms``).
 """
 
 import argparse
@@ -73,7 +76,12 @@ class Setting:
     @property
     def options(self) -> list[str]:
         """Of the TaskManagers."""
-        options = ["--task-scheduling", self.task_scheduling, "--task-driver", "loop" if self.is_driven_by_loop else "thread"]
+        options = [
+            "--task-scheduling",
+            self.task_scheduling,
+            "--task-driver",
+            "loop" if self.is_driven_by_loop else "thread",
+        ]
         options += ["--keep-awake"] if self.is_kept_awake else []
         options += ["--busy-poll-us", str(LATENCY_BUSY_POLL_US)] if self.is_polling else []
         return options + (["--latency-mode"] if self.is_latency_mode else [])
@@ -155,7 +163,9 @@ class Latencies(MapFunction):
 
 
 class BusyReader:
-    """Counts words in pure Python, without a pause and without an end; writes down how often, and in how many seconds."""
+    """Counts words in pure Python, without a pause and without an end; writes down how often, and
+    in how many seconds.
+    """
 
     def __init__(self, report: Path) -> None:
         self._report = report
@@ -195,7 +205,12 @@ def build(environment: StreamExecutionEnvironment, folder: Path, setting: Settin
     """Source and sink in slots of their own, and so in TaskManagers of their own; each slot has a neighbour, too."""
     environment.set_buffer_timeout(setting.buffer_timeout_ms)
     records = environment.from_source(PacedSource(num_records), WatermarkStrategy.no_watermarks(), "source")
-    latencies = records.slot_sharing_group("sender").rebalance().map(Latencies(folder / "latencies")).slot_sharing_group("receiver")
+    latencies = (
+        records.slot_sharing_group("sender")
+        .rebalance()
+        .map(Latencies(folder / "latencies"))
+        .slot_sharing_group("receiver")
+    )
     latencies.sink_to(DiscardingSink())
     for slot in ("sender", "receiver") if setting.has_neighbours else ():
         source = BusySource(folder / f"neighbour-{slot}")
@@ -220,7 +235,11 @@ def measure(setting: Setting, warm_up_s: float, seconds: float) -> dict[str, Any
     assert len(report["latencies_ns"]) == num_records, "a record was lost"
     assert len(reports) == 2 * setting.has_neighbours, "a neighbour did not run"
     units_per_s = [neighbour["units_per_s"] for neighbour in reports]
-    return {**evaluated(report["latencies_ns"][num_skipped:]), "late_ms": report["late_ms"], "neighbour_units_per_s": units_per_s}
+    return {
+        **evaluated(report["latencies_ns"][num_skipped:]),
+        "late_ms": report["late_ms"],
+        "neighbour_units_per_s": units_per_s,
+    }
 
 
 def wait_for_file(file: Path, timeout_s: float) -> None:
@@ -234,9 +253,13 @@ def wait_for_file(file: Path, timeout_s: float) -> None:
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench latency", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench latency", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=SECONDS, help="counted, per case and round")
-    parser.add_argument("--only", default="", help="a regular expression that the names of the cases contain, such as 'timeout 0 ms$'")
+    parser.add_argument(
+        "--only", default="", help="a regular expression that the names of the cases contain, such as 'timeout 0 ms$'"
+    )
     return vars(parser.parse_args(arguments))
 
 
@@ -251,16 +274,23 @@ def run(
         if {"flink", "all"} & peers:
             with_peer = {setting.has_neighbours for setting in chosen if setting.buffer_timeout_ms == 0}
             measures |= flink_latency.measures(stack, sorted(with_peer), warm_up_s, length_s)
-        rounds = [{name: measured(name, measures[name]) for name in order} for order in orders(list(measures), num_runs)]
+        rounds = [
+            {name: measured(name, measures[name]) for name in order} for order in orders(list(measures), num_runs)
+        ]
     results = [figure(name, key, rounds) for name in measures for key in ("p50", "p99")]
-    return results + [ratio(ours, theirs, key, rounds) for ours, theirs in compared(chosen, rounds[0]) for key in ("p50", "p99")]
+    return results + [
+        ratio(ours, theirs, key, rounds) for ours, theirs in compared(chosen, rounds[0]) for key in ("p50", "p99")
+    ]
 
 
 def measured(name: str, measure_it: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """One run, and what others did meanwhile."""
     with ForeignLoad() as load:
         sample = measure_it()
-    tell(f"latency {name}: p50 {sample['p50_us']:.0f} us, p99 {sample['p99_us']:.0f} us, {load.cores:.2f} cores used by others")
+    tell(
+        f"latency {name}: p50 {sample['p50_us']:.0f} us, p99 {sample['p99_us']:.0f} us, {load.cores:.2f} cores used by "
+        "others"
+    )
     return sample | {"foreign_cores": load.cores}
 
 

@@ -14,7 +14,8 @@ from types import TracebackType
 from typing import Final, Self
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
-_NUM_BUSY_FIELDS: Final = 8  # user nice system idle iowait irq softirq steal; what follows is contained in user and nice
+# User nice system idle iowait irq softirq steal; what follows is contained in user and nice.
+_NUM_BUSY_FIELDS: Final = 8
 _NOT_BUSY: Final = (3, 4)  # idle, iowait
 CALIBRATION_ROUNDS: Final = 5
 _CALIBRATION_WORDS: Final = 200_000
@@ -23,8 +24,8 @@ _CALIBRATION_WORDS: Final = 200_000
 class ForeignLoad:
     """How many cores others used during a block: ``cores`` is there once it was left.
 
-    Others are all processes that do not descend from this one, and what the machine below takes (``steal``).  A child that ended counts
-    as ours once its parent waited for it; a daemon that left its parent counts as foreign.
+    Others are all processes that do not descend from this one, and what the machine below takes (``steal``).  A child
+    that ended counts as ours once its parent waited for it; a daemon that left its parent counts as foreign.
     """
 
     def __init__(self) -> None:
@@ -35,7 +36,9 @@ class ForeignLoad:
         self._start = (time.monotonic(), machine_cpu_s(), own_cpu_s())
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         start_s, machine_s, own_s = self._start
         foreign_s = (machine_cpu_s() - machine_s) - (own_cpu_s() - own_s)
         self.cores = round(max(0.0, foreign_s / max(1e-9, time.monotonic() - start_s)), 3)
@@ -43,13 +46,17 @@ class ForeignLoad:
 
 def machine_cpu_s() -> float:
     """CPU time that anybody used since the machine started."""
-    fields = Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=_NUM_BUSY_FIELDS + 1)[1 : _NUM_BUSY_FIELDS + 1]
+    fields = (
+        Path("/proc/stat").read_text(encoding="ascii").split(maxsplit=_NUM_BUSY_FIELDS + 1)[1 : _NUM_BUSY_FIELDS + 1]
+    )
     return sum(int(ticks) for index, ticks in enumerate(fields) if index not in _NOT_BUSY) / _TICKS_PER_S
 
 
 def own_cpu_s() -> float:
     """CPU time of this process, of its living descendants, and of those of them that ended and were waited for."""
-    stats = {int(entry.name): stat for entry in Path("/proc").iterdir() if entry.name.isdigit() and (stat := _stat_of(entry))}
+    stats = {
+        int(entry.name): stat for entry in Path("/proc").iterdir() if entry.name.isdigit() and (stat := _stat_of(entry))
+    }
     children: dict[int, list[int]] = {}
     for pid, (parent, _) in stats.items():
         children.setdefault(parent, []).append(pid)
@@ -71,7 +78,9 @@ def _stat_of(entry: Path) -> tuple[int, int] | None:
 
 
 def calibrate() -> float:
-    """Words per second of a plain loop that splits and counts: how quick one core runs Python just now; the median of some rounds."""
+    """Words per second of a plain loop that splits and counts: how quick one core runs Python just now; the median of
+    some rounds.
+    """
     lines = [" ".join(f"word{number * step % 997}" for step in range(1, 11)) for number in range(200)]
     rates = []
     for _ in range(CALIBRATION_ROUNDS):

@@ -1,14 +1,16 @@
-"""Memory is bounded and nothing leaks: a consumer that is stalled for a minute, and ten thousand reads that are broken off.
+"""Memory is bounded and nothing leaks: a consumer that is stalled for a minute, and ten thousand reads that are broken
+off.
 
 Side:    any.
-Stall:   two TaskManagers, an endless source in one, a consumer that blocks at its first chunk in the other.  The resident memory of both is
-         sampled; the figure is the highest sample after the first second minus the sample at one second, of the TaskManager where it is
-         larger.  The producer never stops: what holds it is its pool, and what bounds the consumer is its credit.  Both should also rest
-         meanwhile (``cpu_s_per_tm``).
-Cycles:  two network stacks in this process, connected by TCP.  Each cycle opens a partition and a gate and ends in one of five ways
-         (cancelled before, during and after the first buffers, failed by the producer, read to the end); a fresh consumer stack, with a
-         connection and a loop of its own, every hundred cycles.  The figure is how many buffers, file descriptors, threads, asyncio tasks,
-         partitions, connections and objects of netstack's classes there are more at the end than after the first two hundred cycles.
+Stall:   two TaskManagers, an endless source in one, a consumer that blocks at its first chunk in the other.  The
+         resident memory of both is sampled; the figure is the highest sample after the first second minus the sample at
+         one second, of the TaskManager where it is larger.  The producer never stops: what holds it is its pool, and
+         what bounds the consumer is its credit.  Both should also rest meanwhile (``cpu_s_per_tm``).
+Cycles:  two network stacks in this process, connected by TCP.  Each cycle opens a partition and a gate and ends in one
+         of five ways (cancelled before, during and after the first buffers, failed by the producer, read to the end); a
+         fresh consumer stack, with a connection and a loop of its own, every hundred cycles.  The figure is how many
+         buffers, file descriptors, threads, asyncio tasks, partitions, connections and objects of netstack's classes
+         there are more at the end than after the first two hundred cycles.
 """
 
 import argparse
@@ -142,7 +144,9 @@ def take_stock(producer: StandaloneNetwork) -> Held:
 
 def network(name: str) -> StandaloneNetwork:
     """One of the two."""
-    config = NetstackConfig(network_memory_bytes=4 * MIB, segment_size_bytes=4096, security=SecurityConfig.hmac(bytes(32)))
+    config = NetstackConfig(
+        network_memory_bytes=4 * MIB, segment_size_bytes=4096, security=SecurityConfig.hmac(bytes(32))
+    )
     return StandaloneNetwork(config, name)
 
 
@@ -238,7 +242,9 @@ def break_off(num_cycles: int) -> dict[str, Any]:
             with network("consumer") as consumer:
                 for number in range(first, first + CYCLES_PER_CONSUMER):
                     cycle(number, producer, consumer, address)
-                wait_for(lambda: consumer.environment.buffer_pool.num_available == consumer.environment.buffer_pool.num_total)
+                wait_for(
+                    lambda: consumer.environment.buffer_pool.num_available == consumer.environment.buffer_pool.num_total
+                )
 
         for first in range(0, WARM_UP_CYCLES, CYCLES_PER_CONSUMER):
             generation(first)
@@ -249,7 +255,12 @@ def break_off(num_cycles: int) -> dict[str, Any]:
         elapsed_s = time.monotonic() - start
         wait_for(lambda: producer.environment.num_accepted_connections == 0)
         leaked = take_stock(producer).more_than(before)
-    return {"num_cycles": num_cycles, "cycles_per_s": num_cycles / elapsed_s, "leaked": leaked, "held_before": asdict(before)}
+    return {
+        "num_cycles": num_cycles,
+        "cycles_per_s": num_cycles / elapsed_s,
+        "leaked": leaked,
+        "held_before": asdict(before),
+    }
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -270,7 +281,9 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench memory", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench memory", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=STALL_S, help="how long the consumer is stalled")
     parser.add_argument("--cycles", type=int, default=NUM_CYCLES)
     return vars(parser.parse_args(arguments))

@@ -1,21 +1,23 @@
 """NEXMark's queries, beside a plain loop, Bytewax, PyFlink and, for 0, 1 and 2, Flink's Java.
 
 Side:     any.
-Events:   ``bench/jobs/nexmark_events.py``: 1 person, 3 auctions and 46 bids per 50 events, as dataclasses.  They are made before the clock
-          starts and looked up one by one; PyFlink looks them up by number in a first Python function, for it has no sources in Python.
-Queries:  ``bench/jobs/nexmark_streams.py``.  0: pass through; 1: other currency; 2: bids on some auctions; 3: who sells in some states;
-          8: who is new and sells; 11: bids per session; 13: bids with the value of a table.  Joins by hand, with plain dicts; every
-          function is called.
-          ``--all`` adds those that need keyed state, windows and joins.  ``bench/jobs/nexmark_auctions.py``: 4: average price by category;
-          6: by seller, of ten auctions; 9: winning bids; 18: last bids; 19: top ten bids; 20: bids with their auction.
-          ``bench/jobs/nexmark_windows.py``: 5: hot items; 7: highest bid; 11 again; 12: bids by the clock; 15, 16, 17: days.
-          ``bench/jobs/nexmark_joins.py``: 8 again.  10, 14 and 21 to 23 are not there.
-Forms:    ``friendly``: as one would write it; ``twin``: dicts in dicts, named functions, generators and classes with ``open``; only of the
-          queries that are there without ``--all``.
+Events:   ``bench/jobs/nexmark_events.py``: 1 person, 3 auctions and 46 bids per 50 events, as dataclasses.  They are
+          made before the clock starts and looked up one by one; PyFlink looks them up by number in a first Python
+          function, for it has no sources in Python.
+Queries:  ``bench/jobs/nexmark_streams.py``.  0: pass through; 1: other currency; 2: bids on some auctions; 3: who sells
+          in some states; 8: who is new and sells; 11: bids per session; 13: bids with the value of a table.  Joins by
+          hand, with plain dicts; every function is called.  ``--all`` adds those that need keyed state, windows and
+          joins.  ``bench/jobs/nexmark_auctions.py``: 4: average price by category; 6: by seller, of ten auctions; 9:
+          winning bids; 18: last bids; 19: top ten bids; 20: bids with their auction.
+          ``bench/jobs/nexmark_windows.py``: 5: hot items; 7: highest bid; 11 again; 12: bids by the clock; 15, 16, 17:
+          days.  ``bench/jobs/nexmark_joins.py``: 8 again.  10, 14 and 21 to 23 are not there.
+Forms:    ``friendly``: as one would write it; ``twin``: dicts in dicts, named functions, generators and classes with
+          ``open``; only of the queries that are there without ``--all``.
 Rate:     events / (last record at the last sink - first poll of the first source); for the loop, all of the loop.
-Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode, Flink; not for twins.
-          Bytewax has the queries that are there without ``--all``; PyFlink has no co-groups.
-          ``by-hand``: a loop that calls the query's functions and does nothing else, for queries without joins and timers.
+Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode,
+          Flink; not for twins.  Bytewax has the queries that are there without ``--all``; PyFlink has no co-groups.
+          ``by-hand``: a loop that calls the query's functions and does nothing else, for queries without joins and
+          timers.
 Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
 Profile:  ``--profile`` as of ``bench programs``.
 """
@@ -47,12 +49,16 @@ PEERS: Final = (*words.NAMES, "by-hand")
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench nexmark", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench nexmark", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--only", type=choices(ALL_QUERIES), default=QUERIES, help="which, separated by commas")
     which.add_argument("--all", dest="only", action="store_const", const=ALL_QUERIES, help="all of them")
     add_work_options(parser)
-    parser.add_argument("--events", type=int, default=NUM_EVENTS, help=f"{_CYCLES} times as many for queries 0, 1, 2 and 13")
+    parser.add_argument(
+        "--events", type=int, default=NUM_EVENTS, help=f"{_CYCLES} times as many for queries 0, 1, 2 and 13"
+    )
     return vars(parser.parse_args(arguments))
 
 
@@ -68,10 +74,14 @@ def run(
     profile: bool = False,
 ) -> list[Result]:
     """Every query with all its contenders, in turns."""
-    works = [work_of(query, form, QUICK_EVENTS if quick else events) for query in only for form in forms_of(query, forms)]
+    works = [
+        work_of(query, form, QUICK_EVENTS if quick else events) for query in only for form in forms_of(query, forms)
+    ]
     names = set(PEERS) if "all" in peers else peers
     java = nexmark_flink.contenders
-    return run_works(works, num_runs, names, taskmanagers, has_profile=profile, peer_records=NUM_PEER_RECORDS, java=java)
+    return run_works(
+        works, num_runs, names, taskmanagers, has_profile=profile, peer_records=NUM_PEER_RECORDS, java=java
+    )
 
 
 def forms_of(query: str, forms: Sequence[str]) -> Sequence[str]:

@@ -16,7 +16,9 @@ Measure = Callable[[], dict[str, Any]]
 def evaluated(latencies_ns: Sequence[int]) -> dict[str, Any]:
     """Percentiles in us."""
     ordered = sorted(latencies_ns)
-    return {f"{key}_us": percentile(ordered, share) / 1000 for key, share in PERCENTILES.items()} | {"num_records": len(ordered)}
+    return {f"{key}_us": percentile(ordered, share) / 1000 for key, share in PERCENTILES.items()} | {
+        "num_records": len(ordered)
+    }
 
 
 def percentile(ordered: Sequence[int], share: float) -> int:

@@ -1,8 +1,10 @@
-"""What each option of a TaskManager's process is worth: word count with one of them changed, in turns with the defaults.
+"""What each option of a TaskManager's process is worth: word count with one of them changed, in turns with the
+defaults.
 
 Side:    any.
 Job:     ``bench/jobs/words.py``, chained, on two TaskManagers.
-Figure:  words/s, and the ratio to the defaults within each round.  What the options do to latency: ``python -m bench latency``.
+Figure:  words/s, and the ratio to the defaults within each round.  What the options do to latency: ``python -m bench
+         latency``.
 """
 
 import argparse
@@ -32,8 +34,12 @@ def parse_options(arguments: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser(
         prog="python -m bench process-model", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--forms", type=choices(FORMS), default=("called", "columns"), help="of the word count, separated by commas")
-    parser.add_argument("--variants", type=choices(VARIANTS), default=tuple(VARIANTS), help="which, separated by commas")
+    parser.add_argument(
+        "--forms", type=choices(FORMS), default=("called", "columns"), help="of the word count, separated by commas"
+    )
+    parser.add_argument(
+        "--variants", type=choices(VARIANTS), default=tuple(VARIANTS), help="which, separated by commas"
+    )
     parser.add_argument("--words", type=int, default=NUM_WORDS)
     return vars(parser.parse_args(arguments))
 

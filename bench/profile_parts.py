@@ -1,12 +1,14 @@
-"""Where the TaskManagers' time goes, per record: py-spy looks at them while a job runs, and every sample is put down to one part.
+"""Where the TaskManagers' time goes, per record: py-spy looks at them while a job runs, and every sample is put down to
+one part.
 
 Side:   any.
 Needs:  py-spy (the extra ``bench``) and the right to trace one's own processes.
-Sample: threads that hold the interpreter, 100 times per second.  A sample belongs to the innermost of its frames that is one of ours or of
-        the user, so that what a user's function calls (``json``, ``re``) counts as the user's; ``copy`` and picklers count for themselves.
-        What happens before the clock starts (modules are imported, sources make their records) belongs to no part.
-Figure: nanoseconds of CPU per record: the part's share of the samples times the CPU seconds that the TaskManagers used in that run.  py-spy
-        slows the run down, so a rate is not taken from it.
+Sample: threads that hold the interpreter, 100 times per second.  A sample belongs to the innermost of its frames that
+        is one of ours or of the user, so that what a user's function calls (``json``, ``re``) counts as the user's;
+        ``copy`` and picklers count for themselves.  What happens before the clock starts (modules are imported, sources
+        make their records) belongs to no part.
+Figure: nanoseconds of CPU per record: the part's share of the samples times the CPU seconds that the TaskManagers used
+        in that run.  py-spy slows the run down, so a rate is not taken from it.
 """
 
 import signal
@@ -29,7 +31,8 @@ USER: Final = "users' functions"
 BENCH: Final = "the bench's source and sink"
 UNKNOWN: Final = "other"
 _SOURCES_AND_SINKS: Final = ("bench/jobs/checked.py", "bench/jobs/checked_work.py", "bench/jobs/work.py")
-_BEFORE_THE_CLOCK: Final = ("importlib._bootstrap", "create_reader (")  # modules are loaded, the records of the sources are made
+# Modules are loaded, the records of the sources are made.
+_BEFORE_THE_CLOCK: Final = ("importlib._bootstrap", "create_reader (")
 _STANDARD: Final = {"copy.py": "copy", "pickle.py": "pickle", "cloudpickle.py": "pickle", "copyreg.py": "pickle"}
 
 
@@ -48,8 +51,18 @@ class ProfiledCluster(Cluster):
     Life cycle: a context manager; after the block ``stacks`` has what was seen.
     """
 
-    def __init__(self, folder: Path, *, stacks: list[str], num_task_managers: int, task_manager_options: Sequence[str], pins: bool) -> None:
-        super().__init__(folder, num_task_managers=num_task_managers, task_manager_options=task_manager_options, pins=pins)
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        stacks: list[str],
+        num_task_managers: int,
+        task_manager_options: Sequence[str],
+        pins: bool,
+    ) -> None:
+        super().__init__(
+            folder, num_task_managers=num_task_managers, task_manager_options=task_manager_options, pins=pins
+        )
         self.stacks = stacks
         self._profile_folder = folder
         self._profilers = ExitStack()
@@ -66,11 +79,14 @@ class ProfiledCluster(Cluster):
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             with self._profilers:
                 for profiler, output in self._outputs:
-                    # First py-spy, then what it looks at: a process that ends while it is traced is never reaped if its tracer hangs.
+                    # First py-spy, then what it looks at: a process that ends while it is traced is never reaped if its
+                    # tracer hangs.
                     profiler.send(signal.SIGINT)
                     profiler.expect_success(_END_TIMEOUT_S)
                     self.stacks += output.read_text(encoding="utf-8").splitlines()
@@ -79,7 +95,18 @@ class ProfiledCluster(Cluster):
 
     def _look_at(self, task_manager: Process, number: int) -> tuple[Process, Path]:
         output = self._profile_folder / f"stacks-{number}.txt"
-        options = ["--pid", str(task_manager.pid), "--rate", _RATE, "--gil", "--full-filenames", "--format", "raw", "--output", str(output)]
+        options = [
+            "--pid",
+            str(task_manager.pid),
+            "--rate",
+            _RATE,
+            "--gil",
+            "--full-filenames",
+            "--format",
+            "raw",
+            "--output",
+            str(output),
+        ]
         profiler = Process([str(_py_spy()), "record", *options], log=self._profile_folder / f"py-spy-{number}.log")
         self._profilers.enter_context(profiler)
         profiler.wait_for_line(_READY)
@@ -96,7 +123,11 @@ class ProfiledDeployment(Deployment):
         """To be entered; it is looked at."""
         options = self.task_manager_options
         return ProfiledCluster(
-            folder, stacks=self.stacks, num_task_managers=self.num_task_managers, task_manager_options=options, pins=self.pins
+            folder,
+            stacks=self.stacks,
+            num_task_managers=self.num_task_managers,
+            task_manager_options=options,
+            pins=self.pins,
         )
 
 
@@ -113,7 +144,9 @@ def ns_per_record(stacks: Iterable[str], run: Run, num_records: int) -> dict[str
 
 
 def part_of(frames: Sequence[str]) -> str:
-    """The part of the innermost frame that belongs to one; frames come outermost first, each as ``function (file:line)``."""
+    """The part of the innermost frame that belongs to one; frames come outermost first, each as ``function
+    (file:line)``.
+    """
     for frame in reversed(frames):
         file = frame.rpartition(" (")[2].rpartition(":")[0]
         if part := _part_of_file(file):

@@ -1,17 +1,21 @@
-"""Six programs as users write them, each beside the plain loop that does the same on one core, and beside what users would pick instead.
+"""Six programs as users write them, each beside the plain loop that does the same on one core, and beside what users
+would pick instead.
 
 Side:     any.
-Programs: ``bench/jobs/program_streams.py``: JSON lines to dicts, web server lines to dataclasses, CSV lines to NamedTuples, rows with
-          declared types, text to tuples with a reduce function, two streams connected.  All functions are called; state is a dict per key.
+Programs: ``bench/jobs/program_streams.py``: JSON lines to dicts, web server lines to dataclasses, CSV lines to
+          NamedTuples, rows with declared types, text to tuples with a reduce function, two streams connected.  All
+          functions are called; state is a dict per key.
 Forms:    ``friendly``: as one would write it; ``twin``: its unfriendly twin, with other spelling and other types.
 Input:    lines that are made before the clock starts and looked up one by one.
-Rate:     input records / (last record at the last sink - first poll of the first source); for the loop, all of the loop.  Slow peers get
-          fewer records.
-Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode (not for twins).
-          ``by-hand``: what Python itself costs: a loop that calls the program's functions and does nothing else (``loop_of_calls``), and
-          two processes that exchange records by key, written by hand (``by_hand``; not for twins).
+Rate:     input records / (last record at the last sink - first poll of the first source); for the loop, all of the
+          loop.  Slow peers get fewer records.
+Peers:    the plain loop (always), Bytewax with as many processes as there are TaskManagers, PyFlink in thread mode (not
+          for twins).  ``by-hand``: what Python itself costs: a loop that calls the program's functions and does nothing
+          else (``loop_of_calls``), and two processes that exchange records by key, written by hand (``by_hand``; not
+          for twins).
 Proof:    every run of every contender gives what the plain loop gives (``bench/jobs/checked_work.py``).
-Profile:  ``--profile`` runs each program once more on one TaskManager, under py-spy, and tells where its CPU goes, in ns per record.
+Profile:  ``--profile`` runs each program once more on one TaskManager, under py-spy, and tells where its CPU goes, in
+          ns per record.
 """
 
 import argparse
@@ -36,7 +40,8 @@ NUM_RECORDS: Final = 1_000_000
 QUICK_RECORDS: Final = 4_000
 NUM_MADE: Final = 100_000
 NUM_PEER_RECORDS: Final = {"bytewax": 300_000, "pyflink": 40_000}
-_NUM_WORDS_LIKE: Final = 5  # a line of text counts as so many lines of the others: it has ten words, each of which is a record
+# A line of text counts as so many lines of the others: it has ten words, each of which is a record.
+_NUM_WORDS_LIKE: Final = 5
 _CUSTOMERS: Final = Input("bench.jobs.made_lines:customer_line", 10_000, 10_000)
 _LINES: Final = {  # of both forms
     "json_dicts": ("event_line", "nested_event_line"),
@@ -52,7 +57,9 @@ PEERS: Final = ("pyflink", "bytewax", "plain", "by-hand")
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench programs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench programs", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--only", type=choices(PROGRAMS), default=PROGRAMS, help="which, separated by commas")
     add_work_options(parser)
     parser.add_argument("--events", type=int, default=NUM_RECORDS, help="records of an input")
@@ -63,7 +70,11 @@ def add_work_options(parser: argparse.ArgumentParser) -> None:
     """Those that ``bench nexmark`` has as well."""
     parser.add_argument("--forms", type=choices(FORMS), default=FORMS, help="which, separated by commas")
     parser.add_argument(
-        "--taskmanagers", type=numbers_of_task_managers, default=(1, 2), metavar="1,2", help="how many, separated by commas"
+        "--taskmanagers",
+        type=numbers_of_task_managers,
+        default=(1, 2),
+        metavar="1,2",
+        help="how many, separated by commas",
     )
     parser.add_argument("--profile", action="store_true", help="also tell where the CPU goes, in ns per record")
 
@@ -118,7 +129,8 @@ def run_works(
 ) -> list[Result]:
     """Each work with its contenders in turns, and its profile.
 
-    ``peer_records``: how many records slow peers get of a million.  ``java`` gives the contender in Java of those works that have one.
+    ``peer_records``: how many records slow peers get of a million.  ``java`` gives the contender in Java of those works
+        that have one.
     """
     if has_profile and (missing := profile_parts.why_missing()):
         raise SystemExit(f"--profile: {missing}")
@@ -132,7 +144,9 @@ def run_works(
             contenders = [*ours(work, task_managers), loop_work.contender(work)]
             contenders += loop_work.by_hand(work) if "by-hand" in peers else []
             if has_bytewax and work.flows:
-                contenders += [bytewax_work.contender(smaller(work, peer_records["bytewax"]), number) for number in task_managers]
+                contenders += [
+                    bytewax_work.contender(smaller(work, peer_records["bytewax"]), number) for number in task_managers
+                ]
             if cluster is not None and "pyflink" in peers and work.is_pyflinks and not work.is_twin:
                 contenders.append(pyflink_work.contender(cluster, smaller(work, peer_records["pyflink"])))
             if cluster is not None and "flink" in peers and java is not None:
@@ -163,4 +177,7 @@ def profiled(work: Work) -> list[Result]:
     parts = profile_parts.ns_per_record(deployment.stacks, run, work.num_records)
     for part, ns in parts.items():
         tell(f"{work.name}: {ns:8,.0f} ns per record in {part}")
-    return [Result(f"{work.name}, profile: {part}", "ns", [ns], {"num_records": work.num_records}) for part, ns in parts.items()]
+    return [
+        Result(f"{work.name}, profile: {part}", "ns", [ns], {"num_records": work.num_records})
+        for part, ns in parts.items()
+    ]

@@ -21,9 +21,9 @@ PACKAGES = ("flowlet", "uvloop", "numpy", "pyarrow", "mmh3", "msgspec", "aiohttp
 class Result:
     """One figure of ``case``, ours or of a peer; ``value`` is the median of ``runs``.
 
-    ``foreign_cores`` says for each run how many cores other programs used meanwhile (one entry: for all of them), and ``calibration`` how
-    many words per second a plain loop counted on this machine before and after (``bench/load.py``).  ``versions`` names what was measured
-    beside the packages on our own data path, such as a peer.
+    ``foreign_cores`` says for each run how many cores other programs used meanwhile (one entry: for all of them), and
+    ``calibration`` how many words per second a plain loop counted on this machine before and after (``bench/load.py``).
+    ``versions`` names what was measured beside the packages on our own data path, such as a peer.
     """
 
     name: str
@@ -51,7 +51,12 @@ class Result:
             "foreign_cores": list(self.foreign_cores),
             "calibration": list(self.calibration),
         }
-        origin = {"machine": machine(), "versions": versions() | self.versions, "git_revision": git_revision(), "details": self.details}
+        origin = {
+            "machine": machine(),
+            "versions": versions() | self.versions,
+            "git_revision": git_revision(),
+            "details": self.details,
+        }
         return json.dumps(figures | origin)
 
 

@@ -1,4 +1,5 @@
-"""Several contenders in turns: a machine that becomes slower meanwhile favours nobody, and ratios are taken within one round.
+"""Several contenders in turns: a machine that becomes slower meanwhile favours nobody, and ratios are taken within one
+round.
 
 Side:  any.
 Rules: contenders that get quicker with use are warmed up before the first round, until their rate stops rising.
@@ -23,7 +24,8 @@ STILL_RISING: Final = 1.03
 class Contender:
     """Something that does the work once and tells how quick it was.
 
-    ``work``: which works it does; contenders with the same word are compared.  ``warms_up``: whether a first run says little.
+    ``work``: which works it does; contenders with the same word are compared.  ``warms_up``: whether a first run says
+        little.
     """
 
     name: str
@@ -65,7 +67,9 @@ def compare(contenders: Sequence[Contender], num_rounds: int, unit: str) -> list
     """One figure per contender, and one per pair of ours and a peer: the ratio of their rates."""
     warm_ups = {contender.name: warm_up(contender) for contender in contenders if contender.warms_up}
     runs = run_rounds(contenders, num_rounds)
-    figures = [_figure(contender, runs[contender.name], unit, warm_ups.get(contender.name, [])) for contender in contenders]
+    figures = [
+        _figure(contender, runs[contender.name], unit, warm_ups.get(contender.name, [])) for contender in contenders
+    ]
     return figures + ratios(contenders, runs)
 
 
@@ -75,7 +79,13 @@ def _figure(contender: Contender, runs: Sequence[Run], unit: str, warm_ups: list
         details["warm_up_rates"] = warm_ups
     foreign = [run.foreign_cores for run in runs]
     return Result(
-        contender.name, unit, [run.rate for run in runs], details, foreign, versions=contender.versions, is_peer=contender.is_peer
+        contender.name,
+        unit,
+        [run.rate for run in runs],
+        details,
+        foreign,
+        versions=contender.versions,
+        is_peer=contender.is_peer,
     )
 
 

@@ -1,16 +1,18 @@
-"""Whether time grows as the work does: 5,000, 10,000 and 20,000 splits, partitions, channels, timers of keys, metrics and jobs.
+"""Whether time grows as the work does: 5,000, 10,000 and 20,000 splits, partitions, channels, timers of keys, metrics
+and jobs.
 
 Side:   any.
-Way:    each case does its work with each size at least three times, the sizes in turns, and the lowest CPU time of this process counts.
-        A case whose time grows by more than 2.3 when the work doubles is quadratic somewhere, and the bench fails.  A neighbour that
-        takes the machine's caches looks the same, but not for long: ten times as many rounds decide at most.
-Memory: the collector of cycles is set as in a TaskManager with tasks; with Python's own settings it looks at what lives ever more often.
-        Each case has a process of its own.  Those without a network give no memory back: what is given back and taken again costs page
-        faults, and how many depends on the size by steps.
+Way:    each case does its work with each size at least three times, the sizes in turns, and the lowest CPU time of this
+        process counts.  A case whose time grows by more than 2.3 when the work doubles is quadratic somewhere, and the
+        bench fails.  A neighbour that takes the machine's caches looks the same, but not for long: ten times as many
+        rounds decide at most.
+Memory: the collector of cycles is set as in a TaskManager with tasks; with Python's own settings it looks at what lives
+        ever more often.  Each case has a process of its own.  Those without a network give no memory back: what is
+        given back and taken again costs page faults, and how many depends on the size by steps.
 Figure: CPU us per item with the largest size, and the growth of the time per doubling.
-Hold:   ``--hold-minutes 10`` repeats each case with its smallest size for so long, as many cases at a time as there are cores, each in
-        its own process.  The figure is how many MiB the process has more at the end than after a tenth of the time; above 10 the bench
-        fails.
+Hold:   ``--hold-minutes 10`` repeats each case with its smallest size for so long, as many cases at a time as there are
+        cores, each in its own process.  The figure is how many MiB the process has more at the end than after a tenth
+        of the time; above 10 the bench fails.
 Jobs:   a job takes milliseconds, so there are 50 times fewer of them.
 Proof:  each case checks its result.
 """
@@ -67,7 +69,11 @@ MAX_MORE: Final = 10
 MAX_GROWTH: Final = 2.3  # of the time, when the work doubles
 MAX_GROWN_MIB: Final = 10.0
 NETWORKED: Final = {"channels", "jobs"}
-KEEPS_MEMORY: Final = {"PYTHONMALLOC": "malloc", "MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 25)}
+KEEPS_MEMORY: Final = {
+    "PYTHONMALLOC": "malloc",
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 40),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 25),
+}
 SETTLED_SHARE: Final = 0.1
 _NUM_READERS: Final = 8
 _TIMEOUT_S: Final = 600.0
@@ -120,7 +126,9 @@ def splits(num_items: int, max_open_splits: int | None) -> float:
     environment = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     source = OneRecordSplits(num_items, max_open_splits)
     strategy = WatermarkStrategy.for_monotonous_timestamps()
-    environment.from_source(source, strategy, "splits", Types.LONG()).map(Mark(), Types.LONG()).sink_to(DiscardingSink())
+    environment.from_source(source, strategy, "splits", Types.LONG()).map(Mark(), Types.LONG()).sink_to(
+        DiscardingSink()
+    )
     environment.execute()
     check(len(_marks), num_items)
     return _marks[-1] - _marks[0]
@@ -193,7 +201,9 @@ class _Brokers:
 def partitions(num_items: int) -> float:
     """CPU seconds of discovering, assigning, writing and searching again."""
     brokers = _Brokers(num_items)
-    enumerator = KafkaSplitEnumerator(KafkaTopics({"bootstrap.servers": "a:1"}, _EARLIEST, topics=("topic",)), lambda _: brokers)
+    enumerator = KafkaSplitEnumerator(
+        KafkaTopics({"bootstrap.servers": "a:1"}, _EARLIEST, topics=("topic",)), lambda _: brokers
+    )
     start = time.process_time()
     enumerator.discover(_NUM_READERS)
     check(sum(len(enumerator.next_splits(reader)) for reader in range(_NUM_READERS)), num_items)
@@ -210,7 +220,10 @@ def channels(num_items: int) -> float:
     """CPU seconds of a partition and a gate with many channels over TCP: open, a buffer through each, finish, close."""
     memory = 16 * 4096 * num_items
     config = NetstackConfig(
-        network_memory_bytes=memory, segment_size_bytes=4096, max_readers=num_items, security=SecurityConfig.hmac(bytes(32))
+        network_memory_bytes=memory,
+        segment_size_bytes=4096,
+        max_readers=num_items,
+        security=SecurityConfig.hmac(bytes(32)),
     )
     start = time.process_time()
     with StandaloneNetwork(config, "producer") as producer, StandaloneNetwork(config, "consumer") as consumer:
@@ -237,7 +250,9 @@ def channels(num_items: int) -> float:
 
 
 def valve(num_items: int) -> float:
-    """CPU seconds of the watermarks and barriers of a task with many channels, three rounds of each, and of the ends."""
+    """CPU seconds of the watermarks and barriers of a task with many channels, three rounds of
+    each, and of the ends.
+    """
     watermarks, barriers = StatusWatermarkValve(num_items), SingleCheckpointBarrierHandler(num_items)
     channel_ids = [(0, number) for number in range(num_items)]
     num_out = 0
@@ -330,13 +345,19 @@ CASES: Final[dict[str, Callable[[int], float]]] = {
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench scale", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench scale", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--only", type=choices(CASES), default=tuple(CASES), help="which, separated by commas")
-    parser.add_argument("--hold-minutes", type=float, default=0.0, help="repeat for so long and look at the memory, instead of the time")
+    parser.add_argument(
+        "--hold-minutes", type=float, default=0.0, help="repeat for so long and look at the memory, instead of the time"
+    )
     return vars(parser.parse_args(arguments))
 
 
-def run(num_runs: int, *, quick: bool = False, only: Sequence[str] = tuple(CASES), hold_minutes: float = 0.0) -> list[Result]:
+def run(
+    num_runs: int, *, quick: bool = False, only: Sequence[str] = tuple(CASES), hold_minutes: float = 0.0
+) -> list[Result]:
     """Grow each case, or hold it.
 
     Raises:
@@ -357,7 +378,8 @@ def run(num_runs: int, *, quick: bool = False, only: Sequence[str] = tuple(CASES
 
 
 def lowest(works: Sequence[Callable[[], float]], num_runs: int) -> Iterator[list[float]]:
-    """The least CPU seconds of each of these until now, round by round, each round with all of them: first after so many rounds.
+    """The least CPU seconds of each of these until now, round by round, each round with all of them: first after so
+    many rounds.
 
     Of short ones first after more, when each has spent ``MIN_CPU_S`` or ``MAX_RUNS`` are done.
     """
@@ -366,7 +388,9 @@ def lowest(works: Sequence[Callable[[], float]], num_runs: int) -> Iterator[list
         for work, times in zip(works, spent, strict=True):
             times.append(work())
         num_rounds = len(spent[0])
-        if num_rounds >= num_runs and (min(map(sum, spent)) >= MIN_CPU_S or num_rounds >= MAX_RUNS * num_runs / NUM_RUNS):
+        if num_rounds >= num_runs and (
+            min(map(sum, spent)) >= MIN_CPU_S or num_rounds >= MAX_RUNS * num_runs / NUM_RUNS
+        ):
             yield [min(times) for times in spent]
 
 
@@ -377,7 +401,9 @@ def growth_of(seconds: Sequence[float]) -> list[float]:
 
 def grown(name: str, sizes: Sequence[int], num_runs: int) -> list[Result]:
     """The time per item and the growth of one case."""
-    seconds = in_child("grow", name, json.dumps(sizes), str(num_runs), environ=os.environ | ({} if name in NETWORKED else KEEPS_MEMORY))
+    seconds = in_child(
+        "grow", name, json.dumps(sizes), str(num_runs), environ=os.environ | ({} if name in NETWORKED else KEEPS_MEMORY)
+    )
     per_item = [spent / size * 1e6 for spent, size in zip(seconds, sizes, strict=True)]
     growth = growth_of(seconds)
     times = ", ".join(f"{each:.2f}" for each in per_item)
@@ -412,7 +438,9 @@ def in_child(*arguments: str, environ: Mapping[str, str], timeout_s: float = 6 *
     """What a function of this module finds in a process of its own, which is killed when it takes too long."""
     root = Path(__file__).resolve().parent.parent
     command = [sys.executable, "-m", "bench.scale", *arguments]
-    done = subprocess.run(command, cwd=root, env=environ, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False)
+    done = subprocess.run(
+        command, cwd=root, env=environ, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=timeout_s, check=False
+    )
     if done.returncode:
         raise WrongResultError(f"scale {' '.join(arguments)} ended with {done.returncode}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -424,8 +452,8 @@ def in_child(*arguments: str, environ: Mapping[str, str], timeout_s: float = 6 *
 def held(names: Sequence[str], minutes: float) -> list[Result]:
     """How much more each case's process has at the end than after a tenth of the time.
 
-    Raises:
-        WrongResultError: a case ended without a figure; those that have not begun do not begin, and those that run end first.
+    Raises: WrongResultError: a case ended without a figure; those that have not begun do not begin, and those that run
+        end first.
     """
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
@@ -437,7 +465,9 @@ def held(names: Sequence[str], minutes: float) -> list[Result]:
 def held_alone(name: str, minutes: float) -> Result:
     """One case in a process of its own."""
     document = in_child("hold", name, str(minutes * 60), environ=os.environ, timeout_s=minutes * 60 + _TIMEOUT_S)
-    tell(f"scale {name}: {document['grown_mib']:+.1f} MiB of {document['mib']:.0f} after {document['num_rounds']} rounds")
+    tell(
+        f"scale {name}: {document['grown_mib']:+.1f} MiB of {document['mib']:.0f} after {document['num_rounds']} rounds"
+    )
     return Result(f"scale {name}, held", "MiB", [document["grown_mib"]], document)
 
 
@@ -460,6 +490,7 @@ def resident_bytes() -> int:
 
 
 if __name__ == "__main__":
-    from bench import scale  # by this name: the tasks of jobs would have copies of the classes and lists of a main program
+    # By this name: the tasks of jobs would have copies of the classes and lists of a main program.
+    from bench import scale
 
     print(json.dumps(scale.grow(*sys.argv[2:]) if sys.argv[1] == "grow" else scale.hold(*sys.argv[2:])))

@@ -1,9 +1,10 @@
 """What it costs to send records as people write them: bytes and back, without a network.
 
 Side:   any.
-Work:   lists of 1,000 records of six plain fields, unless the row says otherwise, encoded as one chunk and decoded; in turns with one
-        cloudpickle of the list, which is what was sent before.  Each row has an unfriendly twin: records that look alike and do not go by
-        columns.  "Emitted" records are pickled one by one, as those are that could change after they were emitted.
+Work:   lists of 1,000 records of six plain fields, unless the row says otherwise, encoded as one chunk and decoded; in
+        turns with one cloudpickle of the list, which is what was sent before.  Each row has an unfriendly twin: records
+        that look alike and do not go by columns.  "Emitted" records are pickled one by one, as those are that could
+        change after they were emitted.
 Figure: CPU ns per record, encode + decode; both parts, the pickle's and the sizes in the details.
 Proof:  what is decoded equals what was encoded.
 """
@@ -124,7 +125,14 @@ class CheckedTuple(OrderTuple):
 
 
 def _fields(number: int) -> tuple[int, str, float, bool, str, int]:
-    return number, f"user{number * 7919 % 300}", number / 8, number % 3 == 0, "NO" if number % 5 else "DK", 1_700_000_000_000 + number
+    return (
+        number,
+        f"user{number * 7919 % 300}",
+        number / 8,
+        number % 3 == 0,
+        "NO" if number % 5 else "DK",
+        1_700_000_000_000 + number,
+    )
 
 
 def _dict(number: int) -> dict[str, Any]:
@@ -148,7 +156,9 @@ def _emitted(record: Any) -> PickledRecord:
 
 ROWS: Final[dict[str, Callable[[int], Any]]] = {
     "dicts of JSON": lambda number: json.loads(json.dumps(_dict(number))),
-    "dicts of JSON, nested": lambda number: json.loads(json.dumps({"order": _dict(number), "items": ["a", str(number)]})),
+    "dicts of JSON, nested": lambda number: json.loads(
+        json.dumps({"order": _dict(number), "items": ["a", str(number)]})
+    ),
     "dicts of literals": _dict,
     "dicts of literals, other keys in each second": lambda number: _dict(number) | ({"extra": 1} if number % 2 else {}),
     "dataclass": lambda number: Order(*_fields(number)),

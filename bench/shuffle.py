@@ -1,7 +1,8 @@
 """Keyed running sums of (key, int) tuples, half of them over TCP: 1,000 int keys, and 1,000,000 string keys.
 
 Side:    any.
-Job:     ``bench/jobs/pairs.py``; two TaskManager processes with one slot each, a source, a keyed sum and a sink in each of them.
+Job:     ``bench/jobs/pairs.py``; two TaskManager processes with one slot each, a source, a keyed sum and a sink in each
+         of them.
 Peers:   the same topology, data and proof; object reuse is on in Flink's program.
 Rate:    tuples / (last record at the last sink - first poll of the first source), read inside the job.
 """
@@ -29,8 +30,12 @@ _CHECKED_PAIRS: Final = 400_000
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench shuffle", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--keys", type=choices(KEYS), default=tuple(KEYS), help="int, str, or both separated by a comma")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench shuffle", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--keys", type=choices(KEYS), default=tuple(KEYS), help="int, str, or both separated by a comma"
+    )
     parser.add_argument("--forms", type=choices(FORMS), default=tuple(FORMS), help="which, separated by commas")
     parser.add_argument("--sources", type=choices(SOURCES), default=SOURCES, help="which, separated by commas")
     parser.add_argument("--pairs", type=int, default=NUM_PAIRS)

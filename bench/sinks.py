@@ -1,8 +1,8 @@
 """The file sink beside a bare writer of each format.
 
 Side:     any.
-Sink:     the operator of ``FileSink`` in this process, with the harness of tests: chunks of 1,000 tuples of a number and a text, a
-          checkpoint per 100 chunks, and the final one.  Files are fsynced.
+Sink:     the operator of ``FileSink`` in this process, with the harness of tests: chunks of 1,000 tuples of a number
+          and a text, a checkpoint per 100 chunks, and the final one.  Files are fsynced.
 Bare:     what a plain program would write: one call per chunk, one file, one fsync at the end.
 Columns:  the chunks are columns, as behind an exchange; only for Parquet.
 """
@@ -61,10 +61,18 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
     pairs = [(number, f"text {number % 97}") for number in range(CHUNK)]
     results: list[Result] = []
     for name in BUILDERS:
-        ours = [Contender(f"sink {name}", partial(measured, partial(write_sink, name, lambda: Chunk(list(pairs))), num_chunks))]
+        ours = [
+            Contender(
+                f"sink {name}", partial(measured, partial(write_sink, name, lambda: Chunk(list(pairs))), num_chunks)
+            )
+        ]
         if name == "parquet":
             columns = partial(columns_of, pairs)
-            ours.append(Contender("sink parquet from columns", partial(measured, partial(write_sink, name, columns), num_chunks)))
+            ours.append(
+                Contender(
+                    "sink parquet from columns", partial(measured, partial(write_sink, name, columns), num_chunks)
+                )
+            )
         bare = Contender(f"bare {name}", partial(measured, partial(write_bare, name, pairs), num_chunks), is_peer=True)
         results += compare([*ours, bare], num_runs, "records/s")
     return results

@@ -1,18 +1,24 @@
 """What slow functions hold up: how long a barrier, a result and a cancellation wait for them at most.
 
 Side:     any.
-Job:      one subtask per operator on one TaskManager process; ``bench/jobs/slow_functions.py`` has the functions, one kind per row.
-Figures:  in ms, the longest of each: ``barrier``: from the trigger of a savepoint to its end, some in a row, or of unaligned checkpoints
-          where the input is full: an aligned barrier waits for the records in front of it, too, as in Flink, and what is owed counts from
-          the moment when the barrier is the next element of every input; ``result``: from a record's emission by the function to the
-          program that iterates over ``execute_and_collect``; ``last call``: from ``cancel()`` to the start of the last call of the
-          function; ``end``: from ``cancel()`` to the end of the job; ``restarts``: how often the job restarted.
-Owed:     a barrier and the end of a job wait for one record of the chain's head, with all that becomes of it, and 10 ms; a result for the
-          buffer timeout (100 ms) and 10 ms; no call starts later than 10 ms after ``cancel()``; no job restarts because of a slow function.
-Noise:    a job whose function does nothing runs first; its figures are what the client, the JobManager and the files of a savepoint cost
-          on this machine.  A thread that sleeps for a millisecond all the time tells how late threads wake.
-Verdict:  ``ok`` up to owed + noise; ``over`` up to three times what is owed + noise; above that ``FAILS``, and the case exits with 1.
-Limit:    each figure is cut at 10 s (``> 10 s``): the whole bench takes two minutes if waits are short, and six if they are all cut.
+Job:      one subtask per operator on one TaskManager process; ``bench/jobs/slow_functions.py`` has the functions, one
+          kind per row.
+Figures:  in ms, the longest of each: ``barrier``: from the trigger of a savepoint to its end, some in a row, or of
+          unaligned checkpoints where the input is full: an aligned barrier waits for the records in front of it, too,
+          as in Flink, and what is owed counts from the moment when the barrier is the next element of every input;
+          ``result``: from a record's emission by the function to the program that iterates over
+          ``execute_and_collect``; ``last call``: from ``cancel()`` to the start of the last call of the function;
+          ``end``: from ``cancel()`` to the end of the job; ``restarts``: how often the job restarted.
+Owed:     a barrier and the end of a job wait for one record of the chain's head, with all that becomes of it, and 10
+          ms; a result for the buffer timeout (100 ms) and 10 ms; no call starts later than 10 ms after ``cancel()``; no
+          job restarts because of a slow function.
+Noise:    a job whose function does nothing runs first; its figures are what the client, the JobManager and the files of
+          a savepoint cost on this machine.  A thread that sleeps for a millisecond all the time tells how late threads
+          wake.
+Verdict:  ``ok`` up to owed + noise; ``over`` up to three times what is owed + noise; above that ``FAILS``, and the case
+          exits with 1.
+Limit:    each figure is cut at 10 s (``> 10 s``): the whole bench takes two minutes if waits are short, and six if they
+          are all cut.
 """
 
 import argparse
@@ -70,7 +76,9 @@ class Waits:
     @property
     def is_cut(self) -> bool:
         """Whether something took longer than the limit: then a task of the job may still run."""
-        return any(value is not None and math.isinf(value) for value in (self.barrier, self.result, self.last_call, self.end))
+        return any(
+            value is not None and math.isinf(value) for value in (self.barrier, self.result, self.last_call, self.end)
+        )
 
     def of(self, figure: str) -> float | None:
         """One of ``FIGURES``."""
@@ -80,8 +88,12 @@ class Waits:
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench slow", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--only", type=choices(KINDS), default=tuple(KINDS), metavar="KIND", help=f"some of {', '.join(KINDS)}")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench slow", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--only", type=choices(KINDS), default=tuple(KINDS), metavar="KIND", help=f"some of {', '.join(KINDS)}"
+    )
     return vars(parser.parse_args(arguments))
 
 
@@ -166,7 +178,10 @@ def row(name: str, waits: Waits, kind: Kind | None, noise: Waits | None) -> str:
             owed = owed_ms(kind, figure)
             shown = f"> {kind.limit_s:.0f} s" if math.isinf(value) else f"{value:.0f}"
             cells.append(f"{shown} ({owed:.0f}) {verdict(value, owed, noise_ms(waits, noise, figure))}")
-    return f"{name:16}{''.join(f'{cell:>26}' for cell in cells)}  {waits.num_restarts:8}   threads woke {waits.wake_up:.0f} ms late"
+    return (
+        f"{name:16}{''.join(f'{cell:>26}' for cell in cells)}  {waits.num_restarts:8}   threads woke "
+        f"{waits.wake_up:.0f} ms late"
+    )
 
 
 # ---------------------------------------------------------------- measuring
@@ -247,7 +262,9 @@ def measured(clusters: Clusters, kind: Kind, *, is_quick: bool) -> Waits:
     return waits
 
 
-def measure(results: CloseableIterator, job: "WatchedJob", kind: Kind, beats: Beats, waits: Waits, *, is_quick: bool) -> None:
+def measure(
+    results: CloseableIterator, job: "WatchedJob", kind: Kind, beats: Beats, waits: Waits, *, is_quick: bool
+) -> None:
     """Watch the results, then trigger savepoints, then cancel."""
     received = Received()
     reader = threading.Thread(target=received.read, args=(results,), name="slow results", daemon=True)
@@ -268,12 +285,17 @@ def measure(results: CloseableIterator, job: "WatchedJob", kind: Kind, beats: Be
     if kind.has_results:
         waits.result = result_ms(received, beats, kind.limit_s)
     waits.end, waits.last_call = cancel_ms(job, beats, kind.limit_s)
-    waits.details = {"barriers_ms": [min(each, kind.limit_s * 1000) for each in barriers], "num_results": received.number}
+    waits.details = {
+        "barriers_ms": [min(each, kind.limit_s * 1000) for each in barriers],
+        "num_results": received.number,
+    }
     reader.join(0.0 if waits.is_cut else LIMIT_S)
 
 
 def barrier_ms(job: "WatchedJob", limit_s: float) -> float:
-    """From the trigger of a savepoint until one is complete; one that fails, such as before all tasks run, is tried again."""
+    """From the trigger of a savepoint until one is complete; one that fails, such as before all tasks run, is tried
+    again.
+    """
     start = time.monotonic()
     while (left_s := start + limit_s - time.monotonic()) > 0 and not job.has_ended():
         with suppress(FlowletError):  # it was refused, or has failed
@@ -385,7 +407,9 @@ def wait_until(condition: Callable[[], bool], limit_s: float) -> bool:
 
 @contextmanager
 def woken_late() -> Iterator[list[float]]:
-    """How late a thread wakes at worst, in ms, that sleeps for a millisecond all the time; known at the end of the block."""
+    """How late a thread wakes at worst, in ms, that sleeps for a millisecond all the time; known at the end of the
+    block.
+    """
     late, is_over = [0.0], threading.Event()
 
     def watch() -> None:

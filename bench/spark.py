@@ -1,11 +1,13 @@
 """Rows per second out of Spark: into remote gates, and where they could go instead.
 
 Side:     any.
-Work:     2 M rows (long, string, double, timestamp) of a cached DataFrame, 2 partitions, ``local[2]``; batches of 10,000 rows, which is
-          Spark's default.  The gates belong to jobs that discard, on one TaskManager process; they run as long as the case.
-Rate:     rows / time of the Spark action, on the driver's clock.  ``finish`` is part of it: every row was processed by the gate's job.
-Beside:   ``noop`` is what Spark needs by itself; ``count rows`` a ``foreachPartition`` that only counts, ``bare socket`` a
-          ``mapInArrow`` that writes the very batches to a socket which another process empties.
+Work:     2 M rows (long, string, double, timestamp) of a cached DataFrame, 2 partitions, ``local[2]``; batches of
+          10,000 rows, which is Spark's default.  The gates belong to jobs that discard, on one TaskManager process;
+          they run as long as the case.
+Rate:     rows / time of the Spark action, on the driver's clock.  ``finish`` is part of it: every row was processed by
+          the gate's job.
+Beside:   ``noop`` is what Spark needs by itself; ``count rows`` a ``foreachPartition`` that only counts, ``bare
+          socket`` a ``mapInArrow`` that writes the very batches to a socket which another process empties.
 Ratios:   round by round: the data source to the bare socket, ``GateSink`` to counting.
 Proof:    in the end each gate's job has had every row of every run once, by their number and the sum of their ids.
 """
@@ -78,7 +80,11 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
 
     num_rows = QUICK_ROWS if quick else NUM_ROWS
     root = Path(__file__).resolve().parents[1]
-    os.environ |= {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    os.environ |= {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     os.environ["PYTHONPATH"] = os.pathsep.join([str(root), str(root / "flowlet" / "spark" / "discovery")])
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flowlet-bench-")))
@@ -93,7 +99,9 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
         df = cached_rows(spark, num_rows)
         port = drain_port(stack, folder)
         gates = start_gates(stack, cluster.address, df, folder)
-        contenders = [Contender(name, timed(action, num_rows)) for name, action in actions(df, cluster.address, port).items()]
+        contenders = [
+            Contender(name, timed(action, num_rows)) for name, action in actions(df, cluster.address, port).items()
+        ]
         for contender in contenders:  # Python workers, connections, and the JVM's compiler
             contender.run()
         runs = run_rounds(contenders, num_runs)
@@ -132,7 +140,10 @@ def start_gates(stack: ExitStack, jobmanager: str, df: Any, folder: Path) -> dic
 
     for gate in (ROW_GATE, ARROW_GATE):
         (folder / gate).mkdir()
-    return {gate: start_summing(stack, gate, jobmanager, type_info_of(df.schema), folder / gate) for gate in (ROW_GATE, ARROW_GATE)}
+    return {
+        gate: start_summing(stack, gate, jobmanager, type_info_of(df.schema), folder / gate)
+        for gate in (ROW_GATE, ARROW_GATE)
+    }
 
 
 def start_summing(stack: ExitStack, gate: str, jobmanager: str, type_info: TypeInformation, folder: Path) -> JobClient:

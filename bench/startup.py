@@ -1,11 +1,12 @@
 """From the start of a Python process to the result of its first local job, and what that costs beside ``import numpy``.
 
 Side:   any.
-Jobs:   ``bench/jobs/trivial.py``: ten numbers through a map, collected by the program.  ``1 process``: parallelism 1, the cluster is inside
-        the program; ``2 TaskManagers``: parallelism 2, they are child processes.  ``bench/jobs/hello.py``: two words, printed.
-Figure: seconds from the program's start until it has the result; when the process had ended is in the details.  For the ratios: CPU
-        seconds of a command with all its descendants, and its wall seconds, each divided by those of ``python -c "import numpy"`` in the
-        same round; a second execution is a program with two less one with one.
+Jobs:   ``bench/jobs/trivial.py``: ten numbers through a map, collected by the program.  ``1 process``: parallelism 1,
+        the cluster is inside the program; ``2 TaskManagers``: parallelism 2, they are child processes.
+        ``bench/jobs/hello.py``: two words, printed.
+Figure: seconds from the program's start until it has the result; when the process had ended is in the details.  For the
+        ratios: CPU seconds of a command with all its descendants, and its wall seconds, each divided by those of
+        ``python -c "import numpy"`` in the same round; a second execution is a program with two less one with one.
 Proof:  the result.
 """
 
@@ -51,7 +52,10 @@ COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
 _BYTEWAX: Final = "Bytewax: hello"
 # A second execution is what two cost more than one.
 _DIFFERENCES: Final = {
-    f"second execute(), parallelism {parallelism}": (f"hello twice, parallelism {parallelism}", f"hello, parallelism {parallelism}")
+    f"second execute(), parallelism {parallelism}": (
+        f"hello twice, parallelism {parallelism}",
+        f"hello, parallelism {parallelism}",
+    )
     for parallelism in (1, 2)
 }
 
@@ -73,7 +77,9 @@ def measure(parallelism: int) -> dict[str, Any]:
     command = [sys.executable, "-m", "bench.jobs.trivial", str(parallelism)]
     with ForeignLoad() as load:
         start_ns = time.monotonic_ns()
-        done = subprocess.run(command, cwd=_ROOT, env=_variables(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, cwd=_ROOT, env=_variables(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+        )
         end_ns = time.monotonic_ns()
     answer = json.loads(done.stdout) if done.returncode == 0 else {}
     if answer.get("squares") != _SQUARES:
@@ -92,7 +98,9 @@ def measure_cost(command: list[str], variables: Mapping[str, str]) -> Cost:
         WrongOutputError: it fails.
     """
     before, start_ns = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic_ns()
-    done = subprocess.run(command, cwd=_ROOT, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
+    done = subprocess.run(
+        command, cwd=_ROOT, env=variables, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+    )
     wall_s, after = (time.monotonic_ns() - start_ns) / 1e9, resource.getrusage(resource.RUSAGE_CHILDREN)
     if done.returncode:
         raise WrongOutputError(f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}")
@@ -108,16 +116,23 @@ def run(num_runs: int) -> list[Result]:
     for name in CASES:
         samples = [samples[name] for samples in rounds]
         foreign = [sample["foreign_cores"] for sample in samples]
-        results.append(Result(f"startup {name}", "s", [sample["seconds"] for sample in samples], {"samples": samples}, foreign))
+        results.append(
+            Result(f"startup {name}", "s", [sample["seconds"] for sample in samples], {"samples": samples}, foreign)
+        )
     return [*results, *ratios(num_runs)]
 
 
 def ratios(num_runs: int) -> list[Result]:
-    """What each command costs in units of ``import numpy``, in turns; Bytewax' smallest program beside them where it is installed."""
+    """What each command costs in units of ``import numpy``, in turns; Bytewax' smallest program beside them where it is
+    installed.
+    """
     commands = {name: [sys.executable, *arguments] for name, arguments in COMMANDS.items()}
     if bytewax.why_missing() is None:
         commands[_BYTEWAX] = [str(bytewax.VENV / "bin" / "python"), str(_ROOT / "bench" / "peers" / "bytewax_hello.py")]
-    with tempfile.TemporaryDirectory(prefix="flowlet-bench-") as folder, Cluster(Path(folder), num_task_managers=0) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="flowlet-bench-") as folder,
+        Cluster(Path(folder), num_task_managers=0) as cluster,
+    ):
         variables = _variables() | cluster.environment
         commands["flowlet list"] += ["--jobmanager", cluster.address]
         for command in commands.values():
@@ -125,7 +140,9 @@ def ratios(num_runs: int) -> list[Result]:
         found = []
         for order in orders(list(commands), num_runs):
             costs = {name: measure_cost(commands[name], variables) for name in order}
-            found.append(costs | {name: _difference(costs[more], costs[less]) for name, (more, less) in _DIFFERENCES.items()})
+            found.append(
+                costs | {name: _difference(costs[more], costs[less]) for name, (more, less) in _DIFFERENCES.items()}
+            )
     names = [name for name in found[0] if not name.startswith("hello twice")]
     return [_result(name, found) for name in names]
 

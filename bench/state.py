@@ -1,11 +1,14 @@
-"""Keyed state of users: words counted in a ``ValueState`` beside a called reduction, and what snapshots of many keys take.
+"""Keyed state of users: words counted in a ``ValueState`` beside a called reduction, and what snapshots of many keys
+take.
 
 Side:     any.
-Words:    the job of ``bench wordcount`` with its forms ``called``, ``state`` and ``state-list``, and ``state`` in RocksDB, in turns; ratios
-          within one round.  Peer: PyFlink, which counts in a ``ValueState`` in RocksDB, too (``--peers=pyflink``).
-Snapshot: in this process, nothing else runs in it (``bench/jobs/keyed_states.py``).  ``sync``: how long the task stands still, for the
-          second snapshot of a state; the first one, which lists all keys, is in the details.  ``async``: the work of the snapshot pool, up
-          to rows by key group.  ``restore``: from the bytes of a file to a state that can be used.
+Words:    the job of ``bench wordcount`` with its forms ``called``, ``state`` and ``state-list``, and ``state`` in
+          RocksDB, in turns; ratios within one round.  Peer: PyFlink, which counts in a ``ValueState`` in RocksDB, too
+          (``--peers=pyflink``).
+Snapshot: in this process, nothing else runs in it (``bench/jobs/keyed_states.py``).  ``sync``: how long the task stands
+          still, for the second snapshot of a state; the first one, which lists all keys, is in the details.  ``async``:
+          the work of the snapshot pool, up to rows by key group.  ``restore``: from the bytes of a file to a state that
+          can be used.
 Backends: the heap, and RocksDB (full snapshots).
 """
 
@@ -35,9 +38,13 @@ QUICK_KEYS: Final = 2_000
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench state", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench state", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--parts", type=choices(PARTS), default=PARTS, help="which, separated by commas")
-    parser.add_argument("--backend", choices=tuple(BACKENDS), default="heap", help="where the state of the snapshots is kept")
+    parser.add_argument(
+        "--backend", choices=tuple(BACKENDS), default="heap", help="where the state of the snapshots is kept"
+    )
     parser.add_argument("--keys", type=int, default=NUM_KEYS, help="of the state whose snapshot is taken")
     parser.add_argument("--words", type=int, default=NUM_WORDS)
     return vars(parser.parse_args(arguments))
@@ -71,7 +78,12 @@ def count_words(num_runs: int, sizes: Job, *, has_pyflink: bool) -> list[Result]
     for job in jobs[1:]:
         check_everything(job)
     contenders = [
-        Contender(job.name, partial(job.run, TWO_TASK_MANAGERS), is_peer=job.form == "called", details={"num_words": job.num_words})
+        Contender(
+            job.name,
+            partial(job.run, TWO_TASK_MANAGERS),
+            is_peer=job.form == "called",
+            details={"num_words": job.num_words},
+        )
         for job in jobs
     ]
     with ExitStack() as stack:

@@ -11,13 +11,15 @@ _HEAD: Final = """\
 
 Written by `make bench`; every line is one object that `python -m bench` printed. *foreign* is how many cores other programs used
 meanwhile, at most in one run: the lines with more than {noisy:g} are marked with `!` and mean little.
-"""
+"""  # noqa: E501
 _COLUMNS: Final = ("figure", "median", "min", "max", "runs", "unit", "foreign")
 NOISY_CORES: Final = 0.15
 
 
 def markdown(documents: Sequence[Mapping[str, Any]]) -> str:
-    """The page: where it was measured, then one table per case in the order of the figures; the last of several with one name in a case."""
+    """The page: where it was measured, then one table per case in the order of the figures; the last of several with
+    one name in a case.
+    """
     latest = {(document.get("case"), document["name"]): document for document in documents}
     lines = [_HEAD.format(noisy=NOISY_CORES), *_origin(list(latest.values()))]
     cases: dict[str, list[Mapping[str, Any]]] = {}
@@ -29,7 +31,10 @@ def markdown(documents: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _origin(documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    machines = {(str(each["machine"]["cpu"]), int(each["machine"]["usable_cores"]), str(each["machine"]["kernel"])) for each in documents}
+    machines = {
+        (str(each["machine"]["cpu"]), int(each["machine"]["usable_cores"]), str(each["machine"]["kernel"]))
+        for each in documents
+    }
     versions: dict[str, set[str]] = {}
     for document in documents:
         for name, version in document["versions"].items():

@@ -1,15 +1,18 @@
-"""32 KiB buffers from one process to another over loopback TCP: the network stack beside raw sockets and other transports.
+"""32 KiB buffers from one process to another over loopback TCP: the network stack beside raw sockets and other
+transports.
 
 Side:     any.
-Cases:    ``raw`` (blocking sockets, 8 frames per sendmsg, with the kernel's congestion control, as all other transports here have);
-          ``raw-reno`` (the same with the one that the network stack chooses on one machine); ``loops-N`` and ``threads-N`` (the network
-          stack with N channels, without and with task threads), whose producer labels buffers that were filled before, as raw sockets
-          do; ``copied-N`` (the same with task threads, but the producer emits records, which are copied into buffers); ``job-N`` (what
-          a job gets: records of 32 KiB, which are copied into buffers, span two of them, and are decoded by a task's input processor,
-          with the credit of every job); ``zmq``, ``grpc``, ``flight`` (extra ``bench``; skipped if they are not installed).
-Rate:     bytes of payload / (last buffer - first buffer), at the consumer; GB = 1e9 bytes; CPU seconds in user and system mode.
-Rounds:   each round runs every case once, in another order; ratios are computed within a round, so that a machine that becomes slower
-          does not favour anybody, and to the quicker one of its raw cases.
+Cases:    ``raw`` (blocking sockets, 8 frames per sendmsg, with the kernel's congestion control, as all other transports
+          here have); ``raw-reno`` (the same with the one that the network stack chooses on one machine); ``loops-N``
+          and ``threads-N`` (the network stack with N channels, without and with task threads), whose producer labels
+          buffers that were filled before, as raw sockets do; ``copied-N`` (the same with task threads, but the producer
+          emits records, which are copied into buffers); ``job-N`` (what a job gets: records of 32 KiB, which are copied
+          into buffers, span two of them, and are decoded by a task's input processor, with the credit of every job);
+          ``zmq``, ``grpc``, ``flight`` (extra ``bench``; skipped if they are not installed).
+Rate:     bytes of payload / (last buffer - first buffer), at the consumer; GB = 1e9 bytes; CPU seconds in user and
+          system mode.
+Rounds:   each round runs every case once, in another order; ratios are computed within a round, so that a machine that
+          becomes slower does not favour anybody, and to the quicker one of its raw cases.
 Proof:    the consumer checks label and order of every buffer; what both sides counted must agree, per channel.
 Settings: each process on a core of its own and a switch interval of 0.1 ms, as TaskManagers run here.
 """
@@ -150,20 +153,33 @@ def calls_per_buffer(setting: Setting, num_buffers: int) -> tuple[float, float] 
 def start_profilers(stack: ExitStack, folder: Path, case: str, pids: dict[str, int], seconds: float) -> list[Process]:
     """py-spy beside both processes, one file of stacks with counts per side; the figures of such a run are worthless.
 
-    Only threads that hold the interpreter are seen: what the kernel does while it is released is in the system CPU time.
+    Only threads that hold the interpreter are seen: what the kernel does while it is released is in the system CPU
+    time.
     """
     folder.mkdir(parents=True, exist_ok=True)
     profilers = []
     for side, pid in pids.items():
         output = folder / f"{case}-{side}.txt"
-        options = ["--pid", str(pid), "--duration", str(max(1, round(seconds - 0.5))), "--rate", "500", "--gil", "--format", "raw"]
+        options = [
+            "--pid",
+            str(pid),
+            "--duration",
+            str(max(1, round(seconds - 0.5))),
+            "--rate",
+            "500",
+            "--gil",
+            "--format",
+            "raw",
+        ]
         args = [str(Path(sys.executable).with_name("py-spy")), "record", *options, "--output", str(output)]
         profilers.append(stack.enter_context(Process(args, log=folder / f"{case}-{side}.log")))
     return profilers
 
 
 def orders(cases: Sequence[str], num_rounds: int) -> list[list[str]]:
-    """For each round all cases: rotated, so that nobody always runs first, and every second round backwards, so that neighbours change."""
+    """For each round all cases: rotated, so that nobody always runs first, and every second round backwards, so that
+    neighbours change.
+    """
     rng = random.Random(1)
     found = []
     for number in range(num_rounds):
@@ -181,18 +197,29 @@ def cores() -> tuple[int, int] | None:
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench transport", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench transport", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas; ratios need a raw one")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of sending, per case and round")
-    parser.add_argument("--credits", type=int, help="exclusive buffers per channel (default: 64 with one channel, 8 with more)")
+    parser.add_argument(
+        "--credits", type=int, help="exclusive buffers per channel (default: 64 with one channel, 8 with more)"
+    )
     parser.add_argument("--switch-interval-ms", type=float, default=Setting("").switch_interval_ms)
     parser.add_argument(
-        "--congestion-control", metavar="NAME", help="of raw sockets and of the network stack, in all cases: bbr, cubic, reno, kernel"
+        "--congestion-control",
+        metavar="NAME",
+        help="of raw sockets and of the network stack, in all cases: bbr, cubic, reno, kernel",
     )
-    parser.add_argument("--pin", action=argparse.BooleanOptionalAction, default=True, help="each process on a core of its own")
+    parser.add_argument(
+        "--pin", action=argparse.BooleanOptionalAction, default=True, help="each process on a core of its own"
+    )
     parser.add_argument("--profile", type=Path, metavar="FOLDER", help="write what py-spy sees of each process")
     parser.add_argument(
-        "--calls", type=Path, metavar="FOLDER", help="count function calls per buffer, and write which; rates are wrong then"
+        "--calls",
+        type=Path,
+        metavar="FOLDER",
+        help="count function calls per buffer, and write which; rates are wrong then",
     )
     options = vars(parser.parse_args(arguments))
     options["cases"] = options["cases"].split(",")
@@ -226,7 +253,9 @@ def run(
     common["calls_folder"] = None if calls is None else str(calls.absolute())
     settings = {case: replace(CASES[case], compare_all=quick, **common) for case in present}
     seconds = QUICK_SECONDS if quick else seconds
-    rounds = [{case: measure(case, settings[case], seconds, profile) for case in order} for order in orders(present, num_runs)]
+    rounds = [
+        {case: measure(case, settings[case], seconds, profile) for case in order} for order in orders(present, num_runs)
+    ]
     results = [summary(case, settings[case], rounds) for case in present]
     print_table(results)
     return results + ratios(results)
@@ -244,7 +273,9 @@ def summary(case: str, setting: Setting, rounds: Sequence[dict[str, Sample]]) ->
     }
     raw_cases = [name for name in RAW if name in rounds[0]]
     if raw_cases:
-        pairs = [(each[case], max((each[name] for name in raw_cases), key=lambda sample: sample.gb_per_s)) for each in rounds]
+        pairs = [
+            (each[case], max((each[name] for name in raw_cases), key=lambda sample: sample.gb_per_s)) for each in rounds
+        ]
         details["rate_ratio_to_best_raw"] = [sample.gb_per_s / raw.gb_per_s for sample, raw in pairs]
         details["cpu_ratio_to_best_raw"] = [sample.cpu_s_per_gb / raw.cpu_s_per_gb for sample, raw in pairs]
     rates, is_peer = [sample.gb_per_s for sample in samples], setting.transport not in NETSTACK
@@ -260,7 +291,11 @@ def ratios(results: Sequence[Result]) -> list[Result]:
 
 def print_table(results: Sequence[Result]) -> None:
     """Medians and spreads, for people."""
-    columns = {"cpu_s_per_gb": "CPU s/GB", "rate_ratio_to_best_raw": "rate / best raw", "cpu_ratio_to_best_raw": "CPU / best raw"}
+    columns = {
+        "cpu_s_per_gb": "CPU s/GB",
+        "rate_ratio_to_best_raw": "rate / best raw",
+        "cpu_ratio_to_best_raw": "CPU / best raw",
+    }
     print(f"{'':22}" + "".join(f"{title:>22}" for title in ("GB/s", *columns.values())), file=sys.stderr)
     for result in results:
         series = [result.runs, *(result.details.get(key, []) for key in columns)]

@@ -1,16 +1,18 @@
 """How long a suspended task takes to run once there is data for it, and what an idle one costs.
 
 Side:       any.
-Wake-ups:   a one-input ``StreamTask`` has nothing to do: its default action is suspended, its thread is parked.  A record is flushed to it
-            (a) by another thread of its process, (b) by another process, over TCP.  The producer pauses between two records, so that the
-            task parks again.  The figure is the median time from "the data is at the gate" (``last_activity_ns`` of the channel) to "the
-            default action runs"; other percentiles, and the time from "sent" to "the default action runs", are in the details.  Switch
-            interval and garbage collector are those of a TaskManager.
-Idle:       tasks as above that never get a record.  The figure is the CPU time of their threads per task and hour.  The details say
-            how often a thread ran at all: the mailbox parks in slices of one second (Flink's), so about once per second.
-Proof:      every record arrives once, in order; a sample counts only if the task had parked since the last one and its data came before the
-            default action began; no wake-up was found by the periodic look instead of the wake-up itself; an idle task runs neither a mail
-            nor its default action.
+Wake-ups:   a one-input ``StreamTask`` has nothing to do: its default action is suspended, its thread is parked.  A
+            record is flushed to it (a) by another thread of its process, (b) by another process, over TCP.  The
+            producer pauses between two records, so that the task parks again.  The figure is the median time from "the
+            data is at the gate" (``last_activity_ns`` of the channel) to "the default action runs"; other percentiles,
+            and the time from "sent" to "the default action runs", are in the details.  Switch interval and garbage
+            collector are those of a TaskManager.
+Idle:       tasks as above that never get a record.  The figure is the CPU time of their threads per task and hour.  The
+            details say how often a thread ran at all: the mailbox parks in slices of one second (Flink's), so about
+            once per second.
+Proof:      every record arrives once, in order; a sample counts only if the task had parked since the last one and its
+            data came before the default action began; no wake-up was found by the periodic look instead of the wake-up
+            itself; an idle task runs neither a mail nor its default action.
 """
 
 import argparse
@@ -52,7 +54,9 @@ def wake_by_thread(num_records: int) -> list[Sample]:
     with task_manager_settings(), network("wakeup") as stack:
         partition = stack.create_partition(PARTITION)
         try:
-            return run_task(ProbedTask(stack, None), num_records, lambda: produce(partition, num_records, PAUSE_US / 1e6))
+            return run_task(
+                ProbedTask(stack, None), num_records, lambda: produce(partition, num_records, PAUSE_US / 1e6)
+            )
         finally:
             partition.close()
 
@@ -67,7 +71,9 @@ def wake_by_process(num_records: int) -> list[Sample]:
         network("wakeup") as stack,
     ):
         port = int(producer.wait_for_line(r"^listening on port (\d+)$").group(1))
-        return run_task(ProbedTask(stack, ConnectionID("127.0.0.1", port)), num_records, lambda: finish(producer, num_records))
+        return run_task(
+            ProbedTask(stack, ConnectionID("127.0.0.1", port)), num_records, lambda: finish(producer, num_records)
+        )
 
 
 def finish(producer: Process, num_records: int) -> None:
@@ -99,7 +105,9 @@ def evaluate(samples: Sequence[Sample], num_skipped: int) -> dict[str, Any]:
     pairs = list(pairwise(samples))[num_skipped:]
     parked = [after for before, after in pairs if after[3] > before[3] and after[0] <= after[1]]
     assert all(at_gate <= action for _, at_gate, action, _ in parked), "the default action ran before the data came"
-    assert len(parked) >= MIN_PARKED_SHARE * len(pairs), f"the task was parked for {len(parked)} of {len(pairs)} records only"
+    assert len(parked) >= MIN_PARKED_SHARE * len(pairs), (
+        f"the task was parked for {len(parked)} of {len(pairs)} records only"
+    )
     return {
         **in_us("", (action - at_gate for _, at_gate, action, _ in parked)),
         **in_us("from_sent_", (action - sent for sent, _, action, _ in parked)),
@@ -179,7 +187,9 @@ def num_switches(task: ProbedTask) -> int:
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench wakeup", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench wakeup", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--wakeups", type=int, default=NUM_WAKEUPS, help="counted, per round")
     parser.add_argument("--idle-tasks", type=int, default=NUM_IDLE_TASKS)
     parser.add_argument("--idle-seconds", type=float, default=IDLE_S)

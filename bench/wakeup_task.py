@@ -1,7 +1,8 @@
-"""What the wakeup bench measures with: a task that notes when its default action runs, and a producer that lets it park in between.
+"""What the wakeup bench measures with: a task that notes when its default action runs, and a producer that lets it park
+in between.
 
-Side:  any.  ``python -m bench.wakeup_task NUM_RECORDS PAUSE_US`` is the producer as a process of its own: it prints its port, and writes
-       once its standard input ends.
+Side:  any.  ``python -m bench.wakeup_task NUM_RECORDS PAUSE_US`` is the producer as a process of its own: it prints its
+       port, and writes once its standard input ends.
 """
 
 import sys
@@ -37,7 +38,9 @@ from netstack.ids import execution_attempt_id, intermediate_partition_id
 from netstack.wire.events import StopMode
 
 JOB: Final = b"bench wakeup...."
-PARTITION: Final = ResultPartitionID(intermediate_partition_id(JOB, 0), execution_attempt_id(JOB, b"the producer....", 0, 0))
+PARTITION: Final = ResultPartitionID(
+    intermediate_partition_id(JOB, 0), execution_attempt_id(JOB, b"the producer....", 0, 0)
+)
 TIMEOUT_S: Final = 30.0
 Sample = tuple[int, int, int, int]  # ns: sent, at the gate, default action; and how often the task had parked
 
@@ -106,7 +109,8 @@ class ProbedTask(OneInputStreamTask):
         self._error: BaseException | None = None  # Written by the task thread.
 
     def _run_default_action(self, controller: MailboxController) -> None:
-        self._at_gate_ns = self._channel.last_activity_ns  # now: the next record would overwrite it once this one is polled
+        # Now: the next record would overwrite it once this one is polled.
+        self._at_gate_ns = self._channel.last_activity_ns
         self._action_ns = time.monotonic_ns()
         self.num_actions += 1
         super()._run_default_action(controller)

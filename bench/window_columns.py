@@ -1,11 +1,12 @@
 """Windows of columns: three aggregations of int64 rows by key and window, on one core.
 
 Side:   any.
-Work:   ``sum``, ``mean`` and ``count`` of a column in tumbling windows, by 1,000 integer keys in batches of 16,384 rows in order of time,
-        with a watermark behind each batch; and its unfriendly twins: text keys, a million keys, times out of order over many windows,
-        batches of 256 rows, and sliding windows.
-Figure: CPU ns per row.  ``kernels``: without a job; ``by hand``: the same table in one call of Arrow's ``group_by``, which knows the whole
-        input in advance, and windows as a column of it.  ``job``: all of a job in one process, from the source on.
+Work:   ``sum``, ``mean`` and ``count`` of a column in tumbling windows, by 1,000 integer keys in batches of 16,384 rows
+        in order of time, with a watermark behind each batch; and its unfriendly twins: text keys, a million keys, times
+        out of order over many windows, batches of 256 rows, and sliding windows.
+Figure: CPU ns per row.  ``kernels``: without a job; ``by hand``: the same table in one call of Arrow's ``group_by``,
+        which knows the whole input in advance, and windows as a column of it.  ``job``: all of a job in one process,
+        from the source on.
 Proof:  the sums of all windows add up to that of the rows; the groups are as many as Arrow finds.
 """
 
@@ -81,7 +82,10 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
     results = []
     for work in WORKS:
         table = work.table(num_rows)
-        ways: dict[str, Callable[[], int]] = {"kernels": partial(in_kernels, work, table), "by hand": partial(by_hand, work, table)}
+        ways: dict[str, Callable[[], int]] = {
+            "kernels": partial(in_kernels, work, table),
+            "by hand": partial(by_hand, work, table),
+        }
         if work is WORKS[0]:
             ways["job"] = partial(in_job, table)
         figures: dict[str, list[float]] = {way: [] for way in ways}
@@ -94,7 +98,13 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
         if len(num_groups) != 1:
             raise WrongOutputError(f"{work.name}: {sorted(num_groups)} groups")
         results += [
-            Result(f"window-columns {work.name}, {way}", "CPU ns/row", times, {"num_rows": num_rows}, is_peer=way == "by hand")
+            Result(
+                f"window-columns {work.name}, {way}",
+                "CPU ns/row",
+                times,
+                {"num_rows": num_rows},
+                is_peer=way == "by hand",
+            )
             for way, times in figures.items()
         ]
     return results

@@ -1,13 +1,16 @@
 """Sums by key in tumbling windows of event time: called functions and columns, beside Flink's Java.
 
 Side:   any.
-Work:   ``bench/jobs/window_sums.py``: windows of 5 s with 250,000 records, for 1,000 keys and for 10.  ``friendly``: int keys, in order;
-        ``twin``: text keys, up to 3 s behind the latest.
-Ways:   ``reduce``: a lambda is called for each record; ``aggregate``: ``add`` of a class is; ``columns``: ``from_arrow``, and
-        ``agg(total=("amount", "sum"))``.  Records and batches are made before the clock starts and looked up.
-Rate:   records / (last record at the last sink - first poll of the first source).  Columns get ten times as many, Java three times.
-Peers:  Flink's Java with ``reduce``, which makes the records in its source; PyFlink in thread mode (parallelism 2; not for twins); the
-        plain loop (always).  Parallelism 1 is one TaskManager with one slot; the two task threads of Flink's slot may use two cores.
+Work:   ``bench/jobs/window_sums.py``: windows of 5 s with 250,000 records, for 1,000 keys and for 10.  ``friendly``:
+        int keys, in order; ``twin``: text keys, up to 3 s behind the latest.
+Ways:   ``reduce``: a lambda is called for each record; ``aggregate``: ``add`` of a class is; ``columns``:
+        ``from_arrow``, and ``agg(total=("amount", "sum"))``.  Records and batches are made before the clock starts and
+        looked up.
+Rate:   records / (last record at the last sink - first poll of the first source).  Columns get ten times as many, Java
+        three times.
+Peers:  Flink's Java with ``reduce``, which makes the records in its source; PyFlink in thread mode (parallelism 2; not
+        for twins); the plain loop (always).  Parallelism 1 is one TaskManager with one slot; the two task threads of
+        Flink's slot may use two cores.
 Proof:  in every run the sum of every window of every key is that of the plain loop; for columns that of NumPy.
 Profile: ``--profile`` as of ``bench programs``, for ``reduce`` and ``aggregate``.
 """
@@ -50,7 +53,9 @@ PEERS: Final = ("flink", "pyflink")
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench windows", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench windows", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--only", type=choices(WAYS), default=WAYS, help="which ways, separated by commas")
     parser.add_argument("--keys", type=choices(KEYS), default=KEYS, help="how many, separated by commas")
     add_work_options(parser)
@@ -84,10 +89,17 @@ def run(
                 for number in taskmanagers:
                     contenders = [*ours(form, num_keys, number, num_records, only)]
                     contenders.append(loop_work.contender(work_of("reduce", form, num_keys, num_records)))
-                    contenders += [] if cluster is None else of_flink(cluster, form, num_keys, number, num_records, names)
+                    contenders += (
+                        [] if cluster is None else of_flink(cluster, form, num_keys, number, num_records, names)
+                    )
                     results += compare(contenders, num_runs, "records/s")
                 if profile:
-                    results += [part for way in only if way in _PROGRAMS for part in profiled(work_of(way, form, num_keys, num_records))]
+                    results += [
+                        part
+                        for way in only
+                        if way in _PROGRAMS
+                        for part in profiled(work_of(way, form, num_keys, num_records))
+                    ]
     return results
 
 
@@ -116,13 +128,17 @@ def ours(form: str, num_keys: int, number: int, num_records: int, ways: Sequence
         name = f"{name_of(way, form, num_keys)}, {number} TaskManager{'s' if number > 1 else ''}"
         if way == "columns":
             rows = Rows(num_keys, num_records * _MORE_COLUMNS, form == "twin")
-            yield Contender(name, partial(window_sum_columns.run, rows, deployment), details={"num_records": rows.num_rows})
+            yield Contender(
+                name, partial(window_sum_columns.run, rows, deployment), details={"num_records": rows.num_rows}
+            )
         else:
             work = work_of(way, form, num_keys, num_records)
             yield Contender(name, partial(checked_work.run, work, deployment), details={"num_records": num_records})
 
 
-def of_flink(cluster: FlinkCluster, form: str, num_keys: int, number: int, num_records: int, names: Collection[str]) -> list[Contender]:
+def of_flink(
+    cluster: FlinkCluster, form: str, num_keys: int, number: int, num_records: int, names: Collection[str]
+) -> list[Contender]:
     """Java, and PyFlink where its jobs are those."""
     found = []
     if "flink" in names:

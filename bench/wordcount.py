@@ -28,7 +28,9 @@ _CHECKED_WORDS: Final = 400_000
 
 def parse_options(arguments: list[str]) -> dict[str, Any]:
     """The options of this case alone."""
-    parser = argparse.ArgumentParser(prog="python -m bench wordcount", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench wordcount", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--forms", type=choices(FORMS), default=tuple(FORMS), help="which, separated by commas")
     parser.add_argument("--sources", type=choices(SOURCES), default=SOURCES, help="which, separated by commas")
     parser.add_argument("--topology", choices=TOPOLOGIES, default=TOPOLOGIES[0])
@@ -52,10 +54,15 @@ def run(
     for job in {job.form: job for job in jobs}.values():
         check_everything(job)
     details = {"topology": topology}
-    ours = [Contender(job.name, partial(job.run, TWO_TASK_MANAGERS), details={"num_words": job.num_words} | details) for job in jobs]
+    ours = [
+        Contender(job.name, partial(job.run, TWO_TASK_MANAGERS), details={"num_words": job.num_words} | details)
+        for job in jobs
+    ]
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="flowlet-bench-")))
-        return compare([*ours, *contenders(stack, folder, jobs[0], NAMES if "all" in peers else peers)], num_runs, "words/s")
+        return compare(
+            [*ours, *contenders(stack, folder, jobs[0], NAMES if "all" in peers else peers)], num_runs, "words/s"
+        )
 
 
 def check_everything(job: Job) -> None:

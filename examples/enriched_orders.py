@@ -1,7 +1,7 @@
 """Enriches orders with a table of products that comes on a broadcast stream and changes while orders flow.
 
-Every subtask keeps the whole table in broadcast state, so an order needs no key and no look-up in another system.  An order whose product
-is not known yet waits in the state of its subtask, until the product comes.
+Every subtask keeps the whole table in broadcast state, so an order needs no key and no look-up in another system.  An
+order whose product is not known yet waits in the state of its subtask, until the product comes.
 """
 
 from collections.abc import Iterator
@@ -51,7 +51,9 @@ class Enrich(BroadcastProcessFunction, CheckpointedFunction):
         else:
             yield order, found[0], pieces * found[1]
 
-    def process_broadcast_element(self, value: tuple[str, str, int], ctx: BroadcastProcessFunction.Context) -> Iterator[Enriched]:
+    def process_broadcast_element(
+        self, value: tuple[str, str, int], ctx: BroadcastProcessFunction.Context
+    ) -> Iterator[Enriched]:
         """Keep a product, and emit the orders that waited for it."""
         product, name, price = value
         ctx.get_broadcast_state(TABLE).put(product, (name, price))

@@ -1,7 +1,7 @@
 """Counts out-of-order clicks per user and minute of event time; late clicks go to a side output.
 
-The watermark is five seconds behind the latest click.  When it reaches the end of a minute, the timers of that minute fire and emit the
-counts.  A click of a minute that was counted already is late.
+The watermark is five seconds behind the latest click.  When it reaches the end of a minute, the timers of that minute
+fire and emit the counts.  A click of a minute that was counted already is late.
 """
 
 import time
@@ -14,12 +14,29 @@ from rich.table import Table
 
 from flowlet.common import Duration, WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
-from flowlet.datastream import DataStream, KeyedProcessFunction, OutputTag, SourceContext, SourceFunction, StreamExecutionEnvironment
+from flowlet.datastream import (
+    DataStream,
+    KeyedProcessFunction,
+    OutputTag,
+    SourceContext,
+    SourceFunction,
+    StreamExecutionEnvironment,
+)
 
 MINUTE_MS = 60_000
 LATE = OutputTag("late clicks")
 # (user, second).  Ann's 5 and Bob's 59 are out of order, but not late.
-CLICKS = [("ann", 2), ("bob", 8), ("ann", 7), ("ann", 5), ("bob", 58), ("ann", 61), ("bob", 59), ("ann", 130), ("bob", 131)]
+CLICKS = [
+    ("ann", 2),
+    ("bob", 8),
+    ("ann", 7),
+    ("ann", 5),
+    ("bob", 58),
+    ("ann", 61),
+    ("bob", 59),
+    ("ann", 130),
+    ("bob", 131),
+]
 LATE_CLICKS = [("ann", 30), ("bob", 50)]  # sent after minute 0 was counted
 
 
@@ -65,7 +82,9 @@ class ClicksPerMinute(KeyedProcessFunction):
 
 def build(env: StreamExecutionEnvironment) -> DataStream:
     """Rows of user, minute and number of clicks, or the word late."""
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)).with_timestamp_assigner(ClickTime())
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5)).with_timestamp_assigner(
+        ClickTime()
+    )
     clicks = env.add_source(Clicks()).assign_timestamps_and_watermarks(strategy)
     counts = clicks.key_by(lambda click: click[0]).process(ClicksPerMinute())
     return counts.union(counts.get_side_output(LATE).map(lambda click: (click[0], click[1] // 60, "late")))

@@ -1,7 +1,9 @@
 """Moves a file between two processes with the network stack alone: ``python examples/netstack_pipe.py SOURCE COPY``.
 
-The sending process serves a partition.  The receiving process opens a gate on it, and reads at the pace of its disk, which slows the sender
-down: each buffer that the receiver recycles is one credit, without credit nothing is sent, and when all buffers of the partition are
+The sending process serves a partition.  The receiving process opens a gate on it, and reads at the pace of its disk,
+which slows the sender
+down: each buffer that the receiver recycles is one credit, without credit nothing is sent, and when all buffers of the
+    partition are
 full, ``emit_record`` waits.
 """
 
@@ -26,7 +28,9 @@ from netstack import (
 )
 
 # Both processes name the data by the same ids: 20 bytes for the partition, 40 for the attempt that produces it.
-PARTITION = ResultPartitionID(IntermediateResultPartitionID(b"the file".ljust(20)), ExecutionAttemptID(b"the sender".ljust(40)))
+PARTITION = ResultPartitionID(
+    IntermediateResultPartitionID(b"the file".ljust(20)), ExecutionAttemptID(b"the sender".ljust(40))
+)
 
 
 def network(secret: bytes) -> StandaloneNetwork:

@@ -1,7 +1,7 @@
 """Finds the highest temperature of each sensor in two million readings, as columns, without a Python object per row.
 
-Each subtask makes its readings batch by batch.  A function of batches drops failed readings and converts Fahrenheit to Celsius; the rest is
-built in.  ``emit="batch"``: one row per sensor and batch instead of one per reading.
+Each subtask makes its readings batch by batch.  A function of batches drops failed readings and converts Fahrenheit to
+Celsius; the rest is built in.  ``emit="batch"``: one row per sensor and batch instead of one per reading.
 """
 
 from collections.abc import Iterator
@@ -41,7 +41,12 @@ def to_celsius(batch: pa.RecordBatch) -> pa.RecordBatch:
 def main() -> None:
     """Run the job, and print each sensor's highest temperature."""
     env = StreamExecutionEnvironment.get_execution_environment()
-    highest = env.from_arrow(readings, READINGS).map_batches(to_celsius, TEMPERATURES).key_by("sensor").max("celsius", emit="batch")
+    highest = (
+        env.from_arrow(readings, READINGS)
+        .map_batches(to_celsius, TEMPERATURES)
+        .key_by("sensor")
+        .max("celsius", emit="batch")
+    )
 
     temperatures: dict[str, float] = {}
     for row in highest.execute_and_collect("Highest temperatures"):

@@ -1,8 +1,9 @@
-"""Looks for patterns in a stream of items while the patterns come in on another stream: Flink's example of broadcast state.
+"""Looks for patterns in a stream of items while the patterns come in on another stream: Flink's example of broadcast
+state.
 
-A rule names two shapes.  It matches where an item of the second shape follows one of the first shape among the items of one colour.  Every
-subtask sees every rule; each colour's items are in one subtask.  The shapes that a colour had are kept, so that a rule that comes late is
-held against them, too: the matches do not depend on which stream is faster.
+A rule names two shapes.  It matches where an item of the second shape follows one of the first shape among the items of
+one colour.  Every subtask sees every rule; each colour's items are in one subtask.  The shapes that a colour had are
+kept, so that a rule that comes late is held against them, too: the matches do not depend on which stream is faster.
 """
 
 from collections.abc import Iterator
@@ -40,7 +41,9 @@ class MatchRules(KeyedBroadcastProcessFunction):
         """Get the state of a colour."""
         self._shapes = runtime_context.get_list_state(SHAPES)
 
-    def process_element(self, value: tuple[str, str], ctx: KeyedBroadcastProcessFunction.ReadOnlyContext) -> Iterator[tuple[str, str, int]]:
+    def process_element(
+        self, value: tuple[str, str], ctx: KeyedBroadcastProcessFunction.ReadOnlyContext
+    ) -> Iterator[tuple[str, str, int]]:
         """Hold an item and the one before it against all rules."""
         self._shapes.add(value[1])
         shapes = list(self._shapes)

@@ -1,9 +1,9 @@
 """Counts the words of many files on a flowlet cluster.
 
-Without arguments it counts the words of the Python standard library's source files on an embedded cluster: one JobManager and two
-TaskManager processes, whose data crosses real TCP connections.  With ``--jobmanager HOST:PORT`` it uses a running cluster.
-``--kill-one`` kills a TaskManager on the way, ``--kill-one jobmanager`` the JobManager of a cluster that it starts by the commands that a
-user would type; the counts are exact all the same.
+Without arguments it counts the words of the Python standard library's source files on an embedded cluster: one
+JobManager and two TaskManager processes, whose data crosses real TCP connections.  With ``--jobmanager HOST:PORT`` it
+uses a running cluster.  ``--kill-one`` kills a TaskManager on the way, ``--kill-one jobmanager`` the JobManager of a
+cluster that it starts by the commands that a user would type; the counts are exact all the same.
 """
 
 import argparse
@@ -279,8 +279,11 @@ class Observer:
                 return  # the job has ended, or its JobManager is gone: the main thread reports it
 
 
-def count_words(files: Sequence[str], options: argparse.Namespace, view: ProgressView) -> tuple[list[tuple[str, int]], dict[str, Any]]:
-    """Run the job; returns the counts, most frequent words first, and the job's document with the counters of every task.
+def count_words(
+    files: Sequence[str], options: argparse.Namespace, view: ProgressView
+) -> tuple[list[tuple[str, int]], dict[str, Any]]:
+    """Run the job; returns the counts, most frequent words first, and the job's document with the counters of every
+    task.
 
     Raises:
         FlowletError: the job could not be started, or it failed.
@@ -300,7 +303,9 @@ def count_on(
     if options.jobmanager is not None:
         configuration.set_string("flowlet.jobmanager", options.jobmanager)
     if options.kill_one:
-        configuration.set_string("restart-strategy.type", "fixed-delay").set_string("restart-strategy.fixed-delay.delay", "100 ms")
+        configuration.set_string("restart-strategy.type", "fixed-delay").set_string(
+            "restart-strategy.fixed-delay.delay", "100 ms"
+        )
     env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(options.parallelism)
     if options.kill_one:
         env.set_runtime_mode(RuntimeExecutionMode.STREAMING).enable_checkpointing(CHECKPOINT_MS)
@@ -311,7 +316,8 @@ def count_on(
     job = results.job_client
     kill = kill_task_manager if cluster is None else cluster.replace_job_manager
     with results, Observer(job, view):
-        final = dict(kill_after_first(results, kill) if options.kill_one else results)  # of running counts the last one stays
+        # Of running counts the last one stays.
+        final = dict(kill_after_first(results, kill) if options.kill_one else results)
         document = job.metrics()
     return sorted(final.items(), key=lambda pair: (-pair[1], pair[0])), document
 
@@ -333,7 +339,8 @@ def kill_task_manager() -> None:
 
 
 class LoopbackCluster:
-    """A JobManager that keeps its jobs, and TaskManagers, each a process as ``python -m flowlet.jm`` and ``flowlet.tm`` start it.
+    """A JobManager that keeps its jobs, and TaskManagers, each a process as ``python -m flowlet.jm`` and ``flowlet.tm``
+    start it.
 
     Life cycle: a context manager.
     """
@@ -348,7 +355,9 @@ class LoopbackCluster:
         with self._stack:
             self.folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="word-count-")))
             self._job_manager = self._start_job_manager("0")
-            task_managers = [self._start("flowlet.tm", "--jobmanager", self.address) for _ in range(self._num_task_managers)]
+            task_managers = [
+                self._start("flowlet.tm", "--jobmanager", self.address) for _ in range(self._num_task_managers)
+            ]
             for each in task_managers:
                 self._ready_line(each)
             self._stack = self._stack.pop_all()
@@ -364,7 +373,10 @@ class LoopbackCluster:
         killed.wait()
         self._job_manager = self._start_job_manager(self.address.rpartition(":")[2])
         seconds = time.monotonic() - start_s
-        print(f"word_count: killed JobManager process {killed.pid}; another one listens after {seconds:.1f} s", file=sys.stderr)
+        print(
+            f"word_count: killed JobManager process {killed.pid}; another one listens after {seconds:.1f} s",
+            file=sys.stderr,
+        )
 
     def _start_job_manager(self, port: str) -> "subprocess.Popen[str]":
         job_manager = self._start("flowlet.jm", "--port", port, "--job-store", str(self.folder / "jobs"))
@@ -388,7 +400,11 @@ class LoopbackCluster:
 
 def child_pids() -> list[int]:
     """The processes that this program has started; Linux."""
-    return sorted(int(pid) for children in Path("/proc/self/task").glob("*/children") for pid in children.read_text("ascii").split())
+    return sorted(
+        int(pid)
+        for children in Path("/proc/self/task").glob("*/children")
+        for pid in children.read_text("ascii").split()
+    )
 
 
 def report(console: Console, counts: Sequence[tuple[str, int]], document: dict[str, Any], top: int) -> None:
@@ -399,7 +415,10 @@ def report(console: Console, counts: Sequence[tuple[str, int]], document: dict[s
         console.print(*task_lines(document), sep="\n", highlight=False)
     else:
         console.print(task_table(document))
-    console.print(f"{total:,} words, {len(counts):,} different ones, in {seconds:.1f} s: {total / seconds:,.0f} words/s", highlight=False)
+    console.print(
+        f"{total:,} words, {len(counts):,} different ones, in {seconds:.1f} s: {total / seconds:,.0f} words/s",
+        highlight=False,
+    )
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -417,9 +436,13 @@ def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         return text
 
     parser = argparse.ArgumentParser(description="Count words on a flowlet cluster.")
-    parser.add_argument("--input", nargs="+", type=Path, metavar="FILE|DIR", help="default: the standard library's source files")
+    parser.add_argument(
+        "--input", nargs="+", type=Path, metavar="FILE|DIR", help="default: the standard library's source files"
+    )
     parser.add_argument("--output", type=Path, metavar="FILE.csv", help="write all counts: word,count")
-    parser.add_argument("--parallelism", type=positive, default=2, metavar="N", help="subtasks of each operator (default: 2)")
+    parser.add_argument(
+        "--parallelism", type=positive, default=2, metavar="N", help="subtasks of each operator (default: 2)"
+    )
     parser.add_argument("--repeat", type=positive, default=1, metavar="N", help="read the input N times (default: 1)")
     parser.add_argument("--jobmanager", type=address, metavar="HOST:PORT", help="use this cluster; default: start one")
     parser.add_argument(
@@ -447,7 +470,9 @@ def main() -> int:
         start_s = time.monotonic()
         counts, document = count_words(files * options.repeat, options, ProgressView(console))
         if options.kill_one:
-            print(f"word_count: {time.monotonic() - start_s:.1f} s in all, with the start of the cluster", file=sys.stderr)
+            print(
+                f"word_count: {time.monotonic() - start_s:.1f} s in all, with the start of the cluster", file=sys.stderr
+            )
         if options.output is not None:
             write_csv(options.output, counts)
     except InputError as error:

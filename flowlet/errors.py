@@ -15,11 +15,14 @@ _E = TypeVar("_E", bound=BaseException)
 class FlowletError(Exception):
     """Base class of every error that this package raises on purpose.
 
-    Where a program does not catch one, its traceback has the program's frames alone (``flowlet.client.program.user_frames``).
+    Where a program does not catch one, its traceback has the program's frames alone
+    (``flowlet.client.program.user_frames``).
     """
 
     is_one_line: ClassVar[bool] = False
-    """Whether an uncaught one is a line without frames: it is about the cluster, and no line of the program is wrong."""
+    """Whether an uncaught one is a line without frames: it is about the cluster, and no line of the
+    program is wrong.
+    """
 
 
 class ConfigError(FlowletError):
@@ -37,15 +40,17 @@ class JobSubmissionError(FlowletError):
 class JobExecutionError(FlowletError):
     """A submitted job failed or was cancelled.
 
-    The message names the task, the record and the root cause in a line each.  ``__cause__`` is the ``RemoteTraceback`` of the root cause,
-    if it has one, so that Python shows the user's frames first.
+    The message names the task, the record and the root cause in a line each.  ``__cause__`` is the ``RemoteTraceback``
+    of the root cause, if it has one, so that Python shows the user's frames first.
     """
 
 
 class ClosedOutputError(JobExecutionError):
-    """Standard output is closed, or its reader has left, as in ``program | head``: what a job prints can go nowhere any more.
+    """Standard output is closed, or its reader has left, as in ``program | head``: what a job prints can go nowhere any
+    more.
 
-    Such a job is not started again.  A program that does not catch it ends with one line on standard error instead of a traceback.
+    Such a job is not started again.  A program that does not catch it ends with one line on standard error instead of a
+    traceback.
     """
 
     is_one_line = True
@@ -59,7 +64,9 @@ class RemoteTraceback(FlowletError):  # noqa: N818 - as in concurrent.futures an
 
 
 class KeyTypeError(FlowletError):
-    """A key is not sure to be the same key in every process; the message names the type, the reason and what to use instead."""
+    """A key is not sure to be the same key in every process; the message names the type, the reason and what to use
+    instead.
+    """
 
 
 class StateRestoreError(FlowletError):
@@ -85,7 +92,8 @@ class MailboxClosedError(FlowletError):
 class UserFunctionError(FlowletError):
     """A user's function raised.
 
-    Raised ``from`` the user's own exception.  ``record_preview`` is the shortened ``repr`` of the record being processed.
+    Raised ``from`` the user's own exception.  ``record_preview`` is the shortened ``repr`` of the record being
+    processed.
     ``num_processed``: so many records of its slice were processed before.
     """
 
@@ -100,11 +108,18 @@ class UserFunctionError(FlowletError):
 
 
 class DeclaredTypeError(UserFunctionError):
-    """A function emitted a record that is not of the type that the program declares for it; ``reason`` names that type and the field."""
+    """A function emitted a record that is not of the type that the program declares for it; ``reason`` names that type
+    and the field.
+    """
 
     def __init__(self, operator: str, subtask: int, record_preview: str, reason: str) -> None:
         super().__init__(operator, subtask, record_preview)
-        self.args = (f"operator {operator!r} (subtask {subtask}) emitted {record_preview}, which is not of its declared type {reason}",)
+        self.args = (
+            (
+                f"operator {operator!r} (subtask {subtask}) emitted {record_preview}, which is not of its declared type "  # noqa: E501
+                f"{reason}"
+            ),
+        )
 
 
 class TaskCancelled(BaseException):
@@ -117,7 +132,9 @@ def shows_all_frames() -> bool:
 
 
 def without_our_frames(error: _E) -> _E:
-    """The error as a public method raises it: the frames that it passed so far are ours, and dropped unless all are to be shown."""
+    """The error as a public method raises it: the frames that it passed so far are ours, and dropped unless all are to
+    be shown.
+    """
     return error if shows_all_frames() else error.with_traceback(None)
 
 
@@ -127,16 +144,22 @@ class _MissingModules:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         """Find nothing.  Raises MissingImportError: ``name`` is a module of PyFlink that this version lacks."""
         if name.startswith("flowlet."):
-            importlib.import_module("flowlet.common.not_yet").check_module(name)  # by name and here: most programs never need it
+            # By name and here: most programs never need it.
+            importlib.import_module("flowlet.common.not_yet").check_module(name)
 
 
 def explain_missing_modules() -> None:
-    """From now on an import of a module of PyFlink that this version lacks says what to use; called once, by ``flowlet`` itself."""
+    """From now on an import of a module of PyFlink that this version lacks says what to use; called once, by
+    ``flowlet`` itself.
+    """
     sys.meta_path.append(_MissingModules())
 
 
 def missing_top_level_name(name: str) -> object:
-    """The ``__getattr__`` of ``flowlet`` itself, which has no classes.  Raises MissingImportError, which says where one is."""
+    """The ``__getattr__`` of ``flowlet`` itself, which has no classes.
+
+    Raises MissingImportError, which says where one is.
+    """
     if not name[:1].isupper():
         raise AttributeError(f"module 'flowlet' has no attribute {name!r}")
     return importlib.import_module("flowlet.common.not_yet").missing_names("flowlet")(name)

@@ -1,19 +1,22 @@
-"""Former names of our classes, which state, savepoints and checkpoints go on naming when a class has moved or was renamed.
+"""Former names of our classes, which state, savepoints and checkpoints go on naming when a class has moved or was
+renamed.
 
 Internal: not a public API, and may change with any version.
 
 Side:       pure.
 Rules:      a pickle names classes and functions by their module and qualified name.  One that state can hold
-            (``tests/frozen/lists/state_names.txt`` has them all) gets a line in ``RENAMED`` when it moves, and so does each class inside
-            of it.  A former name is never given to anything else.  A key keeps the hash that its class's first name gave it: key groups of
-            stored state go by it (``first_name``).
+            (``tests/frozen/lists/state_names.txt`` has them all) gets a line in ``RENAMED`` when it moves, and so does
+            each class inside of it.  A former name is never given to anything else.  A key keeps the hash that its
+            class's first name gave it: key groups of stored state go by it (``first_name``).
 Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 """
 
 from typing import Final
 
 RENAMED: Final[dict[str, str]] = {}
-"""From each former name to today's, both as ``module:qualified name``; of several former names of one class the first one comes first."""
+"""From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
+one comes first.
+"""
 
 
 def first_names(renamed: dict[str, str]) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """The log lines of every process: structlog, and the standard library's loggers in the same format.
 
 Side:       shared.  Any thread may log; the main thread of a process calls ``configure_logging`` once.
-Invariants: one line per event, on standard error.  A line from a task thread carries ``job``, ``task`` and ``subtask``, whichever logger
-            wrote it.  Standard output is left to the user's own prints.
-Rules:      structlog is imported for the first line that it renders, and by ``configure_logging``: a program whose tasks log nothing
-            does without it.
+Invariants: one line per event, on standard error.  A line from a task thread carries ``job``, ``task`` and ``subtask``,
+            whichever logger wrote it.  Standard output is left to the user's own prints.
+Rules:      structlog is imported for the first line that it renders, and by ``configure_logging``: a program whose
+            tasks log nothing does without it.
 """
 
 import contextlib
@@ -52,14 +52,18 @@ def configure_logging(level: str = "info", log_format: str = "auto", stream: Tex
         cache_logger_on_first_use=False,
     )
     handler = _StandardErrorHandler() if stream is None else logging.StreamHandler(stream)
-    logging.root.handlers[:] = [_formatted(handler, log_format, is_terminal=_is_terminal(sys.stderr if stream is None else stream))]
+    logging.root.handlers[:] = [
+        _formatted(handler, log_format, is_terminal=_is_terminal(sys.stderr if stream is None else stream))
+    ]
     logging.root.setLevel(number)
 
 
 def configure_embedded_logging() -> None:
-    """Write the warnings of flowlet to standard error in a user's program, in our format, while the program has set up nothing for them.
+    """Write the warnings of flowlet to standard error in a user's program, in our format, while the program has set up
+    nothing for them.
 
-    Changes no level, no logger of other libraries and not structlog: lines go to the handlers that the program sets, at any time.
+    Changes no level, no logger of other libraries and not structlog: lines go to the handlers that the program sets, at
+    any time.
     """
     structlog = sys.modules.get("structlog")
     if structlog is not None and is_configured(structlog):
@@ -71,7 +75,9 @@ def configure_embedded_logging() -> None:
 
 
 def program_loggers() -> dict[str, tuple[int, int | None, bool]]:
-    """What this program has set up, by the name of the logger: level, the least level of its handlers (None: it has none), propagation."""
+    """What this program has set up, by the name of the logger: level, the least level of its handlers (None: it has
+    none), propagation.
+    """
     found = {}
     named = [each for each in list(logging.root.manager.loggerDict.values()) if isinstance(each, logging.Logger)]
     for logger in [logging.root, *named]:
@@ -83,7 +89,8 @@ def program_loggers() -> dict[str, tuple[int, int | None, bool]]:
 
 
 def configure_program_logging(loggers: Mapping[str, tuple[int, int | None, bool]], disabled: int) -> None:
-    """Write the lines that the program which has started this process would write, to standard error; see ``program_loggers``.
+    """Write the lines that the program which has started this process would write, to standard error; see
+    ``program_loggers``.
 
     structlog is left alone, as in the program.
     """
@@ -96,7 +103,8 @@ def configure_program_logging(loggers: Mapping[str, tuple[int, int | None, bool]
             logger.handlers[-1].setLevel(least_level)
     last_resort = _formatted(_StandardErrorHandler(), "console", is_terminal=_is_terminal(sys.stderr))
     last_resort.setLevel(logging.WARNING)
-    logging.lastResort = last_resort  # no handler of the root: a function that calls logging.basicConfig() gets what it asks for
+    # No handler of the root: a function that calls logging.basicConfig() gets what it asks for.
+    logging.lastResort = last_resort
     logging.disable(disabled)
 
 
@@ -112,7 +120,9 @@ def bind_task(job: str, task: str, subtask: int) -> None:
 
 
 def _formatted(handler: logging.Handler, log_format: str, *, is_terminal: bool) -> logging.Handler:
-    handler.setFormatter(_LateFormatter(log_format == "console" or (log_format == "auto" and is_terminal), colors=is_terminal))
+    handler.setFormatter(
+        _LateFormatter(log_format == "console" or (log_format == "auto" and is_terminal), colors=is_terminal)
+    )
     return handler
 
 
@@ -131,7 +141,9 @@ class _LateFormatter(logging.Formatter):
             import structlog
 
             renderers = _console_renderers(colors=self._colors) if self._as_console else _json_renderers()
-            self._formatter = structlog.stdlib.ProcessorFormatter(foreign_pre_chain=_shared_processors(), processors=renderers)
+            self._formatter = structlog.stdlib.ProcessorFormatter(
+                foreign_pre_chain=_shared_processors(), processors=renderers
+            )
         return self._formatter.format(record)
 
 
@@ -182,7 +194,9 @@ class _StandardErrorHandler(logging.StreamHandler[TextIO]):
         return sys.stderr
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the base class's name
-        """A line that cannot be written is lost; the base class would raise what a closed stream raises, into whoever logs."""
+        """A line that cannot be written is lost; the base class would raise what a closed stream raises, into whoever
+        logs.
+        """
         with contextlib.suppress(ValueError):
             super().handleError(record)
 

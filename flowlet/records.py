@@ -1,9 +1,9 @@
 """Stream elements: what flows between operators.
 
 Side:   pure.
-Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``, ``RecordAttributes``,
-        ``InternalWatermark``.  Records flow in chunks, never singly, because Python pays per call: a chunk is a run of records between two
-        control elements.
+Source: Flink ``StreamElement``, ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``,
+        ``RecordAttributes``, ``InternalWatermark``.  Records flow in chunks, never singly, because Python pays per
+        call: a chunk is a run of records between two control elements.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ class Chunk:
 
     Timestamps are milliseconds since the epoch, one per record; or no record has one.
 
-    Ownership: the operator that holds a chunk owns it, and gives it away by passing it on.  The owner may change the list of a chunk
-    without columns, if it passes the list on in a new chunk.  If there are columns, nobody changes list, columns or timestamps.
+    Ownership: the operator that holds a chunk owns it, and gives it away by passing it on.  The owner may change the
+               list of a chunk
+    without columns, if it passes the list on in a new chunk.  If there are columns, nobody changes list, columns or
+    timestamps.
 
     Args:
         values: one object per record.
         timestamps: one per record, or None.
 
-    Attributes:
-        columns: the records by column, read only; None if there is only the list (see ``columns_of``).
-        keys: the key of each record, from the edge's key selector when the record was emitted; None if no keys were taken, or if they are a
+    Attributes: columns: the records by column, read only; None if there is only the list (see ``columns_of``). keys:
+        the key of each record, from the edge's key selector when the record was emitted; None if no keys were taken, or
+        if they are a
             field (``Columns.key_position``).
         key_column: the keys as a column, if there is one.
         key_field: for a list, which field of each record is the very key, if known.
@@ -134,7 +136,9 @@ class Chunk:
     def copy(self) -> Chunk:
         """A chunk with the same records; columns are shared."""
         if self.columns is not None:
-            return Chunk.of_columns(self.columns, self._timestamps if self._timestamp_array is None else self._timestamp_array)
+            return Chunk.of_columns(
+                self.columns, self._timestamps if self._timestamp_array is None else self._timestamp_array
+            )
         timestamps = None if self._timestamps is None else self._timestamps.copy()
         return self._in_list(self.values.copy(), timestamps)
 
@@ -203,8 +207,8 @@ class Chunk:
 class PickledRecord:
     """The pickle of a record that could change after it was emitted.
 
-    It takes the record's place in a chunk's list.  Serializers send the pickle as it is; readers get the record itself.  ``data`` comes
-    from ``flowlet.serde.pickles.record_pickle.dumps_record``.
+    It takes the record's place in a chunk's list.  Serializers send the pickle as it is; readers get the record itself.
+    ``data`` comes from ``flowlet.serde.pickles.record_pickle.dumps_record``.
     """
 
     __slots__ = ("data",)
@@ -241,7 +245,8 @@ IDLE = WatermarkStatus(is_idle=True)
 class LatencyMarker:
     """Measures how long the records of a source take to reach an operator.
 
-    ``marked_time_ms``: the source's clock, milliseconds since the epoch.  ``operator_id``: the source's, 16 bytes: Flink's lower half, then
+    ``marked_time_ms``: the source's clock, milliseconds since the epoch.  ``operator_id``: the source's, 16 bytes:
+        Flink's lower half, then
     its upper half.  ``subtask``: the source's.
     """
 
@@ -270,7 +275,8 @@ class InternalWatermark:
 
 @dataclass(frozen=True, slots=True)
 class CompletionMark:
-    """Follows every record that the job's sources emitted before it; operators emit the records that they hold before they pass it on.
+    """Follows every record that the job's sources emitted before it; operators emit the records that they hold before
+    they pass it on.
 
     ``number`` rises from 1 within a job.
     """
@@ -278,4 +284,6 @@ class CompletionMark:
     number: int
 
 
-StreamElement = Chunk | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | InternalWatermark | CompletionMark
+StreamElement = (
+    Chunk | Watermark | WatermarkStatus | LatencyMarker | RecordAttributes | InternalWatermark | CompletionMark
+)

@@ -1,9 +1,11 @@
 """Futures for "there is input", "there is a free buffer", "all data was processed".
 
 Side:       shared.  Any thread may complete a future or add a callback.
-Invariants: a callback runs exactly once, never under a lock of this package: on the thread that completes the future, or at once on the
-            caller's thread if the future is done.  A callback that raises does not stop the others (FLINK-9755).
-Source:     Flink ``AvailabilityProvider.AvailabilityHelper``.  A class of our own, because a ``concurrent.futures.Future`` costs 2.7 us.
+Invariants: a callback runs exactly once, never under a lock of this package: on the thread that completes the future,
+            or at once on the caller's thread if the future is done.  A callback that raises does not stop the others
+            (FLINK-9755).
+Source:     Flink ``AvailabilityProvider.AvailabilityHelper``.  A class of our own, because a
+            ``concurrent.futures.Future`` costs 2.7 us.
 """
 
 import threading

@@ -1,10 +1,11 @@
 """Makes a loop poll its sockets for a while after data arrived, instead of sleeping.
 
-Why:        waking a sleeping loop takes two thread switches and, where its core has halted, a way through the hypervisor; the sender pays
-            half of that (bench: latency).
+Why:        waking a sleeping loop takes two thread switches and, where its core has halted, a way through the
+            hypervisor; the sender pays half of that (bench: latency).
 Side:       loop.
-Invariants: between two polls the loop serves its sockets, timers and handed-over functions.  At most one poll is pending; none is after
-            ``close`` or after the window's length without data.  A loop without data never polls.
+Invariants: between two polls the loop serves its sockets, timers and handed-over functions.  At most one poll is
+            pending; none is after ``close`` or after the window's length without data.  A loop without data never
+            polls.
 Source:     the idea of Linux ``SO_BUSY_POLL``.  With uvloop each poll releases the interpreter's lock.
 """
 
@@ -28,7 +29,12 @@ class BusyPoller:
         clock_ns: monotonic.
     """
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object], length_us: int, clock_ns: Callable[[], int] = time.monotonic_ns):
+    def __init__(
+        self,
+        call_soon: Callable[[Callable[[], None]], object],
+        length_us: int,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ):
         self._call_soon = call_soon
         self._clock_ns = clock_ns
         self._window = PollWindow(length_us * _NS_PER_US)
@@ -46,7 +52,9 @@ class BusyPoller:
             self._look()
 
     def hold(self, *, is_held: bool) -> None:
-        """True: poll no longer, so that other threads get the core and the interpreter's lock; False: poll again after the next data."""
+        """True: poll no longer, so that other threads get the core and the interpreter's lock; False: poll again after
+        the next data.
+        """
         self._window.hold(is_held=is_held)
 
     def close(self) -> None:

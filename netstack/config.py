@@ -24,7 +24,8 @@ _MAX_CONGESTION_CONTROL_CHARS: Final = 15  # Linux: TCP_CA_NAME_MAX, which count
 _LEAST: Final = {
     "exclusive_buffers_per_channel": 0,
     "floating_buffers_per_gate": 0,
-    # An open buffer and one left by a broadcast may stay for ever in an idle subpartition: with fewer than 3 its writer would block itself.
+    # An open buffer and one left by a broadcast may stay for ever in an idle subpartition: with fewer than 3 its writer
+    # would block itself.
     "max_buffers_per_channel": 3,
     "max_overdraft_buffers_per_gate": 0,
     "connect_retries": 0,
@@ -57,49 +58,54 @@ class NetstackConfig:
 
     segment_size_bytes: int = 32 * 1024  # Flink's taskmanager.memory.segment-size
     network_memory_bytes: int = 64 * 1024 * 1024  # Flink's minimum of 64 MiB; pages are touched only when used
-    # Flink: 2 per channel and 8 floating ones per gate.  8 here, because credit decides how many buffers one write carries.
+    # Flink: 2 per channel and 8 floating ones per gate.  8 here, because credit decides how many buffers one write
+    # carries.
     exclusive_buffers_per_channel: int = 8
     floating_buffers_per_gate: int = 8
     # Of one subpartition; more buffers make the pool unavailable, but are not refused (FLINK-27522).
     max_buffers_per_channel: int = 10
-    # Flink: 5, for the rest of one record.  Here for the chunks of one default action, 2 MiB: the task then waits for room in its mailbox,
+    # Flink: 5, for the rest of one record.  Here for the chunks of one default action, 2 MiB: the task then waits for
+    # room in its mailbox,
     # where it takes mails, and not inside a write.  Only memory that no other pool was promised.
     max_overdraft_buffers_per_gate: int = 64
-    # For gates of producers outside the cluster: how many offers one subtask takes at once, and the share of the network memory that the
-    # exclusive buffers of all of them may have.  64 offers take a quarter of 64 MiB.
+    # For gates of producers outside the cluster: how many offers one subtask takes at once, and the share of the
+    # network memory that the exclusive buffers of all of them may have.  64 offers take a quarter of 64 MiB.
     max_producers_per_gate: int = 64
     max_producer_memory_percent: int = 50
     request_buffers_timeout_s: float = 30.0
     compression: str | None = None  # "lz4"
-    # One pass hands at most this much to the kernel before the loop does other work.  If only one reader is ready it is ``max_run_bytes``:
-    # then its receiver starts sooner, and both sides work at the same time.  bench: transport.
+    # One pass hands at most this much to the kernel before the loop does other work.  If only one reader is ready it is
+    # ``max_run_bytes``: then its receiver starts sooner, and both sides work at the same time.  bench: transport.
     max_write_batch_bytes: int = 1024 * 1024
     max_run_bytes: int = 384 * 1024
-    # Writability is checked before each gather write of this size, not before each buffer: with watermarks of two segments a system call
-    # would otherwise carry only two buffers.  bench: transport.
+    # Writability is checked before each gather write of this size, not before each buffer: with watermarks of two
+    # segments a system call would otherwise carry only two buffers.  bench: transport.
     max_gather_bytes: int = 1024 * 1024
     read_buffer_bytes: int = 1024 * 1024
     connect_timeout_s: float = 120.0
     # Flink's taskmanager.network.retries.  A peer that failed to authenticate is not tried again.
     connect_retries: int = 0
     connect_backoff_ms: int = 100  # before the first retry; doubles up to ``max_request_backoff_ms``
-    # Keep a connection that no channel uses any more for the next job; otherwise its last channel closes it (CloseRequest).
+    # Keep a connection that no channel uses any more for the next job; otherwise its last channel closes it
+    # (CloseRequest).
     reuse_connections: bool = True
     partition_request_timeout_s: float = 10.0
-    # Limits of one connection: requests for partitions that are not registered yet, cancelled requests (at once: ten seconds' worth), and
-    # readers, each of which may hold two read buffers and a file.
+    # Limits of one connection: requests for partitions that are not registered yet, cancelled requests (at once: ten
+    # seconds' worth), and readers, each of which may hold two read buffers and a file.
     max_waiting_requests: int = 1024
     max_cancels_per_s: int = 1000
     max_readers: int = 10_000
     # Unread events of one channel.  Events need no credit; each checkpoint puts a few between data.
     max_queued_events: int = MAX_QUEUED_EVENTS
     max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES
-    # For local channels, and for remote ones whose producer does not keep the request; doubles from initial to max, 0 disables retries.
+    # For local channels, and for remote ones whose producer does not keep the request; doubles from initial to max, 0
+    # disables retries.
     initial_request_backoff_ms: int = 100
     max_request_backoff_ms: int = 10_000
     backlog: int = 128
-    # The kernel's name of a congestion control.  None: Reno if both ends are on this machine, where BBR's pacing would halve the speed,
-    # else the kernel's choice.  "kernel": always the kernel's choice.  The first listen or dial refuses a name that the kernel lacks.
+    # The kernel's name of a congestion control.  None: Reno if both ends are on this machine, where BBR's pacing would
+    # halve the speed, else the kernel's choice.  "kernel": always the kernel's choice.  The first listen or dial
+    # refuses a name that the kernel lacks.
     # bench: transport.
     congestion_control: str | None = None
     send_buffer_bytes: int = 0  # 0: the kernel decides
@@ -110,12 +116,14 @@ class NetstackConfig:
     # None: partitions and local channels work, but the process neither listens nor dials (``netstack.security``).
     security: SecurityConfig | None = None
     max_connections: int = 1024  # of one server
-    # The peer's host is gone after this time in which its kernel acknowledged nothing.  The kernel answers for a process that stands still.
+    # The peer's host is gone after this time in which its kernel acknowledged nothing.  The kernel answers for a
+    # process that stands still.
     dead_peer_timeout_s: float = DEAD_HOST_TIMEOUT_S
-    # Of connections with authentication: how often the peer shall send something (Flink's heartbeat.interval), and after which silence it
-    # is lost; of all: how long the rest of a frame may take, and how long its receive buffer may be full.  A function that keeps the
-    # interpreter's lock silences a peer that is well.  More than the 50 s after which a JobManager gives a TaskManager up, so that the
-    # error of a stopped TaskManager is the JobManager's, which knows its name.
+    # Of connections with authentication: how often the peer shall send something (Flink's heartbeat.interval), and
+    # after which silence it is lost; of all: how long the rest of a frame may take, and how long its receive buffer may
+    # be full.  A function that keeps the interpreter's lock silences a peer that is well.  More than the 50 s after
+    # which a JobManager gives a TaskManager up, so that the error of a stopped TaskManager is the JobManager's, which
+    # knows its name.
     heartbeat_interval_s: float = 10.0
     heartbeat_timeout_s: float = 60.0
 
@@ -123,15 +131,21 @@ class NetstackConfig:
         if self.segment_size_bytes < MIN_SEGMENT_SIZE_BYTES:
             raise ConfigError(f"segment_size_bytes is {self.segment_size_bytes}, the least is {MIN_SEGMENT_SIZE_BYTES}")
         if self.network_memory_bytes < self.segment_size_bytes:
-            raise ConfigError(f"network_memory_bytes is {self.network_memory_bytes}, less than one segment of {self.segment_size_bytes}")
+            raise ConfigError(
+                f"network_memory_bytes is {self.network_memory_bytes}, less than one segment of "
+                f"{self.segment_size_bytes}"
+            )
         for name, least in _LEAST.items():
             if getattr(self, name) < least:
                 raise ConfigError(f"{name} is {getattr(self, name)}, the least is {least}")
         if self.max_producer_memory_percent > _PERCENT:
-            raise ConfigError(f"max_producer_memory_percent is {self.max_producer_memory_percent}, the most is {_PERCENT}")
+            raise ConfigError(
+                f"max_producer_memory_percent is {self.max_producer_memory_percent}, the most is {_PERCENT}"
+            )
         if self.max_request_backoff_ms < self.initial_request_backoff_ms:
             raise ConfigError(
-                f"max_request_backoff_ms is {self.max_request_backoff_ms}, less than the initial {self.initial_request_backoff_ms}"
+                f"max_request_backoff_ms is {self.max_request_backoff_ms}, less than the initial "
+                f"{self.initial_request_backoff_ms}"
             )
         for name in _TIMEOUTS:
             if not 0 <= getattr(self, name) < math.inf:
@@ -140,14 +154,20 @@ class NetstackConfig:
             raise ConfigError(f"dead_peer_timeout_s is {self.dead_peer_timeout_s}, it must be above 0 and finite")
         least_s = MIN_HEARTBEAT_INTERVAL_MS / 1000
         if not least_s <= self.heartbeat_interval_s <= _MAX_HEARTBEAT_INTERVAL_S:
-            raise ConfigError(f"heartbeat_interval_s is {self.heartbeat_interval_s}, expected {least_s:g} to {_MAX_HEARTBEAT_INTERVAL_S}")
+            raise ConfigError(
+                f"heartbeat_interval_s is {self.heartbeat_interval_s}, expected {least_s:g} to "
+                f"{_MAX_HEARTBEAT_INTERVAL_S}"
+            )
         if not 2 * self.heartbeat_interval_s <= self.heartbeat_timeout_s < math.inf:
             raise ConfigError(
-                f"heartbeat_timeout_s is {self.heartbeat_timeout_s}, it must be finite and at least twice the heartbeat_interval_s of "
+                f"heartbeat_timeout_s is {self.heartbeat_timeout_s}, it must be finite and at least twice the "
+                "heartbeat_interval_s of "
                 f"{self.heartbeat_interval_s:g}"
             )
         chosen = self.congestion_control
-        if chosen is not None and not (chosen.isascii() and chosen.isprintable() and 0 < len(chosen) <= _MAX_CONGESTION_CONTROL_CHARS):
+        if chosen is not None and not (
+            chosen.isascii() and chosen.isprintable() and 0 < len(chosen) <= _MAX_CONGESTION_CONTROL_CHARS
+        ):
             raise ConfigError(
                 f"congestion_control is {chosen!r}, expected the kernel's name of one, such as 'cubic' (1 to "
                 f"{_MAX_CONGESTION_CONTROL_CHARS} ASCII characters), {KERNEL_CONGESTION_CONTROL!r} or None"

@@ -1,10 +1,10 @@
 """One TCP connection per peer, shared by all input channels that read from it.
 
 Side:       shared.  Clients are used by task threads; connections live on the loop thread.
-Invariants: at most one connection per ``ConnectionID``.  Concurrent requests wait for the same attempt; when it fails all of them get the
-            error, and the next request tries again.  Orders given during an attempt are carried out after its requests.  A connection
-            without channels is kept (``reuse_connections``, the default) or closed; an ended one is forgotten.  Attempts to different
-            peers do not wait for each other (FLINK-15416).
+Invariants: at most one connection per ``ConnectionID``.  Concurrent requests wait for the same attempt; when it fails
+            all of them get the error, and the next request tries again.  Orders given during an attempt are carried out
+            after its requests.  A connection without channels is kept (``reuse_connections``, the default) or closed;
+            an ended one is forgotten.  Attempts to different peers do not wait for each other (FLINK-15416).
 Source:     Flink ``NettyConnectionManager``, ``PartitionRequestClientFactory``, ``NettyPartitionRequestClient``.
 """
 
@@ -113,7 +113,9 @@ class _Connection:
             self._on_idle(self)
 
     def order(self, order: Order[*Ts], channel: RemoteInputChannel, *args: *Ts) -> None:
-        """Carry out an order of a channel, after the current attempt if there is one; dropped without connection and attempt."""
+        """Carry out an order of a channel, after the current attempt if there is one; dropped without connection and
+        attempt.
+        """
         if self._is_open:
             order(self._handler, channel, *args)
         elif self._attempt is not None:
@@ -125,8 +127,11 @@ class _Connection:
             return
         self._waiting.append(channel)
         if self._attempt is None:
-            self._attempt = asyncio.get_running_loop().create_task(self._connect(), name=f"connect to {self.connection_id}")
-            # A callback, not a ``finally`` in the task: a task that is cancelled before its first step runs no code of its own.
+            self._attempt = asyncio.get_running_loop().create_task(
+                self._connect(), name=f"connect to {self.connection_id}"
+            )
+            # A callback, not a ``finally`` in the task: a task that is cancelled before its first step runs no code of
+            # its own.
             self._attempt.add_done_callback(self._on_attempt_done)
 
     def _on_delay_over(self, channel: RemoteInputChannel) -> None:
@@ -155,7 +160,12 @@ class _Connection:
                 if num_failed > self._config.connect_retries:
                     raise
                 pause_s = backoff_s(self._config, num_failed)
-                _log.warning("cannot connect, trying again", peer=str(self.connection_id), num_failed=num_failed, error=str(error))
+                _log.warning(
+                    "cannot connect, trying again",
+                    peer=str(self.connection_id),
+                    num_failed=num_failed,
+                    error=str(error),
+                )
             await asyncio.sleep(pause_s)
 
     async def _connect_once(self) -> tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]:
@@ -211,8 +221,10 @@ class _Connection:
         attempt = self._attempt
         if attempt is not None:
             attempt.cancel()
-            await asyncio.wait((attempt,))  # waits for a cancelled attempt to connect; ended by connect_timeout_s at the latest
-            # If the attempt had ended before, ``wait`` returned at once, and the callback is only scheduled: run it now.
+            # waits for a cancelled attempt to connect; ended by connect_timeout_s at the latest.
+            await asyncio.wait((attempt,))
+            # If the attempt had ended before, ``wait`` returned at once, and the callback is only scheduled: run it
+            # now.
             if attempt.remove_done_callback(self._on_attempt_done):
                 self._on_attempt_done(attempt)
         try:
@@ -288,7 +300,9 @@ class ConnectionManager:
         on_news: called on the loop thread after each read of a connection; None: no handler is added.
     """
 
-    def __init__(self, config: NetstackConfig, loop: EventLoopThread, on_news: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, config: NetstackConfig, loop: EventLoopThread, on_news: Callable[[], None] | None = None
+    ) -> None:
         self._config = config
         self._loop = loop
         self._on_news = on_news

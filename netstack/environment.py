@@ -57,7 +57,8 @@ _log = LogLines(__name__)
 class ChannelSpec:
     """What one input channel reads.
 
-    ``connection``: None for a partition of this process.  ``initial_credit``: exclusive buffers of a remote channel, None for the config's.
+    ``connection``: None for a partition of this process.  ``initial_credit``: exclusive buffers of a remote channel,
+        None for the config's.
     ``last``: the last subpartition of a range.
     """
 
@@ -79,13 +80,17 @@ class NetworkEnvironment:
         self.buffer_pool = NetworkBufferPool(config.num_segments, config.segment_size_bytes)
         self._timers = LoopTimers(loop)
         self.offered_gates = OfferedGates()
-        self._producer_quota = ProducerQuota(config.num_segments, config.exclusive_buffers_per_channel, config.max_producer_memory_percent)
+        self._producer_quota = ProducerQuota(
+            config.num_segments, config.exclusive_buffers_per_channel, config.max_producer_memory_percent
+        )
         self.partition_manager = ResultPartitionManager(timers=self._timers)
         self._loop = loop
-        self.busy_poller = BusyPoller(loop.loop.call_soon, config.busy_poll_us) if config.busy_poll_us else None  # Loop thread only.
+        # Loop thread only.
+        self.busy_poller = BusyPoller(loop.loop.call_soon, config.busy_poll_us) if config.busy_poll_us else None
         self._connections = ConnectionManager(config, loop, None if self.busy_poller is None else self.busy_poller.news)
         self._server: NetworkServer | None = None
-        self._queues: weakref.WeakSet[PartitionRequestQueue] = weakref.WeakSet()  # Loop thread only; one per connection.
+        # Loop thread only; one per connection.
+        self._queues: weakref.WeakSet[PartitionRequestQueue] = weakref.WeakSet()
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -235,12 +240,11 @@ class NetworkEnvironment:
     ) -> SingleInputGate:
         """Make a gate with the exclusive and floating buffers of its channels; no partition is requested yet.
 
-        Waits at most ``request_buffers_timeout_s`` for guaranteed buffers that others still use; not on the loop thread.
+        Waits at most ``request_buffers_timeout_s`` for guaranteed buffers that others still use; not on the loop
+        thread.
 
-        Args:
-            owner: who reads; named in errors.
-            channels: what each channel reads.
-            state_checker: asked for the state of a producer whose partition is not found; the request of a live one is repeated.  None:
+        Args: owner: who reads; named in errors. channels: what each channel reads. state_checker: asked for the state
+            of a producer whose partition is not found; the request of a live one is repeated.  None:
                 the channel fails.
 
         Raises:
@@ -250,7 +254,9 @@ class NetworkEnvironment:
         """
         self._check_open()
         config = self.config
-        gate = SingleInputGate(owner, state_checker=state_checker, decompressor=BufferDecompressor(config.segment_size_bytes))
+        gate = SingleInputGate(
+            owner, state_checker=state_checker, decompressor=BufferDecompressor(config.segment_size_bytes)
+        )
         try:
             for index, spec in enumerate(channels):
                 gate.add_channel(self._channel(gate, index, spec))
@@ -280,7 +286,9 @@ class NetworkEnvironment:
         self._check_open()
         config = self.config
         if not config.exclusive_buffers_per_channel and not config.floating_buffers_per_gate:
-            raise ConfigError(f"{owner}: exclusive_buffers_per_channel and floating_buffers_per_gate are 0: it could never receive")
+            raise ConfigError(
+                f"{owner}: exclusive_buffers_per_channel and floating_buffers_per_gate are 0: it could never receive"
+            )
         gate = OfferedInputGate(
             owner,
             shape,
@@ -302,7 +310,8 @@ class NetworkEnvironment:
         self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient
     ) -> RemoteInputChannel:
         channel = self._remote_channel(gate, index, offer.result_partition, offer.subtask, client)
-        channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)  # the loop must not wait
+        # The loop must not wait.
+        channel.assign_exclusive_segments(self.buffer_pool, self.config.exclusive_buffers_per_channel, 0.0)
         return channel
 
     def _channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> InputChannel:
@@ -325,11 +334,14 @@ class NetworkEnvironment:
                 timers=self._timers,
             )
         client = self._connections.client(spec.connection)
-        channel = self._remote_channel(gate, index, spec.partition_id, spec.subpartition, client, last=spec.last, backoff=backoff)
+        channel = self._remote_channel(
+            gate, index, spec.partition_id, spec.subpartition, client, last=spec.last, backoff=backoff
+        )
         credit = config.exclusive_buffers_per_channel if spec.initial_credit is None else spec.initial_credit
         if not credit and not config.floating_buffers_per_gate:
             raise ConfigError(
-                f"channel {index} of {gate.owner}: initial_credit is 0 and floating_buffers_per_gate too: it could never receive"
+                f"channel {index} of {gate.owner}: initial_credit is 0 and floating_buffers_per_gate too: it could "
+                "never receive"
             )
         timeout_s = 0.0 if self._loop.is_current_thread() else config.request_buffers_timeout_s
         channel.assign_exclusive_segments(self.buffer_pool, credit, timeout_s)

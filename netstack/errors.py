@@ -2,7 +2,8 @@
 
 Side:   pure.
 Rules:  ``LocalProtocolError``: this side broke the protocol.  ``RemoteProtocolError``: the peer did.
-        ``ResourceClosedError``: this side closed the resource.  ``ResourceBrokenError``: something outside this process broke it.
+        ``ResourceClosedError``: this side closed the resource.  ``ResourceBrokenError``: something outside this process
+        broke it.
 """
 
 

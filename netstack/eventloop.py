@@ -1,11 +1,11 @@
 """Hands functions from any thread to an event loop.
 
 Side:       shared.  ``execute_threadsafe`` and ``submit`` from any thread.
-Invariants: an accepted function is executed exactly once, in the order of acceptance, on the loop thread.  A producer wakes the loop only
-            when no wakeup is pending.  One pass executes at most 256 functions before the loop serves its sockets.  The wakeup descriptor
-            is closed only when no producer is about to write to it.
-Source:     Netty ``SingleThreadEventExecutor`` (``wakeup`` only for an idle executor).  An eventfd with ``add_reader`` costs 12 us per
-            wakeup, ``call_soon_threadsafe`` 19 us, which is the fallback where there is no eventfd.
+Invariants: an accepted function is executed exactly once, in the order of acceptance, on the loop thread.  A producer
+            wakes the loop only when no wakeup is pending.  One pass executes at most 256 functions before the loop
+            serves its sockets.  The wakeup descriptor is closed only when no producer is about to write to it.
+Source:     Netty ``SingleThreadEventExecutor`` (``wakeup`` only for an idle executor).  An eventfd with ``add_reader``
+            costs 12 us per wakeup, ``call_soon_threadsafe`` 19 us, which is the fallback where there is no eventfd.
 """
 
 import asyncio
@@ -46,7 +46,8 @@ class EventLoopStatistics:
 class EventLoopThread:
     """An event loop and the queue of functions that other threads hand to it.
 
-    Threading: ``execute_threadsafe``, ``submit``, ``is_current_thread`` and ``statistics`` from any thread; see ``close``.
+    Threading: ``execute_threadsafe``, ``submit``, ``is_current_thread`` and ``statistics`` from any thread; see
+               ``close``.
     Life cycle: ``adopt`` or ``start``, then ``close``.
     """
 
@@ -54,7 +55,8 @@ class EventLoopThread:
         self.loop = loop
         self.name = name
         self._lock = threading.Lock()
-        self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()  # Appended under _lock, popped by the loop thread.
+        # Appended under _lock, popped by the loop thread.
+        self._queue: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         # Set under _lock.  The loop thread clears it before it drains: clearing it afterwards would lose a wakeup.
         self._is_armed = False
         self._is_closed = False  # Guarded by _lock.
@@ -67,7 +69,8 @@ class EventLoopThread:
         self._thread_id: int | None = None  # Written once, before the loop runs its first function.
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._wakeup_fd: int | None = None  # Written before the first producer comes and when it is closed; None: no eventfd.
+        # Written before the first producer comes and when it is closed; None: no eventfd.
+        self._wakeup_fd: int | None = None
 
     @classmethod
     def adopt(cls, loop: asyncio.AbstractEventLoop, name: str) -> "EventLoopThread":
@@ -94,7 +97,9 @@ class EventLoopThread:
         started._thread = threading.Thread(target=started._run, args=(is_running,), name=name, daemon=True)
         started._thread.start()
         if not is_running.wait(_START_TIMEOUT_S):
-            raise ResourceBrokenError(f"the thread of the event loop {name!r} did not run within {_START_TIMEOUT_S:g} s")
+            raise ResourceBrokenError(
+                f"the thread of the event loop {name!r} did not run within {_START_TIMEOUT_S:g} s"
+            )
         return started
 
     def __repr__(self) -> str:
@@ -110,7 +115,8 @@ class EventLoopThread:
         return threading.get_ident() == self._thread_id
 
     def execute_threadsafe(self, function: Callable[[*Ts], None], *args: *Ts) -> None:
-        """Run ``function(*args)`` on the loop thread, after all functions accepted before; any thread, the loop's included.
+        """Run ``function(*args)`` on the loop thread, after all functions accepted before; any thread, the loop's
+        included.
 
         An exception of ``function`` goes to the loop's exception handler.
 
@@ -161,8 +167,8 @@ class EventLoopThread:
     def close(self, timeout_s: float = 5.0) -> None:
         """Accept nothing more and execute the accepted functions; a second call does nothing.
 
-        An adopted loop continues; call it on the loop thread.  A started loop is stopped, its tasks are cancelled, and its thread has ended
-        on return; call it on another thread.
+        An adopted loop continues; call it on the loop thread.  A started loop is stopped, its tasks are cancelled, and
+        its thread has ended on return; call it on another thread.
 
         Raises:
             LocalProtocolError: called on the wrong thread.
@@ -182,7 +188,9 @@ class EventLoopThread:
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             place = _place_of(self._thread)
-            raise ResourceBrokenError(f"the event loop {self.name!r} did not stop within {timeout_s:g} s: something blocks it, {place}")
+            raise ResourceBrokenError(
+                f"the event loop {self.name!r} did not stop within {timeout_s:g} s: something blocks it, {place}"
+            )
 
     def statistics(self) -> EventLoopStatistics:
         """Counters since the start."""
@@ -215,7 +223,9 @@ class EventLoopThread:
     # ---------------------------------------------------------------- loop thread
 
     def _run_batch(self) -> None:
-        """Execute at most ``MAX_BATCH`` queued functions; schedule another pass for the rest, after the loop's other work."""
+        """Execute at most ``MAX_BATCH`` queued functions; schedule another pass for the rest, after the loop's other
+        work.
+        """
         self._is_armed = False
         queue = self._queue
         budget = min(len(queue), MAX_BATCH)
@@ -240,7 +250,9 @@ class EventLoopThread:
         try:
             function(*args)
         except Exception as error:  # noqa: BLE001 - the top of the loop
-            self.loop.call_exception_handler({"message": f"{function!r} handed to the event loop {self.name!r} failed", "exception": error})
+            self.loop.call_exception_handler(
+                {"message": f"{function!r} handed to the event loop {self.name!r} failed", "exception": error}
+            )
 
     def _drain_and_detach(self) -> None:
         """Execute all queued functions and close the wakeup descriptor; nothing can be added any more."""
@@ -256,7 +268,9 @@ class EventLoopThread:
             os.close(orphan)
 
     def _take_orphan_fd_locked(self) -> int | None:
-        """The wakeup descriptor if the caller must close it (the loop thread at the end, or the last producer in a wakeup), else None."""
+        """The wakeup descriptor if the caller must close it (the loop thread at the end, or the last producer in a
+        wakeup), else None.
+        """
         if not self._is_detached or self._num_waking:
             return None
         orphan, self._wakeup_fd = self._wakeup_fd, None
@@ -281,7 +295,8 @@ class EventLoopThread:
             self.loop.close()
         except (OSError, RuntimeError) as error:  # libuv has a handle that is open, or a callback came meanwhile
             _log.warning(
-                "the event loop of a thread that has ended could not be closed; its connections stay open until the process ends",
+                "the event loop of a thread that has ended could not be closed; its connections stay open until the "
+                "process ends",
                 loop=self.name,
                 error=f"{type(error).__name__}: {error}",
             )
@@ -294,7 +309,11 @@ class EventLoopThread:
 def _place_of(thread: threading.Thread) -> str:
     """The calls that a thread is in, innermost last."""
     frame = sys._current_frames().get(thread.ident or 0)
-    calls = [f"{call.name} ({call.filename}:{call.lineno})" for call in traceback.extract_stack(frame)[-_NUM_CALLS_TOLD:]] if frame else []
+    calls = (
+        [f"{call.name} ({call.filename}:{call.lineno})" for call in traceback.extract_stack(frame)[-_NUM_CALLS_TOLD:]]
+        if frame
+        else []
+    )
     return f"in {' > '.join(calls)}" if calls else "just now"
 
 

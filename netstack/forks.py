@@ -1,14 +1,15 @@
 """What a forked child has of its parent: no sockets, and no work.
 
-An inherited descriptor would keep its connection open after the parent's death, and the peer would wait for ever.  A child that goes on
-with the work of a thread of ours would do it a second time, and then wait for threads that it does not have.
+An inherited descriptor would keep its connection open after the parent's death, and the peer would wait for ever.  A
+child that goes on with the work of a thread of ours would do it a second time, and then wait for threads that it does
+not have.
 
 Side:       shared.
-Invariants: the child closes descriptors and does nothing else with them.  It never destroys a loop or transport of the parent: parent and
-            child share the selector in the kernel, and the destructor would remove the parent's sockets from it.
-            A descriptor that belongs to another file by now is not closed.
-Absent:     ``subprocess``: executed programs inherit no descriptor (all are close-on-exec).  The exit handler of libuv, which would join
-            threads that a child does not have: ``UvLoop`` sees to it that libuv starts none.
+Invariants: the child closes descriptors and does nothing else with them.  It never destroys a loop or transport of the
+            parent: parent and child share the selector in the kernel, and the destructor would remove the parent's
+            sockets from it.  A descriptor that belongs to another file by now is not closed.
+Absent:     ``subprocess``: executed programs inherit no descriptor (all are close-on-exec).  The exit handler of libuv,
+            which would join threads that a child does not have: ``UvLoop`` sees to it that libuv starts none.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ import traceback
 from collections.abc import Iterator
 from typing import Final, NoReturn
 
-_FLUSH_S: Final = 2  # after this long a child ends without having written its output: a thread of its parent held the file's lock
+# After this long a child ends without having written its output: a thread of its parent held the file's lock.
+_FLUSH_S: Final = 2
 
 
 class ClosedInChildren:
@@ -65,7 +67,8 @@ class ClosedInChildren:
 
 
 class PortClosedInChildren:
-    """Closes every connected or listening socket with this port at either end, in every child that this process forks, until ``release``.
+    """Closes every connected or listening socket with this port at either end, in every child that this process forks,
+    until ``release``.
 
     For sockets that a library makes.  Threading: any thread.
     """
@@ -99,10 +102,11 @@ def serving_thread(loop: asyncio.AbstractEventLoop | None = None) -> Iterator[No
 
 
 def end_stranded_child() -> None:
-    """End this process if it is a child, forked by a user's function on a ``serving_thread``, and the function has returned or raised.
+    """End this process if it is a child, forked by a user's function on a ``serving_thread``, and the function has
+    returned or raised.
 
-    To be called where work begins or ends, and before waiting.  The child's exit code is that of ``sys.exit`` if the function called it,
-    else 1; standard error says why it ended.
+    To be called where work begins or ends, and before waiting.  The child's exit code is that of ``sys.exit`` if the
+    function called it, else 1; standard error says why it ended.
     """
     if _stranded is not None and _stranded == threading.get_ident():
         _end(sys.exception())
@@ -116,7 +120,10 @@ def _end(error: BaseException | None) -> NoReturn:
     else:
         with contextlib.suppress(BaseException):  # the text of a user's exception is the user's code
             text = "".join(traceback.format_exception(error)) if error is not None else ""
-        text += f"process {os.getpid()}, which a user's function forked, did not end in that function; it ends now (call os._exit there)\n"
+        text += (
+            f"process {os.getpid()}, which a user's function forked, did not end in that function; it ends now "
+            "(call os._exit there)\n"
+        )
     try:
         os.write(2, text.encode("utf-8", "backslashreplace"))
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -161,7 +168,8 @@ def _after_fork() -> None:
     ident = threading.get_ident()
     if ident in _serving:
         _stranded = ident
-        signal.set_wakeup_fd(-1)  # a signal to the child must not look like one to its parent, whose loop reads the other end
+        # A signal to the child must not look like one to its parent, whose loop reads the other end.
+        signal.set_wakeup_fd(-1)
         if (loop := _serving[ident]) is not None:
             loop.call_soon(end_stranded_child)
     _serving.clear()

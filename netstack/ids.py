@@ -1,8 +1,8 @@
 """Identifiers of the wire protocol, in exactly the bytes that travel.
 
 Side:   pure.
-Units:  a channel (receiver) id is 16 bytes, an intermediate result partition id 20 (16 + i32), an execution attempt id 40
-        (graph 16 + vertex 16 + i32 subtask + i32 attempt); all integers big endian.
+Units:  a channel (receiver) id is 16 bytes, an intermediate result partition id 20 (16 + i32), an execution attempt id
+        40 (graph 16 + vertex 16 + i32 subtask + i32 attempt); all integers big endian.
 Source: Flink ``InputChannelID``, ``IntermediateResultPartitionID``, ``ExecutionAttemptID``, ``ConnectionID``.
 """
 
@@ -60,7 +60,10 @@ class ResultPartitionID:
 
     def __str__(self) -> str:
         subtask, attempt = struct.unpack(">ii", self.producer[32:])
-        return f"{self.partition[:4].hex()}#{int.from_bytes(self.partition[16:], 'big')}@subtask {subtask} attempt {attempt}"
+        return (
+            f"{self.partition[:4].hex()}#{int.from_bytes(self.partition[16:], 'big')}@subtask {subtask} attempt "
+            f"{attempt}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
-"""What makes our modules quick to import: ``dataclass`` whose methods are made late, and names and numpy that are imported late.
+"""What makes our modules quick to import: ``dataclass`` whose methods are made late, and names and numpy that are
+imported late.
 
 Side:       pure.
-Invariants: a class has the fields, parameters, methods and pickles that ``dataclasses.dataclass`` would give it.  Each method is
-            made at its first call.  A package has the names, and the ``dir()``, that it would have with plain imports.
-Rules:      ``dataclass`` is for our own classes; late names are for packages that no program needs as a whole; the late ``numpy`` is for
-            modules that each program loads, and may not be used while such a module is imported.
-Figure:     the standard library compiles up to six methods per class, 0.8 ms on Python 3.11.  A local job imports 390 classes of ours
-            and calls a quarter of them: 0.3 s of CPU, of the 1.4 s to its first result (``bench/startup.py``).  Late: 0.1 ms per class.
+Invariants: a class has the fields, parameters, methods and pickles that ``dataclasses.dataclass`` would give it.  Each
+            method is made at its first call.  A package has the names, and the ``dir()``, that it would have with plain
+            imports.
+Rules:      ``dataclass`` is for our own classes; late names are for packages that no program needs as a whole; the late
+            ``numpy`` is for modules that each program loads, and may not be used while such a module is imported.
+Figure:     the standard library compiles up to six methods per class, 0.8 ms on Python 3.11.  A local job imports 390
+            classes of ours and calls a quarter of them: 0.3 s of CPU, of the 1.4 s to its first result
+            (``bench/startup.py``).  Late: 0.1 ms per class.
 Delete it:  when the oldest supported Python makes a class in 0.1 ms.
 """
 
@@ -38,7 +41,8 @@ else:
 class _LateModule(ModuleType):
     """A module of others that is imported when an attribute of it is first asked for.
 
-    From then on our modules have the real one under the names under which they imported this one, so that hot paths pay nothing.
+    From then on our modules have the real one under the names under which they imported this one, so that hot paths pay
+    nothing.
     """
 
     def __getattr__(self, attribute: str) -> Any:
@@ -56,16 +60,20 @@ if not TYPE_CHECKING:
 
 
 def is_instance_of_late(value: object, module: str, name: str) -> bool:
-    """Whether a value is an instance of a class whose module need not be loaded: while it is not, there is no instance."""
+    """Whether a value is an instance of a class whose module need not be loaded: while it is not,
+    there is no instance.
+    """
     loaded = sys.modules.get(module)
     return loaded is not None and isinstance(value, getattr(loaded, name))
 
 
 def import_many(module: str) -> ModuleType:
-    """Import a module that imports hundreds of others, without looking for garbage in the hundred thousand objects that they make.
+    """Import a module that imports hundreds of others, without looking for garbage in the hundred thousand objects that
+    they make.
 
-    That takes a sixth of the time, and finds nothing.  When all are there, they are old at once: else the collector would soon look at all
-    objects of the program, because there are so many new ones.  Nothing of the program escapes it: an old object is collected, too.
+    That takes a sixth of the time, and finds nothing.  When all are there, they are old at once: else the collector
+    would soon look at all objects of the program, because there are so many new ones.  Nothing of the program escapes
+    it: an old object is collected, too.
     """
     if module in sys.modules or not gc.isenabled():
         return importlib.import_module(module)
@@ -82,7 +90,8 @@ def import_many(module: str) -> ModuleType:
 def make_constructors(places: Mapping[str, str]) -> None:
     """Make the ``__init__`` of classes now, so that the processes that are forked from this one share them.
 
-    ``places``: the modules, which are loaded, and the names of classes in them with spaces between.  Raises AttributeError: one is missing.
+    ``places``: the modules, which are loaded, and the names of classes in them with spaces between.  Raises
+        AttributeError: one is missing.
     """
     for module, names in places.items():
         for name in names.split():
@@ -91,8 +100,11 @@ def make_constructors(places: Mapping[str, str]) -> None:
                 make()
 
 
-def late_names(package: str, places: Mapping[str, str], otherwise: Callable[[str], Any] | None = None) -> tuple[Any, Any]:
-    """The ``__getattr__`` and ``__dir__`` of a package: each name is imported when it is first asked for, and so is each module in it.
+def late_names(
+    package: str, places: Mapping[str, str], otherwise: Callable[[str], Any] | None = None
+) -> tuple[Any, Any]:
+    """The ``__getattr__`` and ``__dir__`` of a package: each name is imported when it is first asked for, and so is
+    each module in it.
 
     Args:
         package: its ``__name__``.
@@ -132,7 +144,8 @@ def _with_fields(cls: type, parameters: dict[str, bool]) -> Any:
     is_frozen, has_eq = parameters.get("frozen", False), parameters.get("eq", True)
     late = [name for name in _names_of_methods(parameters) if name not in vars(cls)]
     has_hash = vars(cls).get("__hash__") is not None or ("__hash__" in vars(cls) and "__eq__" not in vars(cls))
-    # The standard library checks that frozen classes have frozen bases; it makes two more methods for that, so it is asked if there is one.
+    # The standard library checks that frozen classes have frozen bases; it makes two more methods for that, so it is
+    # asked if there is one.
     freezes = is_frozen and not any(dataclasses.is_dataclass(base) for base in cls.__mro__[1:])
     asked = parameters | {"init": False, "repr": False, "eq": False, "order": False, "unsafe_hash": False}
     made: Any = dataclasses.dataclass(cls, **asked | {"frozen": is_frozen and not freezes})
@@ -193,7 +206,9 @@ class _LateMethods:
 
 
 class _LateSignature:
-    """What ``inspect.signature`` finds in a class, and in those derived from it: that of ``__init__``, which is made for it."""
+    """What ``inspect.signature`` finds in a class, and in those derived from it: that of ``__init__``, which is made
+    for it.
+    """
 
     def __init__(self, methods: _LateMethods) -> None:
         self._methods = methods
@@ -222,7 +237,10 @@ def _method_of(cls: Any, name: str, *, is_frozen: bool, has_slots: bool) -> Any:
     else:
         compared = [each.name for each in fields if each.compare]
         text = f"def {name}(self, other):\n if other.__class__ is self.__class__:\n  "
-        text += f"return {_tuple_of('self', compared)} {_COMPARISONS[name]} {_tuple_of('other', compared)}\n return NotImplemented\n"
+        text += (
+            f"return {_tuple_of('self', compared)} {_COMPARISONS[name]} {_tuple_of('other', compared)}\n return "
+            "NotImplemented\n"
+        )
     # A code object: Python forgets that Ctrl-C has ended a program where a text is executed after it.
     exec(compile(text, "<string>", "exec"), scope)  # noqa: S102 - made of the names of fields
     method = scope[name]
@@ -251,7 +269,8 @@ def _text_of_init(cls: Any, fields: list[Any], scope: dict[str, Any], *, is_froz
             value = f"_default_{name}"
         if _is_of_kind(each, "_FIELD_INITVAR"):
             passed.append(name)
-        elif each.init or (value != name and (has_slots or not value.startswith("_default_"))):  # else the class has the value, or nobody
+        # Else the class has the value, or nobody.
+        elif each.init or (value != name and (has_slots or not value.startswith("_default_"))):
             lines.append(f"_set(self, {name!r}, {value})" if is_frozen else f"self.{name} = {value}")
     if hasattr(cls, "__post_init__"):
         lines.append(f"self.__post_init__({', '.join(passed)})")

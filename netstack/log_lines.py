@@ -1,9 +1,11 @@
-"""Log lines that go where the program wants them: to structlog if it configured that, else to the standard library's loggers.
+"""Log lines that go where the program wants them: to structlog if it configured that, else to the standard library's
+loggers.
 
 Side:       shared.  Any thread.
-Rules:      a program that has configured neither sees warnings and errors on standard error.  structlog by itself would print every line on
-            standard output, which belongs to the program.  A program that has not imported structlog has not configured it, so it is
-            not imported here: that costs as much as numpy where rich is installed.
+Rules:      a program that has configured neither sees warnings and errors on standard error.  structlog by itself would
+            print every line on standard output, which belongs to the program.  A program that has not imported
+            structlog has not configured it, so it is not imported here: that costs as much as numpy where rich is
+            installed.
 """
 
 import logging

@@ -1,4 +1,5 @@
-"""Timers of an event loop: ``LoopTimers`` for callers on any thread, ``RunningTimer`` and ``running_timeout`` for those on the loop.
+"""Timers of an event loop: ``LoopTimers`` for callers on any thread, ``RunningTimer`` and ``running_timeout`` for those
+on the loop.
 
 Side:       shared.
 Invariants: a call is made at most once, on the loop thread, and never after its cancellation was handled there.
@@ -17,7 +18,8 @@ from netstack.flow.heartbeats import Silence
 class RunningTimer:
     """One delayed call on a loop; time in which the loop stood still does not count (``Silence``).
 
-    A function of the user may keep the interpreter's lock.  What is waited for lies in a socket then, or its sender stood still, too.
+    A function of the user may keep the interpreter's lock.  What is waited for lies in a socket then, or its sender
+    stood still, too.
 
     Threading: the loop.
     """

@@ -1,10 +1,12 @@
 """The producer's side of gates: the connections that it dials and the partitions that it offers.
 
-Side:       shared.  One thread of the caller writes an ``OfferedPartition`` and waits for it; connections live on the loop thread.
-Invariants: one connection per gate and TaskManager, shared by all partitions and tokens, made on demand, and closed after ``IDLE_S``
-            without an offer, because a process outlives many gates.  If its token expires soon and a younger token is used, a new
-            connection replaces it; the old one stays until its offers end.  Concurrent offers wait for the same attempt.  A failed attempt
-            is not cached, and does not fail offers with another token.  Every wait checks the state first and after every wake-up.
+Side:       shared.  One thread of the caller writes an ``OfferedPartition`` and waits for it; connections live on the
+            loop thread.
+Invariants: one connection per gate and TaskManager, shared by all partitions and tokens, made on demand, and closed
+            after ``IDLE_S`` without an offer, because a process outlives many gates.  If its token expires soon and a
+            younger token is used, a new connection replaces it; the old one stays until its offers end.  Concurrent
+            offers wait for the same attempt.  A failed attempt is not cached, and does not fail offers with another
+            token.  Every wait checks the state first and after every wake-up.
 Units:      seconds.
 """
 
@@ -74,7 +76,8 @@ class _Attempt:
         """Whether it failed, or its connection has ended."""
         if not self.task.done():
             return False
-        return self.task.cancelled() or self.task.exception() is not None or not self.task.result().channel.is_active  # no wait: it is done
+        # no wait: it is done.
+        return self.task.cancelled() or self.task.exception() is not None or not self.task.result().channel.is_active
 
 
 class OfferingNetwork:
@@ -82,12 +85,9 @@ class OfferingNetwork:
 
     Threading: ``create_partition`` on any thread; everything else on the loop thread.
 
-    Args:
-        environment: has the partitions.
-        loop: of ``environment``.
-        clock: monotonic seconds, for idle connections.
-        clock_ms: the wall clock, for tokens.
-        tls: certificates for TaskManagers on other machines; the handshake with the token is then inside TLS.  None: loopback only.
+    Args: environment: has the partitions. loop: of ``environment``. clock: monotonic seconds, for idle connections.
+        clock_ms: the wall clock, for tokens. tls: certificates for TaskManagers on other machines; the handshake with
+        the token is then inside TLS.  None: loopback only.
     """
 
     def __init__(
@@ -118,12 +118,16 @@ class OfferingNetwork:
         return len(self._attempts) + len(self._retired)
 
     async def offer(
-        self, access: GateAccess, places: Sequence[tuple[ConnectionID, PartitionOffer]], offered: "OfferedPartition", timeout_s: float
+        self,
+        access: GateAccess,
+        places: Sequence[tuple[ConnectionID, PartitionOffer]],
+        offered: "OfferedPartition",
+        timeout_s: float,
     ) -> None:
         """Offer a partition to subtasks of a gate; ``offered`` is told of the progress.
 
-        A producer that waits for room at one subtask must not hold up another one that waits for it at a second: offer to the first
-        subtask alone, and to the others when that has requested the partition.
+        A producer that waits for room at one subtask must not hold up another one that waits for it at a second: offer
+        to the first subtask alone, and to the others when that has requested the partition.
 
         Raises:
             AuthenticationError: a TaskManager does not accept the token.
@@ -148,7 +152,9 @@ class OfferingNetwork:
                 attempt = None
             if attempt is None or attempt.is_over:
                 # Waiting for another token's attempt may have taken some of the time.
-                task = loop.create_task(self._connect(access, address, max(0.0, deadline - loop.time())), name=f"offer to {address}")
+                task = loop.create_task(
+                    self._connect(access, address, max(0.0, deadline - loop.time())), name=f"offer to {address}"
+                )
                 attempt = self._attempts[key] = _Attempt(access, task, self._clock())
                 self._look_later()
             attempt.used_s = self._clock()
@@ -171,7 +177,9 @@ class OfferingNetwork:
 
     def _check_open(self, access: GateAccess) -> None:
         if self._is_closed:
-            raise ResourceClosedError(f"no partition can be offered to {access.gate}: the connections of producers were closed")
+            raise ResourceClosedError(
+                f"no partition can be offered to {access.gate}: the connections of producers were closed"
+            )
 
     def _is_outlived(self, attempt: _Attempt, access: GateAccess) -> bool:
         """Whether its token expires soon and that of ``access`` does not."""
@@ -210,14 +218,24 @@ class OfferingNetwork:
 
     async def _connect(self, access: GateAccess, address: ConnectionID, timeout_s: float) -> _Connection:
         environment = self._environment
-        security = SecurityConfig.hmac(access.token) if self._tls is None else SecurityConfig.mutual_tls(self._tls, access.token)
+        security = (
+            SecurityConfig.hmac(access.token)
+            if self._tls is None
+            else SecurityConfig.mutual_tls(self._tls, access.token)
+        )
         config = replace(environment.config, security=security)
         handler = OfferingHandler()
 
         def handlers() -> tuple[ChannelHandler, ...]:
             queue = PartitionRequestQueue(config, self._loop)
             server = PartitionRequestServerHandler(config, self._loop, environment.partition_manager, queue)
-            return (MessageEncoder(), MessageDecoder.of(config, accepted_ids=OFFERING_MESSAGE_IDS), handler, server, queue)
+            return (
+                MessageEncoder(),
+                MessageDecoder.of(config, accepted_ids=OFFERING_MESSAGE_IDS),
+                handler,
+                server,
+                queue,
+            )
 
         return _Connection(await connect(config, address, handlers, timeout_s, access.gate), handler)
 
@@ -265,7 +283,8 @@ class OfferedPartition:
             return self._progress.late_subtasks(stage)
 
     def wait_for(self, stage: Stage, timeout_s: float | None, num_first: int | None = None) -> bool:
-        """Wait until the first ``num_first`` subtasks, or all, have reached ``stage``; False if that takes longer than ``timeout_s``.
+        """Wait until the first ``num_first`` subtasks, or all, have reached ``stage``; False if that takes longer than
+        ``timeout_s``.
 
         Raises:
             NetstackError: the offer failed.
@@ -281,7 +300,8 @@ class OfferedPartition:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return False
-                self._changed.wait(left_s)  # waits for the gate; ended by its answer, an error, or a connection without heartbeats
+                # waits for the gate; ended by its answer, an error, or a connection without heartbeats.
+                self._changed.wait(left_s)
 
     def num_held(self) -> list[int]:
         """How many of its records each subtask will never need again; any thread."""
@@ -289,7 +309,8 @@ class OfferedPartition:
             return self._held.copy()
 
     def wait_until_held(self, num_records: Sequence[int], timeout_s: float) -> bool:
-        """Wait until each subtask holds at least so many of its records for good; False if that takes longer than ``timeout_s``.
+        """Wait until each subtask holds at least so many of its records for good; False if that takes longer than
+        ``timeout_s``.
 
         Raises:
             NetstackError: the offer failed.

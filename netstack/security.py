@@ -1,8 +1,9 @@
 """Settings that protect the data port.
 
 Side:       pure.
-Invariants: a process is never unprotected by accident: without a ``SecurityConfig`` it neither listens nor dials; without TLS it uses
-            loopback addresses only; ``none`` must be chosen by name.  A secret is never part of a ``repr`` or an error.
+Invariants: a process is never unprotected by accident: without a ``SecurityConfig`` it neither listens nor dials;
+            without TLS it uses loopback addresses only; ``none`` must be chosen by name.  A secret is never part of a
+            ``repr`` or an error.
 Absent:     secrets of single jobs: a connection carries the channels of all jobs between two processes.
 """
 
@@ -25,12 +26,15 @@ class SecurityMode(StrEnum):
     """What a peer must prove before any other message is accepted."""
 
     HMAC = "hmac"
-    """Both ends prove that they know the secret, and seal every later frame.  Loopback only, because nothing is encrypted."""
+    """Both ends prove that they know the secret, and seal every later frame.
+
+    Loopback only, because nothing is encrypted.
+    """
     TLS = "tls"
     """TLS 1.3 with certificates of a private CA on both ends, and the proofs inside it."""
     CERTIFICATES = "certificates"
-    """TLS 1.3 with certificates of a private CA on both ends, and nothing inside, for peers without our handshake: Flink's
-    ``security.ssl.internal``."""
+    """TLS 1.3 with certificates of a private CA on both ends, and nothing inside, for peers without our handshake:
+    Flink's ``security.ssl.internal``."""
     NONE = "none"
     """Nothing.  Loopback only, for peers without our handshake, such as Flink's own classes."""
 
@@ -75,7 +79,9 @@ class SecurityConfig:
     max_unauthenticated_per_host: int = 16
     """The same for one address other than loopback."""
     authorities: frozenset[str] = frozenset()
-    """Further addresses (``host:port``, literal) at which this server is dialled without TLS, such as the entrance of a tunnel to it."""
+    """Further addresses (``host:port``, literal) at which this server is dialled without TLS, such as the entrance of a
+    tunnel to it.
+    """
     tls_handshake_timeout_s: float = 5.0
     tls_shutdown_timeout_s: float = 2.0
 
@@ -89,7 +95,9 @@ class SecurityConfig:
 
     @classmethod
     def mutual_tls(cls, tls: TlsConfig, secret: bytes) -> "SecurityConfig":
-        """TLS 1.3 with certificates on both sides, and the challenge inside it; required for addresses that other machines can reach."""
+        """TLS 1.3 with certificates on both sides, and the challenge inside it; required for addresses that other
+        machines can reach.
+        """
         return cls(SecurityMode.TLS, secret, tls)
 
     @classmethod
@@ -105,12 +113,16 @@ class SecurityConfig:
     def __post_init__(self) -> None:
         if self.mode is SecurityMode.NONE:
             if self.secret or self.tls is not None:
-                raise ConfigError("security mode none takes neither a secret nor certificates: did you mean hmac or tls?")
+                raise ConfigError(
+                    "security mode none takes neither a secret nor certificates: did you mean hmac or tls?"
+                )
         elif self.mode is SecurityMode.CERTIFICATES:
             if self.secret:
                 raise ConfigError("security mode certificates takes no secret: did you mean tls?")
         elif len(self.secret) < MIN_SECRET_BYTES:
-            raise ConfigError(f"the secret of security mode {self.mode} has {len(self.secret)} bytes, the least is {MIN_SECRET_BYTES}")
+            raise ConfigError(
+                f"the secret of security mode {self.mode} has {len(self.secret)} bytes, the least is {MIN_SECRET_BYTES}"
+            )
         if (self.mode in (SecurityMode.TLS, SecurityMode.CERTIFICATES)) != (self.tls is not None):
             raise ConfigError(f"security mode {self.mode} {'needs a' if self.tls is None else 'takes no'} TlsConfig")
         self._check_authorities()
@@ -118,11 +130,16 @@ class SecurityConfig:
 
     def _check_authorities(self) -> None:
         if self.authorities and self.mode is not SecurityMode.HMAC:
-            raise ConfigError(f"security mode {self.mode} takes no authorities: only hmac compares the address that a client dialled")
+            raise ConfigError(
+                f"security mode {self.mode} takes no authorities: only hmac compares the address that a client dialled"
+            )
         for each in self.authorities:
             host, _, port = each.rpartition(":")
             if not is_loopback(host.removeprefix("[").removesuffix("]")) or host == "localhost" or not port.isdecimal():
-                raise ConfigError(f"security.authorities has {each!r}, expected a literal loopback address and a port, as 127.0.0.1:6121")
+                raise ConfigError(
+                    f"security.authorities has {each!r}, expected a literal loopback address and a port, as "
+                    "127.0.0.1:6121"
+                )
 
     def _check_limits(self) -> None:
         for name in ("handshake_timeout_s", "tls_handshake_timeout_s", "tls_shutdown_timeout_s"):
@@ -151,7 +168,9 @@ def normalized_fingerprint(text: str) -> bytes:
 
 
 def normalized_authority(text: str) -> str:
-    """``host:port`` in the form in which authorities are compared: one spelling per literal address, IPv4 without the prefix of IPv6."""
+    """``host:port`` in the form in which authorities are compared: one spelling per literal address, IPv4 without the
+    prefix of IPv6.
+    """
     host, _, port = text.rpartition(":")
     try:
         address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
@@ -170,8 +189,10 @@ def required_security(security: SecurityConfig | None) -> SecurityConfig:
     """
     if security is None:
         raise ConfigError(
-            "NetstackConfig.security is not set, so nothing listens and nothing is dialled: set SecurityConfig.hmac(secret) for processes "
-            "on one machine, SecurityConfig.mutual_tls(...) for several machines, or SecurityConfig.none() for a plain peer on loopback"
+            "NetstackConfig.security is not set, so nothing listens and nothing is dialled: set "
+            "SecurityConfig.hmac(secret) for processes "
+            "on one machine, SecurityConfig.mutual_tls(...) for several machines, or SecurityConfig.none() for a plain "
+            "peer on loopback"
         )
     return security
 
@@ -196,4 +217,7 @@ def check_loopback(host: str) -> None:
         ConfigError: it is not.
     """
     if not is_loopback(host):
-        raise ConfigError(f"refusing to listen on {host}: only loopback addresses are allowed unless the port is protected by mutual TLS")
+        raise ConfigError(
+            f"refusing to listen on {host}: only loopback addresses are allowed unless the port is protected by mutual "
+            "TLS"
+        )

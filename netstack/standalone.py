@@ -1,6 +1,8 @@
-"""The network stack without flowlet: one object per process, with blocking calls and an event loop on a thread of its own.
+"""The network stack without flowlet: one object per process, with blocking calls and an event loop on a thread of its
+own.
 
-Side:       shared.  Every method from any thread but the loop's; one thread writes a partition, one thread reads a gate.
+Side:       shared.  Every method from any thread but the loop's; one thread writes a partition, one thread reads a
+            gate.
 Invariants: ``close`` ends connections, server, partitions and the loop, in this order, even if one of them fails.
 Units:      seconds.
 Absent:     ids, tasks and serializers, which the caller has.
@@ -45,7 +47,9 @@ class StandaloneNetwork:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     @property
@@ -65,7 +69,8 @@ class StandaloneNetwork:
             ConfigError: the config has no security, or ``host`` needs TLS.
             OSError: the address cannot be bound.
         """
-        return self._loop.submit(self._environment.start(host, port)).result()  # waits for the data port; ended by the system's answer
+        # waits for the data port; ended by the system's answer.
+        return self._loop.submit(self._environment.start(host, port)).result()
 
     def create_partition(
         self,
@@ -82,17 +87,22 @@ class StandaloneNetwork:
             partition_type: pipelined, or blocking: then consumers read files, after ``finish``.
             directory: of these files; None: the system's folder for temporary files.
 
-        The caller emits records (``emit_record``) and events (``broadcast_event``), then calls ``notify_end_of_data``, ``finish`` and, even
-        after an error, ``close``.  ``emit_record`` blocks while consumers grant no credit and the partition's share of the memory is used.
-        The last buffer of a subpartition is sent when the next one begins, at an event, by ``finish_buffer``, or, unfinished, by ``flush``.
-        ``add_consumer_listener`` tells when consumers acknowledge or leave.
+        The caller emits records (``emit_record``) and events (``broadcast_event``), then calls ``notify_end_of_data``,
+        ``finish`` and, even after an error, ``close``.  ``emit_record`` blocks while consumers grant no credit and the
+        partition's share of the memory is used.  The last buffer of a subpartition is sent when the next one begins, at
+        an event, by ``finish_buffer``, or, unfinished, by ``flush``.  ``add_consumer_listener`` tells when consumers
+        acknowledge or leave.
 
         Raises:
             InsufficientNetworkBuffersError: the network memory cannot guarantee ``num_subpartitions + 1`` buffers.
         """
-        return self._environment.create_result_partition(self._name, partition_id, num_subpartitions, partition_type, directory)
+        return self._environment.create_result_partition(
+            self._name, partition_id, num_subpartitions, partition_type, directory
+        )
 
-    def open_gate(self, channels: Sequence[ChannelSpec], state_checker: PartitionStateChecker | None = None) -> SingleInputGate:
+    def open_gate(
+        self, channels: Sequence[ChannelSpec], state_checker: PartitionStateChecker | None = None
+    ) -> SingleInputGate:
         """Make a gate and send the requests of its channels; the caller reads it with ``get_next`` and closes it.
 
         ``state_checker`` is asked for a producer whose partition is not found: the request of a live one is repeated.

@@ -12,7 +12,9 @@ class Timers(Protocol):
     """Makes delayed calls: an event loop, or a manual clock in tests."""
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Make ``call`` once after ``delay_ms``, on the timers' thread; returns a function that cancels it, on any thread."""
+        """Make ``call`` once after ``delay_ms``, on the timers' thread; returns a function that cancels it, on any
+        thread.
+        """
 
 
 class Cancellable(Protocol):

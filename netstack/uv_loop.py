@@ -1,15 +1,16 @@
 """uvloop's event loop, mended in three ways.
 
-Its ``close`` ends whatever ``warnings`` are set to.  uvloop warns of each handle that is still open when its loop is closed, from within a
-callback of libuv.  Where warnings are errors (a program under test, a user's function that called ``warnings.simplefilter("error")``), the
-callback ends before it has closed the handle.  Then ``close`` waits for an active handle for ever, or fails with EBUSY because of an
-inactive one.
+Its ``close`` ends whatever ``warnings`` are set to.  uvloop warns of each handle that is still open when its loop is
+closed, from within a callback of libuv.  Where warnings are errors (a program under test, a user's function that called
+``warnings.simplefilter("error")``), the callback ends before it has closed the handle.  Then ``close`` waits for an
+active handle for ever, or fails with EBUSY because of an inactive one.
 
-It starts no threads of libuv.  At the exit of a process libuv joins its threads; a forked child does not have them, and dies of SIGSEGV
-there.  So addresses are looked up by Python: libuv starts its threads to look up the address of a server, be it a number.
+It starts no threads of libuv.  At the exit of a process libuv joins its threads; a forked child does not have them, and
+dies of SIGSEGV there.  So addresses are looked up by Python: libuv starts its threads to look up the address of a
+server, be it a number.
 
-uvloop also ends the process (``uv__close: Assertion `fd > STDERR_FILENO'``) if one of its descriptors is 0, 1 or 2, which happens where
-the process was started without standard input, output or error (``>&-``).
+uvloop also ends the process (``uv__close: Assertion `fd > STDERR_FILENO'``) if one of its descriptors is 0, 1 or 2,
+which happens where the process was started without standard input, output or error (``>&-``).
 
 Side:       loop.  Imports uvloop, so it is imported late.
 """
@@ -39,7 +40,11 @@ class UvLoop(uvloop.Loop):
         return loop
 
     async def create_server(  # type: ignore[override]  # the base class lists all options
-        self, protocol_factory: Callable[[], asyncio.BaseProtocol], host: str | None = None, port: int | None = None, **options: Any
+        self,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        host: str | None = None,
+        port: int | None = None,
+        **options: Any,
     ) -> asyncio.AbstractServer:
         """A server; at an address in numbers without a look-up."""
         family = _family_of(host)
@@ -73,8 +78,9 @@ class UvLoop(uvloop.Loop):
 
     def close(self) -> None:
         """Close the loop and all that is open on it."""
-        # A warning from C belongs to the innermost Python frame, which is this one: the filter concerns nobody else.  It is set each time,
-        # because filters set later come first; ``catch_warnings`` would change the filters of other threads.
+        # A warning from C belongs to the innermost Python frame, which is this one: the filter concerns nobody else.
+        # It is set each time, because filters set later come first; ``catch_warnings`` would change the filters of
+        # other threads.
         warnings.filterwarnings("ignore", _WARNING, ResourceWarning, re.escape(__name__))
         super().close()
 

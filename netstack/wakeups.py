@@ -1,8 +1,8 @@
 """Makes calls that were decided under a lock, after the lock was released.
 
 Side:       shared.
-Invariants: every call is made, in order, even if an earlier one raises.  Otherwise a broken callback would leave another
-            thread asleep (FLINK-9755).
+Invariants: every call is made, in order, even if an earlier one raises.  Otherwise a broken callback would leave
+            another thread asleep (FLINK-9755).
 """
 
 from collections.abc import Callable, Sequence

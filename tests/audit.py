@@ -1,9 +1,12 @@
-"""``make audit``: known advisories of the packages that flowlet requires, against the sentences that docs/dependencies.md has about them.
+"""``make audit``: known advisories of the packages that flowlet requires, against the sentences that
+docs/dependencies.md has about them.
 
 Side:  any.
 
-pip-audit asks its database about the installed version of every required package, and of every package that one of them requires.
-Exit code 0: each advisory that it knows has its sentence; 1: one has none; 2: no database answered for some package, so that nothing is
+pip-audit asks its database about the installed version of every required package, and of every package that one of them
+requires.
+Exit code 0: each advisory that it knows has its sentence; 1: one has none; 2: no database answered for some package, so
+    that nothing is
 known of it.
 """
 
@@ -81,7 +84,10 @@ def judge(packages: dict[str, str], report: dict[str, Any], sentences: dict[str,
         where = f"{advisory.package} {advisory.version}: {', '.join(advisory.names)} (fixed in {advisory.fixed_in})"
         if sentence is None:
             code = 1
-            lines.append(f"{where}: NO SENTENCE; say in docs/{PAGE.name} whether flowlet reaches its code, or require a fixed version")
+            lines.append(
+                f"{where}: NO SENTENCE; say in docs/{PAGE.name} whether flowlet reaches its code, or require a fixed "
+                "version"
+            )
         else:
             lines.append(f"{where}: {sentence}")
     if unknown:
@@ -98,7 +104,9 @@ def _advisories(entries: Iterable[dict[str, Any]]) -> Iterator[Advisory]:
     for entry in entries:
         for each in entry.get("vulns", ()):
             names = (each["id"], *each.get("aliases", ()))
-            yield Advisory(entry["name"], entry["version"], names, ", ".join(each.get("fix_versions", ())) or "no version yet")
+            yield Advisory(
+                entry["name"], entry["version"], names, ", ".join(each.get("fix_versions", ())) or "no version yet"
+            )
 
 
 def ask_database(packages: dict[str, str]) -> dict[str, Any] | str:
@@ -109,7 +117,11 @@ def ask_database(packages: dict[str, str]) -> dict[str, Any] | str:
         options = ["--format=json", "--progress-spinner=off", "--disable-pip", "--no-deps", "-r", file.name]
         try:
             done = subprocess.run(
-                [sys.executable, "-m", "pip_audit", *options], capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+                [sys.executable, "-m", "pip_audit", *options],
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+                check=False,
             )
         except subprocess.TimeoutExpired:
             return f"pip-audit was not done after {TIMEOUT_S:g} s"
@@ -126,7 +138,10 @@ def main() -> int:
     packages = required_packages()
     report = ask_database(packages)
     if isinstance(report, str):
-        print(f"no advisory database can be reached, so nothing is known of {len(packages)} packages: {report}", file=sys.stderr)
+        print(
+            f"no advisory database can be reached, so nothing is known of {len(packages)} packages: {report}",
+            file=sys.stderr,
+        )
         return NO_DATABASE
     code, lines = judge(packages, report, reviewed(PAGE.read_text(encoding="utf-8")))
     print("\n".join(lines), file=sys.stderr if code else sys.stdout)

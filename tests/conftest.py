@@ -1,7 +1,8 @@
 """What every test gets: nothing may be left behind, and the loop can be exchanged.
 
-A test fails if it leaves a thread, a child process, an orphan of a child, a socket, pipe or eventfd, or an asyncio task.
-``--uvloop`` runs the asynchronous tests on uvloop.  Hypothesis prints how to replay a failure, and is deterministic if CI=true.
+A test fails if it leaves a thread, a child process, an orphan of a child, a socket, pipe or eventfd, or an asyncio
+task.  ``--uvloop`` runs the asynchronous tests on uvloop.  Hypothesis prints how to replay a failure, and is
+deterministic if CI=true.
 """
 
 import asyncio
@@ -37,14 +38,19 @@ _Thing = TypeVar("_Thing")
 os.environ.setdefault("PYTHONASYNCIODEBUG", "1")
 os.environ.setdefault("NETSTACK_DEBUG", "1")
 
-# A machine that stands still for a second fails no test: no deadlines, and how long examples take to make is not judged.
-hypothesis.settings.register_profile("local", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# A machine that stands still for a second fails no test: no deadlines, and how long examples take to make is not
+# judged.
+hypothesis.settings.register_profile(
+    "local", deadline=None, print_blob=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.register_profile("ci", hypothesis.settings.get_profile("local"), derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") == "true" else "local")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--uvloop", action="store_true", help="run asynchronous tests on uvloop instead of asyncio's own loop")
+    parser.addoption(
+        "--uvloop", action="store_true", help="run asynchronous tests on uvloop instead of asyncio's own loop"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -52,25 +58,31 @@ def pytest_configure(config: pytest.Config) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     # libuv makes one pipe per process with its first loop and keeps it: before any test starts to count.
     uvloop.new_event_loop().close()
-    # What is beside the main program is shipped to TaskManagers.  A worker of pytest-xdist has no main file, and would ship all tests.
+    # What is beside the main program is shipped to TaskManagers.  A worker of pytest-xdist has no main file, and would
+    # ship all tests.
     if not hasattr(sys.modules["__main__"], "__file__"):
         sys.modules["__main__"].__file__ = pytest.__file__
     # By default structlog has rich colour the sources of a traceback: 0.3 s for each error that is logged.
     structlog.get_config()["processors"][-1].exception_formatter = structlog.dev.plain_traceback
-    # A shell starts what runs in the background with the interrupt ignored, and children inherit that: tests of Ctrl-C would wait for ever.
+    # A shell starts what runs in the background with the interrupt ignored, and children inherit that: tests of Ctrl-C
+    # would wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test shows the ends of the logs of the processes that it started: its folder is gone when somebody asks."""
+    """A failed test shows the ends of the logs of the processes that it started: its folder is gone
+    when somebody asks.
+    """
     report = yield
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if report.failed and isinstance(folder, Path):
         for log in sorted(folder.rglob("*.log")):
             data = log.read_bytes()
-            report.sections.append((f"{log.relative_to(folder)}, {len(data)} bytes", data[-LOG_TAIL_BYTES:].decode(errors="replace")))
+            report.sections.append(
+                (f"{log.relative_to(folder)}, {len(data)} bytes", data[-LOG_TAIL_BYTES:].decode(errors="replace"))
+            )
     return report
 
 
@@ -93,7 +105,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return LongestFirst(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+def pytest_asyncio_loop_factories(
+    config: pytest.Config, item: pytest.Item
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     if config.getoption("--uvloop"):
         return {"uvloop": uvloop.new_event_loop}
     return {"asyncio": asyncio.new_event_loop}
@@ -156,7 +170,9 @@ def describe_process(pid: int) -> str:
 
 
 def end_kept_server() -> None:
-    """End the process that a program keeps for its next cluster: a test is over as a program is, and then nothing of it may be there."""
+    """End the process that a program keeps for its next cluster: a test is over as a program is, and then nothing of it
+    may be there.
+    """
     module = sys.modules.get("flowlet.client.fork_server_client")
     if module is not None:
         module.KEPT_SERVER.close()

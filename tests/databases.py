@@ -53,7 +53,9 @@ class EmptyPostgres:
 
 
 def checksums(rows: Iterable[tuple[int, str]]) -> tuple[int, int, int]:
-    """Count, sum and xor of the hashes of rows: the same only if no row is lost or there twice (but for a chance of 2**-32)."""
+    """Count, sum and xor of the hashes of rows: the same only if no row is lost or there twice (but for a chance of
+    2**-32).
+    """
     count = total = mixed = 0
     for number, text in rows:
         count, total, mixed = count + 1, total + number, mixed ^ crc32(f"{number} {text}".encode())

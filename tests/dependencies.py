@@ -1,8 +1,8 @@
 """Draw which package imports which: ``python -m tests.dependencies [CHECKOUT]`` prints a Mermaid diagram.
 
-Packages are drawn in layers: each imports only those above it in the printed text.  An arrow that follows from others is left out.
-Packages that import each other, directly or not, are a knot, and are drawn as one box.  Modules in the root of flowlet and of netstack
-are left out.
+Packages are drawn in layers: each imports only those above it in the printed text.  An arrow that follows from others
+is left out.  Packages that import each other, directly or not, are a knot, and are drawn as one box.  Modules in the
+root of flowlet and of netstack are left out.
 
 Side: any.
 """
@@ -24,7 +24,11 @@ def package_imports(checker: Checker) -> dict[str, set[str]]:
     for name, targets in checker.edges().items():
         source = package_of(name)
         if not checker.modules[name].is_package and source != name:
-            inside = {package_of(target) for target in targets if not checker.modules[target].is_package and package_of(target) != target}
+            inside = {
+                package_of(target)
+                for target in targets
+                if not checker.modules[target].is_package and package_of(target) != target
+            }
             edges.setdefault(source, set()).update(inside - {source})
     return edges
 
@@ -48,7 +52,9 @@ def _reached(edges: Mapping[str, set[str]], start: str) -> set[str]:
 def diagram(edges: Mapping[str, set[str]]) -> Iterator[str]:
     """The lines of the Mermaid diagram."""
     knot_of = knots(edges)
-    boxes = {knot: {knot_of[target] for name in knot for target in edges[name]} - {knot} for knot in set(knot_of.values())}
+    boxes = {
+        knot: {knot_of[target] for name in knot for target in edges[name]} - {knot} for knot in set(knot_of.values())
+    }
     reached = {box: _closure(boxes, box) for box in boxes}
     yield "flowchart TD"
     order = sorted(boxes, key=lambda box: (len(reached[box]), sorted(box)))
@@ -73,7 +79,11 @@ def _closure(boxes: Mapping[frozenset[str], set[frozenset[str]]], start: frozens
 
 def _label(box: frozenset[str]) -> str:
     names = sorted(name.removeprefix("flowlet.") for name in box)
-    return names[0] if len(names) == 1 else f"knot of {len(names)}: {', '.join(names[:_MAX_NAMES])}{', ...' * (len(names) > _MAX_NAMES)}"
+    return (
+        names[0]
+        if len(names) == 1
+        else f"knot of {len(names)}: {', '.join(names[:_MAX_NAMES])}{', ...' * (len(names) > _MAX_NAMES)}"
+    )
 
 
 def main(root: Path) -> None:
@@ -83,7 +93,10 @@ def main(root: Path) -> None:
     edges = package_imports(checker)
     print("\n".join(diagram(edges)))
     tied = [knot for knot in set(knots(edges).values()) if len(knot) > 1]
-    print(f"{len(edges)} packages, {len(sources) - len(packages)} modules, {len(tied)} knots: {sorted(map(len, tied))}", file=sys.stderr)
+    print(
+        f"{len(edges)} packages, {len(sources) - len(packages)} modules, {len(tied)} knots: {sorted(map(len, tied))}",
+        file=sys.stderr,
+    )
 
 
 if __name__ == "__main__":

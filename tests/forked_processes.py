@@ -1,7 +1,8 @@
-"""Processes that begin with everything imported: the ends of a program cost milliseconds to look at, not a second of imports each.
+"""Processes that begin with everything imported: the ends of a program cost milliseconds to look at, not a second of
+imports each.
 
-Each is a fork of one child, which has imported what it was told to, and runs ``python -m MODULE`` from there: its own arguments, standard
-output, standard error and exit code, however it ends.
+Each is a fork of one child, which has imported what it was told to, and runs ``python -m MODULE`` from there: its own
+arguments, standard output, standard error and exit code, however it ends.
 
 Side:   any.
 """
@@ -40,7 +41,9 @@ class ForkServer:
 
 
 def users_environment() -> dict[str, str]:
-    """Without asyncio's debug mode, which logs each step that takes long on a busy machine, among the lines that a test reads."""
+    """Without asyncio's debug mode, which logs each step that takes long on a busy machine, among the lines that a test
+    reads.
+    """
     return {key: value for key, value in os.environ.items() if key != "PYTHONASYNCIODEBUG"}
 
 
@@ -48,7 +51,9 @@ def users_environment() -> dict[str, str]:
 def fork_server(*imported: str) -> Iterator[ForkServer]:
     """A child that has imported these modules; not the ones that it shall run."""
     command = [sys.executable, "-m", "tests.forked_processes", *imported]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=users_environment()) as popen:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=users_environment()
+    ) as popen:
         yield ForkServer(popen)
 
 

@@ -1,4 +1,5 @@
-"""What pandas has for missing values, and a time finer than Python's; where pandas is not installed, doubles with the same names.
+"""What pandas has for missing values, and a time finer than Python's; where pandas is not installed, doubles with the
+same names.
 
 Side:   any.
 """

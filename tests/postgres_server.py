@@ -21,7 +21,14 @@ import pytest
 _MAX_START_S: Final = 30.0
 _MAX_STOP_S: Final = 20.0
 _POLL_S: Final = 0.02
-_INITDB: Final = ("--no-sync", "--no-instructions", "--auth=trust", "--username=flowlet", "--encoding=UTF8", "--locale=C")
+_INITDB: Final = (
+    "--no-sync",
+    "--no-instructions",
+    "--auth=trust",
+    "--username=flowlet",
+    "--encoding=UTF8",
+    "--locale=C",
+)
 
 
 def programs() -> Path:
@@ -61,7 +68,9 @@ class PostgresServer:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.stop()
         shutil.rmtree(self._folder)
 
@@ -86,7 +95,10 @@ class PostgresServer:
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with open(self._folder / "server.log", "ab") as log:
             self._process = subprocess.Popen(
-                [self._programs / "postgres", "-D", self._folder / "data", *options], stdout=log, stderr=log, **self._as_owner()
+                [self._programs / "postgres", "-D", self._folder / "data", *options],
+                stdout=log,
+                stderr=log,
+                **self._as_owner(),
             )
         self._wait_until_it_answers()
 
@@ -117,7 +129,12 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         done = subprocess.run(
-            [self._programs / program, *arguments], capture_output=True, text=True, check=False, timeout=60, **self._as_owner()
+            [self._programs / program, *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+            **self._as_owner(),
         )
         assert done.returncode == 0, f"{program} failed: {done.stdout}{done.stderr}"
 

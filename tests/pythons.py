@@ -1,17 +1,23 @@
-"""The quick tests on the other Python versions of this machine: ``python -m tests.pythons [--newest] [--set-up] [arguments of pytest]``.
+"""The quick tests on the other Python versions of this machine: ``python -m tests.pythons [--newest] [--set-up]
+[arguments of pytest]``.
 
-Interpreters are the commands ``python3.N`` on PATH and the versions of pyenv, from 3.11 on: one of each minor version but the one that runs
-this module. Each gets a virtual environment beside the sources (``.venv-3.13``, git-ignored) with the package and the tools of the tests,
-without the extras: tests that need PySpark skip themselves there. It is made when it is first needed, and again when pyproject.toml asks
+Interpreters are the commands ``python3.N`` on PATH and the versions of pyenv, from 3.11 on: one of each minor version
+but the one that runs this module. Each gets a virtual environment beside the sources (``.venv-3.13``, git-ignored) with
+the package and the tools of the tests,
+without the extras: tests that need PySpark skip themselves there. It is made when it is first needed, and again when
+    pyproject.toml asks
 for other packages.
 
-``--newest``: only the newest one that is newer than this one and can be set up. A machine may have none, or no way to its packages: that is
+``--newest``: only the newest one that is newer than this one and can be set up. A machine may have none, or no way to
+    its packages: that is
 printed, and it is no failure. Without the option an environment that cannot be set up is one.
 
-``--set-up``: only makes the environments, and has pytest read the tests there: it rewrites their assertions, once for all later runs.
+``--set-up``: only makes the environments, and has pytest read the tests there: it rewrites their assertions, once for
+    all later runs.
 
 Side:   any.
-Absent: pre-releases, other implementations than CPython, and builds without the interpreter's lock: nothing was measured there.
+Absent: pre-releases, other implementations than CPython, and builds without the interpreter's lock: nothing was
+        measured there.
 """
 
 import argparse
@@ -69,14 +75,20 @@ def candidates(environment: Mapping[str, str]) -> list[Path]:
     pyenv = Path(environment.get("PYENV_ROOT") or Path(environment.get("HOME", "/")) / ".pyenv")
     folders += sorted(pyenv.glob("versions/*/bin"))
     found = [path for folder in folders if folder.is_dir() for path in sorted(folder.glob("python3.*"))]
-    return [path for path in dict.fromkeys(found) if re.fullmatch(r"python3\.\d+", path.name) and os.access(path, os.X_OK)]
+    return [
+        path for path in dict.fromkeys(found) if re.fullmatch(r"python3\.\d+", path.name) and os.access(path, os.X_OK)
+    ]
 
 
 def probe(path: Path) -> Interpreter | None:
-    """None: not an interpreter that the tests run on.  pyenv's commands for versions that it does not use now end so, too."""
+    """None: not an interpreter that the tests run on.  pyenv's commands for versions that it does not use now end so,
+    too.
+    """
     command = [str(path), "-I", "-c", _PROBE]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
         major, minor, micro, is_usual = json.loads(done.stdout)
     except (OSError, subprocess.TimeoutExpired, ValueError):
         return None
@@ -136,7 +148,9 @@ def run_tests(interpreter: Interpreter, python: Path, arguments: Sequence[str]) 
 
 def read_tests(interpreter: Interpreter, python: Path, arguments: Sequence[str]) -> bool:
     """Let pytest read the tests; what is wrong with them is said when they run."""
-    subprocess.run([python, "-m", "pytest", *READ], cwd=ROOT, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run(
+        [python, "-m", "pytest", *READ], cwd=ROOT, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     return True
 
 
@@ -167,8 +181,12 @@ def _try_prepare(interpreter: Interpreter) -> Path | None:
 
 def main(arguments: Sequence[str]) -> int:
     """The exit code: 0 if all passed that had to."""
-    parser = argparse.ArgumentParser(prog="python -m tests.pythons", description=__doc__.partition("\n")[0], allow_abbrev=False)
-    parser.add_argument("--newest", action="store_true", help="only the newest one that is newer than this one and can be set up")
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.pythons", description=__doc__.partition("\n")[0], allow_abbrev=False
+    )
+    parser.add_argument(
+        "--newest", action="store_true", help="only the newest one that is newer than this one and can be set up"
+    )
     parser.add_argument("--set-up", action="store_true", help="make the environments, and run nothing")
     options, for_pytest = parser.parse_known_args(arguments)
     own = sys.version_info[:2]
@@ -177,7 +195,10 @@ def main(arguments: Sequence[str]) -> int:
         chosen = [interpreter for interpreter in chosen if interpreter.minor > own]
     if not chosen:
         which = "newer than" if options.newest else "but"
-        print(f"no Python {which} {own[0]}.{own[1]} on PATH or under pyenv: there is nothing else to run the quick tests on")
+        print(
+            f"no Python {which} {own[0]}.{own[1]} on PATH or under pyenv: there is nothing else to run the quick tests "
+            "on"
+        )
     run_on = run_on_newest if options.newest else run_on_all
     return 0 if run_on(chosen, for_pytest, read_tests if options.set_up else run_tests) else 1
 

@@ -1,8 +1,8 @@
 """Which file a worker of pytest-xdist runs next.
 
-A file is run by one worker.  Files that start clusters wait much and compute in bursts: they come first, the longest in front, and no
-more than ``MAX_CLUSTERS`` workers run them at a time, so that clusters do not starve each other while the other workers compute.  The short
-files at the end fill what is left: no worker waits long for the last one.
+A file is run by one worker.  Files that start clusters wait much and compute in bursts: they come first, the longest in
+front, and no more than ``MAX_CLUSTERS`` workers run them at a time, so that clusters do not starve each other while the
+other workers compute.  The short files at the end fill what is left: no worker waits long for the last one.
 
 Side:   any.
 Absent: measured durations.  They would differ by machine, and a new file would have none.
@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 MAX_CLUSTERS: Final = 2
-# Spark starts once per worker and kind, and its local clusters of one machine share a folder, which the fixture empties at its end.
+# Spark starts once per worker and kind, and its local clusters of one machine share a folder, which the fixture empties
+# at its end.
 SPARK: Final = "tests/spark"
 # What starts processes, the longest first.
 CLUSTERS: Final = (

@@ -2,7 +2,8 @@
 
 Side: any.
 
-``make stress`` runs every race 100,000 times; ``make test`` as often as fits into some seconds.  ``FLOWLET_STRESS`` says how often.
+``make stress`` runs every race 100,000 times; ``make test`` as often as fits into some seconds.  ``FLOWLET_STRESS``
+says how often.
 """
 
 import os
@@ -10,7 +11,8 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# Empty turns of one side or the other before it acts, so that the opponent strikes everywhere.  To wake up takes it some of them.
+# Empty turns of one side or the other before it acts, so that the opponent strikes everywhere.  To wake up takes it
+# some of them.
 TURNS = range(0, 1600, 100)
 
 
@@ -37,7 +39,9 @@ class Opponent:
         self._thread = threading.Thread(target=self._run, name="opponent")
 
     def begin(self) -> None:
-        """Let the opponent act in the next round: it wakes up while the caller goes on, a little earlier or later in each round."""
+        """Let the opponent act in the next round: it wakes up while the caller goes on, a little earlier or later in
+        each round.
+        """
         self._may_begin.release()
         for _ in range(TURNS[self._round % len(TURNS)]):
             pass

@@ -18,8 +18,8 @@ FLOWLET_MODULES = sorted(set(re.findall(r"\b((?:\w+/)*\w+\.py)\b", FLOWLET_TABLE
 FOLDERS = "wire|flow|channel|handlers|buffer|partition|gate|testing|bench|examples"
 NAMED_MODULES = sorted(set(re.findall(rf"\b((?:{FOLDERS})/(?:\w+/)*\w+\.py)\b", TABLE)))
 
-# The rows of the inventory of Flink's mechanisms: A the way of a record, B the task and its gates, C inputs and watermarks, D the transfer
-# of data, E the mailbox, F what all of them use.
+# The rows of the inventory of Flink's mechanisms: A the way of a record, B the task and its gates, C inputs and
+# watermarks, D the transfer of data, E the mailbox, F what all of them use.
 LAST_ROWS = {"A": 46, "B": 20, "C": 14, "D": 91, "E": 29, "F": 49}
 ROW_IDS = [f"{letter}{number:02}" for letter, last in LAST_ROWS.items() for number in range(1, last + 1)]
 ROWS = [line for line in (TABLE + "\n" + FLOWLET_TABLE).splitlines() if line.startswith("|")]
@@ -45,7 +45,11 @@ def is_known(name: str) -> bool:
 
 
 # The texts of the files' places below the folders that the runtime's table names them from.
-PATHS = [f"/{path.relative_to(ROOT)}" for top in ("flowlet", "netstack", "bench", "tests") for path in (ROOT / top).rglob("*.py")]
+PATHS = [
+    f"/{path.relative_to(ROOT)}"
+    for top in ("flowlet", "netstack", "bench", "tests")
+    for path in (ROOT / top).rglob("*.py")
+]
 
 
 def test_every_test_that_is_named_exists() -> None:
@@ -134,7 +138,11 @@ def lock_owners(path: Path) -> set[str]:
 
     def visit(node: ast.AST, owner: str) -> None:
         for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute) and ast.unparse(child.func) in LOCKS:
+            if (
+                isinstance(child, ast.Call)
+                and isinstance(child.func, ast.Attribute)
+                and ast.unparse(child.func) in LOCKS
+            ):
                 found.add(owner)
             visit(child, child.name if isinstance(child, ast.ClassDef) else owner)
 

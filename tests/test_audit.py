@@ -1,4 +1,6 @@
-"""``make audit``: an advisory without a sentence fails, a database that does not answer is said, and neither passes for the other."""
+"""``make audit``: an advisory without a sentence fails, a database that does not answer is said, and neither passes for
+the other.
+"""
 
 from typing import Any
 
@@ -42,13 +44,26 @@ def advisory(name: str, *aliases: str) -> dict[str, Any]:
     [
         pytest.param(report(), 0, "2 packages asked about", id="nothing known"),
         pytest.param(report(advisory("CVE-2026-0001")), 0, "Not from Python: the reader is not bound.", id="reviewed"),
-        pytest.param(report(advisory("PYSEC-2026-1", "GHSA-aaaa-bbbb-cccc")), 0, "Not from Python", id="reviewed under an alias"),
-        pytest.param(report(advisory("CVE-2026-0009")), 1, "web 1.0: CVE-2026-0009 (fixed in 1.1): NO SENTENCE", id="not reviewed"),
-        pytest.param(report(advisory("CVE-2026-0002")), 1, "CVE-2026-0002 (fixed in 1.1): NO SENTENCE", id="an empty sentence"),
+        pytest.param(
+            report(advisory("PYSEC-2026-1", "GHSA-aaaa-bbbb-cccc")), 0, "Not from Python", id="reviewed under an alias"
+        ),
+        pytest.param(
+            report(advisory("CVE-2026-0009")),
+            1,
+            "web 1.0: CVE-2026-0009 (fixed in 1.1): NO SENTENCE",
+            id="not reviewed",
+        ),
+        pytest.param(
+            report(advisory("CVE-2026-0002")), 1, "CVE-2026-0002 (fixed in 1.1): NO SENTENCE", id="an empty sentence"
+        ),
         pytest.param(report(advisory("CVE-2026-0003")), 1, "NO SENTENCE", id="a sentence in another section"),
         pytest.param(report(advisory("CVE-2020-0001")), 1, "NO SENTENCE", id="a sentence before the section"),
-        pytest.param(report(name="other"), 2, "no advisory database answered for wide-columns 2.0", id="a package is missing"),
-        pytest.param({"dependencies": [{"name": "web", "skip_reason": "not found"}]}, 2, "answered for web 1.0", id="skipped"),
+        pytest.param(
+            report(name="other"), 2, "no advisory database answered for wide-columns 2.0", id="a package is missing"
+        ),
+        pytest.param(
+            {"dependencies": [{"name": "web", "skip_reason": "not found"}]}, 2, "answered for web 1.0", id="skipped"
+        ),
         pytest.param({}, 2, "no advisory database answered for web 1.0, wide-columns 2.0", id="an empty report"),
     ],
 )

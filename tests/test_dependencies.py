@@ -9,7 +9,8 @@ PURE = '"""Text.\n\nSide: pure.\n"""\n'
 def drawn(**imports: str) -> list[str]:
     """Each keyword is a package with one module, which imports what is listed."""
     sources = {
-        f"flowlet.{name}.{name}_module": PURE + "".join(f"import flowlet.{target}.{target}_module\n" for target in targets.split())
+        f"flowlet.{name}.{name}_module": PURE
+        + "".join(f"import flowlet.{target}.{target}_module\n" for target in targets.split())
         for name, targets in imports.items()
     }
     return [line.strip() for line in diagram(package_imports(Checker(sources)))]

@@ -14,7 +14,9 @@ TEXT = (ROOT / "docs" / "inventory.md").read_text(encoding="utf-8")
 HEAD, _, TABLES = TEXT.partition("\n## netstack\n")
 WIRED = re.compile(r"(yes|library only|no): \S")
 FILES = [
-    f"/{path.relative_to(ROOT)}" for top in ("flowlet", "netstack", "bench", "tests", "examples") for path in (ROOT / top).rglob("*.py")
+    f"/{path.relative_to(ROOT)}"
+    for top in ("flowlet", "netstack", "bench", "tests", "examples")
+    for path in (ROOT / top).rglob("*.py")
 ]
 
 
@@ -45,24 +47,42 @@ def entry_of(row: list[str]) -> str:
 
 
 def files_named_in(text: str) -> set[str]:
-    """Every Python file that ``text`` names, with as many of its folders as stand there; alternatives in braces are spelled out."""
-    spelled = re.sub(r"([\w/]*)\{([\w,]+)\}\.py", lambda match: " ".join(f"{match[1]}{name}.py" for name in match[2].split(",")), text)
+    """Every Python file that ``text`` names, with as many of its folders as stand there; alternatives in braces are
+    spelled out.
+    """
+    spelled = re.sub(
+        r"([\w/]*)\{([\w,]+)\}\.py",
+        lambda match: " ".join(f"{match[1]}{name}.py" for name in match[2].split(",")),
+        text,
+    )
     return set(re.findall(r"[\w/]+\.py\b", spelled))
 
 
 def methods_of_the_api() -> set[str]:
-    """``Class.method`` and ``Class`` of everything in ``flowlet.datastream`` and ``flowlet.common``, with what classes inherit."""
+    """``Class.method`` and ``Class`` of everything in ``flowlet.datastream`` and ``flowlet.common``, with what classes
+    inherit.
+    """
     classes: dict[str, ast.ClassDef] = {}
     for package in ("datastream", "common"):
         for path in (ROOT / "flowlet" / package).rglob("*.py"):
-            classes |= {node.name: node for node in ast.parse(path.read_text(encoding="utf-8")).body if isinstance(node, ast.ClassDef)}
-    return {name for node in classes.values() for name in (node.name, *(f"{node.name}.{each}" for each in methods_of(node, classes)))}
+            classes |= {
+                node.name: node
+                for node in ast.parse(path.read_text(encoding="utf-8")).body
+                if isinstance(node, ast.ClassDef)
+            }
+    return {
+        name
+        for node in classes.values()
+        for name in (node.name, *(f"{node.name}.{each}" for each in methods_of(node, classes)))
+    }
 
 
 def methods_of(node: ast.ClassDef, classes: dict[str, ast.ClassDef]) -> set[str]:
     """The methods of a class and of its base classes among ``classes``."""
     bases = [classes[base.id] for base in node.bases if isinstance(base, ast.Name) and base.id in classes]
-    return {each.name for each in node.body if isinstance(each, ast.FunctionDef)}.union(*(methods_of(base, classes) for base in bases))
+    return {each.name for each in node.body if isinstance(each, ast.FunctionDef)}.union(
+        *(methods_of(base, classes) for base in bases)
+    )
 
 
 def test_every_row_says_whether_a_job_reaches_it() -> None:
@@ -70,7 +90,12 @@ def test_every_row_says_whether_a_job_reaches_it() -> None:
     assert len(ROWS) > 390
     assert [header[-1] for header, _ in tables_of(TABLES)] == ["wired"] * len(tables_of(TABLES))
 
-    broken = [row[0] for header, rows in tables_of(TABLES) for row in rows if len(row) != len(header) or not WIRED.match(row[-1])]
+    broken = [
+        row[0]
+        for header, rows in tables_of(TABLES)
+        for row in rows
+        if len(row) != len(header) or not WIRED.match(row[-1])
+    ]
 
     assert not broken, f"docs/inventory.md: {broken} lack 'yes: ...', 'library only: ...' or 'no: ...'"
 
@@ -82,13 +107,17 @@ def test_a_row_that_is_wired_names_a_run_or_a_method_of_the_api() -> None:
 
     unknown = sorted(name for name in named - ENTRIES.keys() if name.split(" with ")[0] not in methods)
 
-    assert not unknown, f"docs/inventory.md names {unknown}, which are neither runs of its first table nor methods of the API"
+    assert not unknown, (
+        f"docs/inventory.md names {unknown}, which are neither runs of its first table nor methods of the API"
+    )
     assert ENTRIES.keys() <= named, f"no row names {ENTRIES.keys() - named}"
 
 
 def test_what_is_left_out_is_not_wired() -> None:
     """A row that only says why a mechanism is missing."""
-    wrong = [row[0] for row in ROWS if any(cell.startswith("left out") for cell in row[:-1]) and not row[-1].startswith("no")]
+    wrong = [
+        row[0] for row in ROWS if any(cell.startswith("left out") for cell in row[:-1]) and not row[-1].startswith("no")
+    ]
 
     assert not wrong, f"docs/inventory.md says of {wrong} that they are left out, and that they are built"
 
@@ -110,8 +139,23 @@ def test_every_test_that_is_named_exists() -> None:
 
 def test_the_parts_of_a_table() -> None:
     """The tests above look at something."""
-    assert tables_of("| a | b |\n|---|---|\n| 1 | `x \\| y` |\n\n| c |\n|---|\n") == [(["a", "b"], [["1", "`x \\| y`"]]), (["c"], [])]
-    assert files_named_in("sim/{world,mix}.py and buffer/ledger.py `x`") == {"sim/world.py", "sim/mix.py", "buffer/ledger.py"}
-    assert entry_of(["what", "where", "yes: any job; not this"]) == entry_of(["what", "where", "yes: any job, with that"]) == "any job"
-    assert [bool(WIRED.match(cell)) for cell in ("yes", "partly: because", "library only: because")] == [False, False, True]
+    assert tables_of("| a | b |\n|---|---|\n| 1 | `x \\| y` |\n\n| c |\n|---|\n") == [
+        (["a", "b"], [["1", "`x \\| y`"]]),
+        (["c"], []),
+    ]
+    assert files_named_in("sim/{world,mix}.py and buffer/ledger.py `x`") == {
+        "sim/world.py",
+        "sim/mix.py",
+        "buffer/ledger.py",
+    }
+    assert (
+        entry_of(["what", "where", "yes: any job; not this"])
+        == entry_of(["what", "where", "yes: any job, with that"])
+        == "any job"
+    )
+    assert [bool(WIRED.match(cell)) for cell in ("yes", "partly: because", "library only: because")] == [
+        False,
+        False,
+        True,
+    ]
     assert "DataStream.broadcast" in methods_of_the_api()

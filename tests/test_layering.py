@@ -1,7 +1,7 @@
 """The import rules of the two packages, checked on the syntax tree; nothing is imported.
 
-The first half is the checker: it takes a mapping from module name to source text and returns complaints, so that the second half can
-test it with small bad samples before it is let loose on the real packages.
+The first half is the checker: it takes a mapping from module name to source text and returns complaints, so that the
+second half can test it with small bad samples before it is let loose on the real packages.
 """
 
 import ast
@@ -23,12 +23,32 @@ MAY_IMPORT = {
     "shared": set(SIDES),
     "any": set(SIDES),
 }
-NOT_PURE = {"asyncio", "concurrent", "logging", "multiprocessing", "queue", "random", "select", "selectors", "socket", "structlog"}
+NOT_PURE = {
+    "asyncio",
+    "concurrent",
+    "logging",
+    "multiprocessing",
+    "queue",
+    "random",
+    "select",
+    "selectors",
+    "socket",
+    "structlog",
+}
 NOT_PURE |= {"subprocess", "threading", "time", "aiohttp", "uvloop"}
 GRAPH_BUILDERS = ("flowlet.common", "flowlet.datastream", "flowlet.graph")
 # What makes modules quick to import is no runtime: it imports the standard library alone.
 NO_RUNTIME = {"netstack.late"}
-RUNTIME = ("netstack", "flowlet.jm", "flowlet.tm", "flowlet.client", "flowlet.task", "flowlet.operators", "flowlet.rpc", "flowlet.cli")
+RUNTIME = (
+    "netstack",
+    "flowlet.jm",
+    "flowlet.tm",
+    "flowlet.client",
+    "flowlet.task",
+    "flowlet.operators",
+    "flowlet.rpc",
+    "flowlet.cli",
+)
 PICKLES = {"pickle", "cloudpickle", "dill"}
 MAY_BE_TWICE = {"errors", "__main__", "checkpoint_storage"}  # the last one has a twin with PyFlink's name
 MAX_FILES_OF_A_PACKAGE = 20
@@ -67,7 +87,8 @@ def _is_type_checking(test: ast.expr) -> bool:
 
 
 def _imports(node: ast.AST, *, at_import_time: bool = True, of_package: bool = False) -> Iterator[Import]:
-    """Every import below ``node`` that is carried out at some time: those under ``TYPE_CHECKING`` are not, but for those of a package.
+    """Every import below ``node`` that is carried out at some time: those under ``TYPE_CHECKING`` are not, but for
+    those of a package.
 
     A package names for type checkers what it imports when somebody asks for it (``netstack.late.late_names``).
     """
@@ -103,7 +124,9 @@ class Checker:
             module.imports = list(_imports(module.tree, of_package=module.is_package))
 
     def resolve(self, item: Import) -> str | None:
-        """The project module that an import really reaches, through the re-exports of packages; None if it is not ours."""
+        """The project module that an import really reaches, through the re-exports of packages;
+        None if it is not ours.
+        """
         if item.name is not None and f"{item.module}.{item.name}" in self.modules:
             return f"{item.module}.{item.name}"
         module = self.modules.get(item.module)
@@ -160,7 +183,10 @@ class Checker:
         users = {name: line for name, module in self.modules.items() if (line := _unpickles(module.tree)) is not None}
         outside = sorted(name for name in users if not _is_within(name, "flowlet.serde"))
         if len(outside) > 1:
-            yield f"{outside[1]}:{users[outside[1]]} unpickles, and so does {outside[0]}: only one module besides serde may"
+            yield (
+                f"{outside[1]}:{users[outside[1]]} unpickles, and so does {outside[0]}: only one module besides "
+                "serde may"
+            )
 
     def _of_cycles(self) -> Iterator[str]:
         for path in _cycles(self.edges()):
@@ -174,7 +200,8 @@ class Checker:
                 inside = {package_of(target) for target in targets if not self.modules[target].is_package}
                 edges.setdefault(package_of(name), set()).update(inside - {package_of(name)})
         for path in _cycles(edges):
-            if any(name not in self.modules or self.modules[name].is_package for name in path):  # else the modules are a cycle, too
+            # Else the modules are a cycle, too.
+            if any(name not in self.modules or self.modules[name].is_package for name in path):
                 yield f"{path[-1]}:1 is part of the cycle of packages {' -> '.join(path)}"
         files = [name for name, module in self.modules.items() if not module.is_package]
         for base, names in _grouped(files, by=lambda name: name.rpartition(".")[2]):
@@ -185,7 +212,10 @@ class Checker:
                 yield f"{package}:1 has {len(names)} files"
 
     def edges(self) -> dict[str, set[str]]:
-        return {name: {t for item in module.imports if (t := self.resolve(item)) and t != name} for name, module in self.modules.items()}
+        return {
+            name: {t for item in module.imports if (t := self.resolve(item)) and t != name}
+            for name, module in self.modules.items()
+        }
 
 
 def _cycles(edges: Mapping[str, set[str]]) -> Iterator[tuple[str, ...]]:
@@ -224,15 +254,18 @@ def _is_reexport(statement: ast.stmt) -> bool:
         case ast.Import() | ast.ImportFrom() | ast.Expr(value=ast.Constant(value=str())):
             return True
         # A hook for names that are missing or imported late; nothing is looked up before somebody asks for one.
-        case ast.If(test=test, body=[ast.Assign(targets=[target])], orelse=[]) if ast.unparse(test) == "not TYPE_CHECKING" and ast.unparse(
-            target
-        ) in ("__getattr__", "(__getattr__, __dir__)"):
+        case ast.If(test=test, body=[ast.Assign(targets=[target])], orelse=[]) if ast.unparse(
+            test
+        ) == "not TYPE_CHECKING" and ast.unparse(target) in ("__getattr__", "(__getattr__, __dir__)"):
             return True
         case ast.If(test=test, body=body, orelse=[]) if _is_type_checking(test):
             return all(isinstance(each, ast.ImportFrom) for each in body)
         case ast.Expr(value=ast.Call(func=ast.Name(id="explain_missing_modules"))):
             return True
-        case ast.Assign(targets=[ast.Name(id="__all__" | "__version__")]) | ast.AnnAssign(target=ast.Name(id="__all__" | "__version__")):
+        case (
+            ast.Assign(targets=[ast.Name(id="__all__" | "__version__")])
+            | ast.AnnAssign(target=ast.Name(id="__all__" | "__version__"))
+        ):
             return True
         case _:
             return False
@@ -285,7 +318,9 @@ def test_a_module_without_a_side_line_is_named() -> None:
 
 
 def test_an_unknown_side_is_named() -> None:
-    assert complaints_about(flowlet__a='"""A.\n\nSide: left.\n"""\n') == ["flowlet.a:1 names the side 'left', which does not exist"]
+    assert complaints_about(flowlet__a='"""A.\n\nSide: left.\n"""\n') == [
+        "flowlet.a:1 names the side 'left', which does not exist"
+    ]
 
 
 def test_netstack_never_imports_flowlet() -> None:
@@ -294,7 +329,9 @@ def test_netstack_never_imports_flowlet() -> None:
     assert found == ["netstack.a:6 netstack imports flowlet"]
 
 
-@pytest.mark.parametrize("statement", ["import asyncio", "from threading import Lock", "import concurrent.futures", "import time as t"])
+@pytest.mark.parametrize(
+    "statement", ["import asyncio", "from threading import Lock", "import concurrent.futures", "import time as t"]
+)
 def test_pure_modules_import_no_clock_thread_or_loop(statement: str) -> None:
     """Not even inside a function."""
     found = complaints_about(flowlet__a=f"{PURE}def f() -> None:\n    {statement}\n")
@@ -302,7 +339,9 @@ def test_pure_modules_import_no_clock_thread_or_loop(statement: str) -> None:
     assert found == [f"flowlet.a:6 is pure and imports {statement.split()[1]}"]
 
 
-@pytest.mark.parametrize(("importer", "imported"), [(PURE, LOOP), (PURE, TASK), (PURE, SHARED), (LOOP, TASK), (TASK, LOOP)])
+@pytest.mark.parametrize(
+    ("importer", "imported"), [(PURE, LOOP), (PURE, TASK), (PURE, SHARED), (LOOP, TASK), (TASK, LOOP)]
+)
 def test_sides_that_must_not_meet(importer: str, imported: str) -> None:
     """Pure knows only pure; loop and task meet only in shared modules."""
     found = complaints_about(flowlet__a=importer + "from flowlet.b import x\n", flowlet__b=imported)
@@ -312,7 +351,8 @@ def test_sides_that_must_not_meet(importer: str, imported: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("importer", "imported"), [(PURE, PURE), (LOOP, SHARED), (TASK, SHARED), (SHARED, LOOP), (SHARED, TASK), (LOOP, LOOP), (TASK, PURE)]
+    ("importer", "imported"),
+    [(PURE, PURE), (LOOP, SHARED), (TASK, SHARED), (SHARED, LOOP), (SHARED, TASK), (LOOP, LOOP), (TASK, PURE)],
 )
 def test_sides_that_may_meet(importer: str, imported: str) -> None:
     assert complaints_about(flowlet__a=importer + "import flowlet.b\n", flowlet__b=imported) == []
@@ -340,7 +380,9 @@ def test_a_reexport_is_followed_to_its_origin() -> None:
 def test_an_init_module_may_only_reexport() -> None:
     text = '"""P."""\nimport os\n__all__ = ["os"]\nos.environ.clear()\n'
 
-    assert complaints_about(("flowlet",), flowlet=text) == ["flowlet:4 does something in an __init__, which may only re-export"]
+    assert complaints_about(("flowlet",), flowlet=text) == [
+        "flowlet:4 does something in an __init__, which may only re-export"
+    ]
 
 
 @pytest.mark.parametrize("package", ["common", "datastream", "graph"])
@@ -363,7 +405,8 @@ def test_only_the_spark_package_knows_pyspark() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["import pickle\npickle.loads(b'')\n", "from cloudpickle import loads\n", "import pickle\nx = pickle.Unpickler\n"]
+    "text",
+    ["import pickle\npickle.loads(b'')\n", "from cloudpickle import loads\n", "import pickle\nx = pickle.Unpickler\n"],
 )
 def test_one_module_besides_serde_opens_pickles(text: str) -> None:
     one = complaints_about(flowlet__serde__a=TASK + text, flowlet__tm__b=TASK + text)
@@ -376,7 +419,9 @@ def test_one_module_besides_serde_opens_pickles(text: str) -> None:
 
 def test_import_cycles_are_shown_as_a_path() -> None:
     """Also those that are closed inside a function."""
-    found = complaints_about(flowlet__a=PURE + "import flowlet.b\n", flowlet__b=PURE + "def f() -> None:\n    import flowlet.a\n")
+    found = complaints_about(
+        flowlet__a=PURE + "import flowlet.b\n", flowlet__b=PURE + "def f() -> None:\n    import flowlet.a\n"
+    )
 
     assert found == ["flowlet.a:1 is part of the import cycle flowlet.a -> flowlet.b -> flowlet.a"]
 
@@ -395,7 +440,11 @@ def test_cycles_of_packages_are_shown_as_a_path() -> None:
 
 def test_modules_in_the_root_are_no_package() -> None:
     """Everybody imports ``errors``, and a root module may import a package."""
-    sources = {"flowlet__a": PURE + "import flowlet.p.b\n", "flowlet__p__b": PURE + "import flowlet.errors\n", "flowlet__errors": PURE}
+    sources = {
+        "flowlet__a": PURE + "import flowlet.p.b\n",
+        "flowlet__p__b": PURE + "import flowlet.errors\n",
+        "flowlet__errors": PURE,
+    }
 
     assert complaints_about(**sources) == []
 
@@ -418,7 +467,9 @@ def test_relative_imports_are_refused() -> None:
 
 
 def _lost_arguments(tree: ast.Module) -> Iterator[str]:
-    """Functions that take any arguments and make no use of them; those of protocols and overloads have no body to do so."""
+    """Functions that take any arguments and make no use of them; those of protocols and overloads have no body to do
+    so.
+    """
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or all(map(_says_nothing, node.body)):
             continue

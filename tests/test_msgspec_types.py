@@ -21,7 +21,9 @@ KNOWN: Final = {
 
 
 def _late_uses(tree: ast.Module) -> Iterator[ast.Call]:
-    """Calls that make msgspec learn a type: ``decode(..., type=...)`` and ``convert`` anywhere, ``Decoder(...)`` in a function."""
+    """Calls that make msgspec learn a type: ``decode(..., type=...)`` and ``convert`` anywhere, ``Decoder(...)`` in a
+    function.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             is_typed = node.func.attr == "decode" and any(each.arg == "type" for each in node.keywords)
@@ -30,7 +32,10 @@ def _late_uses(tree: ast.Module) -> Iterator[ast.Call]:
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             for node in ast.walk(function):
-                if isinstance(node, ast.Call) and ast.unparse(node.func) in ("msgspec.json.Decoder", "msgspec.msgpack.Decoder"):
+                if isinstance(node, ast.Call) and ast.unparse(node.func) in (
+                    "msgspec.json.Decoder",
+                    "msgspec.msgpack.Decoder",
+                ):
                     yield node
 
 
@@ -44,10 +49,13 @@ def test_types_are_learned_while_modules_are_imported() -> None:
         for node in _late_uses(ast.parse(path.read_text()))
     }
 
-    assert not found, "make a decoder where the module begins, or call converter_to() there: " + ", ".join(sorted(found))
+    assert not found, "make a decoder where the module begins, or call converter_to() there: " + ", ".join(
+        sorted(found)
+    )
 
 
-# The second thread reads while the first one has learned a part of the types.  Without decoders made at import this ends the process.
+# The second thread reads while the first one has learned a part of the types.  Without decoders made at import this
+# ends the process.
 _TWO_THREADS_READ: Final = """
 import threading
 from msgspec import _utils  # where msgspec looks at a class that it learns
@@ -78,6 +86,8 @@ print("learned late:", calls)
 
 @pytest.mark.slow
 def test_threads_may_read_their_first_states_at_once() -> None:
-    found = subprocess.run([sys.executable, "-c", _TWO_THREADS_READ], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+    found = subprocess.run(
+        [sys.executable, "-c", _TWO_THREADS_READ], capture_output=True, text=True, timeout=60, check=False, cwd=ROOT
+    )
 
     assert (found.returncode, found.stdout) == (0, "learned late: []\n"), found.stderr

@@ -1,7 +1,7 @@
 """The built wheel is complete: it installs into a new environment, and a job runs from an empty folder.
 
-The environment takes third-party packages from the one that runs the tests, but not flowlet itself: a path line in a .pth file adds a
-folder without its own .pth files, so that an editable installation stays invisible.
+The environment takes third-party packages from the one that runs the tests, but not flowlet itself: a path line in a
+.pth file adds a folder without its own .pth files, so that an editable installation stays invisible.
 """
 
 import ast
@@ -70,7 +70,18 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     interpreter = folder / "bin" / "python"
     (site_packages,) = folder.glob("lib/python*/site-packages")
     (site_packages / "third_party.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    command = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "--quiet", "--no-deps", "--no-index", str(wheel)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(interpreter),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        str(wheel),
+    ]
     subprocess.run(command, check=True, capture_output=True, timeout=3 * PATIENCE_S)
     return interpreter
 
@@ -85,7 +96,13 @@ def test_a_job_runs_from_an_empty_folder_with_the_wheel_alone(python: Path, tmp_
     environment = {"FLOWLET_SECRET_FILE": str(tmp_path / "secret"), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
 
     done = subprocess.run(
-        [python, script], cwd=tmp_path / "empty", env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [python, script],
+        cwd=tmp_path / "empty",
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
@@ -94,7 +111,9 @@ def test_a_job_runs_from_an_empty_folder_with_the_wheel_alone(python: Path, tmp_
 
 @pytest.mark.slow
 def test_the_console_script_is_installed(python: Path) -> None:
-    done = subprocess.run([python.parent / "flowlet", "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = subprocess.run(
+        [python.parent / "flowlet", "--help"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
     assert done.returncode == 0, done.stderr
     assert "flowlet" in done.stdout
@@ -102,10 +121,17 @@ def test_the_console_script_is_installed(python: Path) -> None:
 
 @pytest.mark.slow
 def test_spark_finds_the_data_source_of_the_wheel(python: Path, tmp_path: Path) -> None:
-    """As Spark looks for it: a top-level module called ``pyspark_...``, whose ``DefaultSource`` has the name of the format."""
+    """As Spark looks for it: a top-level module called ``pyspark_...``, whose ``DefaultSource`` has the name of the
+    format.
+    """
     pytest.importorskip("pyspark", reason="needs the extra 'spark'")
-    looking = "import pkgutil; print(next(each.module_finder.path for each in pkgutil.iter_modules() if each.name == 'pyspark_flowlet'))"
-    using = "import pyspark_flowlet; print(pyspark_flowlet.DefaultSource.name(), pyspark_flowlet.DefaultSource.__module__)"
+    looking = (
+        "import pkgutil; print(next(each.module_finder.path for each in pkgutil.iter_modules() if each.name == "
+        "'pyspark_flowlet'))"
+    )
+    using = (
+        "import pyspark_flowlet; print(pyspark_flowlet.DefaultSource.name(), pyspark_flowlet.DefaultSource.__module__)"
+    )
 
     command = [str(python), "-P", "-c", f"{looking}; {using}"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
@@ -125,11 +151,15 @@ def test_the_wheel_holds_the_packages_the_licence_and_the_type_markers_and_nothi
     assert {"flowlet/py.typed", "netstack/py.typed", f"{info}/licenses/LICENSE"} <= set(names)
     for package in ("flowlet", "netstack"):
         sources = {path.relative_to(ROOT).as_posix() for path in (ROOT / package).rglob("*.py")}
-        assert sources - {"flowlet/spark/discovery/pyspark_flowlet.py"} <= set(names), "that one lies beside the packages"
+        assert sources - {"flowlet/spark/discovery/pyspark_flowlet.py"} <= set(names), (
+            "that one lies beside the packages"
+        )
 
 
 def test_every_third_party_import_is_a_declared_dependency() -> None:
-    """What the packages import is in ``dependencies`` (for spark, rocksdb and postgres in an extra), and each dependency is imported."""
+    """What the packages import is in ``dependencies`` (for spark, rocksdb and postgres in an extra), and each
+    dependency is imported.
+    """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     declared = {re.split(r"[^A-Za-z0-9_-]", line)[0].lower() for line in project["dependencies"]}
     distributions = metadata.packages_distributions()

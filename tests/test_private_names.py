@@ -1,7 +1,8 @@
-"""Private names of the product are used by the tests of their own package alone: others would break with every change inside.
+"""Private names of the product are used by the tests of their own package alone: others would break with every change
+inside.
 
-A private name (``_x``) that netstack or flowlet define may be read, patched or imported in the folder of tests that mirrors its package.
-What does so elsewhere is listed with its reason; the list may only become shorter.
+A private name (``_x``) that netstack or flowlet define may be read, patched or imported in the folder of tests that
+mirrors its package.  What does so elsewhere is listed with its reason; the list may only become shorter.
 """
 
 import ast
@@ -25,7 +26,10 @@ _LEAK: Final = "what is left behind is seen inside alone"
 KNOWN: Final[dict[str, tuple[int, str]]] = {
     "tests/flowlet/async_io/test_shared_async_loop.py": (1, _LEAK),
     "tests/flowlet/checkpoint/test_in_flight.py": (5, _SEAM),
-    "tests/flowlet/client/test_gate_routing.py": (2, "the graph of a job is deployed without the client that would run it"),
+    "tests/flowlet/client/test_gate_routing.py": (
+        2,
+        "the graph of a job is deployed without the client that would run it",
+    ),
     "tests/flowlet/ingest/test_faults.py": (1, "as above"),
     "tests/flowlet/ingest/test_marks.py": (1, "as above"),
     "tests/flowlet/mailbox/test_mailbox_executor.py": (1, _LEAK),
@@ -35,11 +39,20 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
     "tests/flowlet/task/test_input_runs.py": (2, _LIMIT),
     "tests/flowlet/task/test_lending.py": (5, _IDLE),
     "tests/flowlet/testing/test_operator_harness.py": (4, "the harness unpickles a function, and hands it to nobody"),
-    "tests/flowlet/tm/latency/test_latency_policy.py": (2, "a policy is read as the command would apply it, without a process"),
+    "tests/flowlet/tm/latency/test_latency_policy.py": (
+        2,
+        "a policy is read as the command would apply it, without a process",
+    ),
     "tests/flowlet/watermarks/test_source_event_time.py": (1, _LEAK),
     "tests/integration/event_time_job.py": (1, "PyFlink's JobClient has no metrics"),
-    "tests/integration/test_held_interpreter.py": (1, "the graph of a job is deployed without the client that would run it"),
-    "tests/integration/test_frozen_task_manager.py": (1, "the graph of a job is deployed without the client that would run it"),
+    "tests/integration/test_held_interpreter.py": (
+        1,
+        "the graph of a job is deployed without the client that would run it",
+    ),
+    "tests/integration/test_frozen_task_manager.py": (
+        1,
+        "the graph of a job is deployed without the client that would run it",
+    ),
     "tests/integration/test_restarts.py": (1, "as above"),
     "tests/integration/test_task_manager_leaks.py": (2, _LEAK),
     "tests/netstack/gate/test_poll_many.py": (1, _LEAK),
@@ -64,17 +77,24 @@ def private_names_of(tree: ast.AST) -> set[str]:
         match node:
             case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
                 found.add(name)
-            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store()) | ast.Name(id=name, ctx=ast.Store()):
+            case (
+                ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name, ctx=ast.Store())
+                | ast.Name(id=name, ctx=ast.Store())
+            ):
                 found.add(name)
             case ast.Assign(targets=[ast.Name(id="__slots__")], value=ast.Tuple(elts=names)):
-                found |= {name.value for name in names if isinstance(name, ast.Constant) and isinstance(name.value, str)}
+                found |= {
+                    name.value for name in names if isinstance(name, ast.Constant) and isinstance(name.value, str)
+                }
             case _:
                 pass
     return {name for name in found if name.startswith("_") and not name.startswith("__")}
 
 
 def uses_of(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """The line and the name of each private name that is asked of something else than ``self``: read, patched or imported."""
+    """The line and the name of each private name that is asked of something else than ``self``: read, patched or
+    imported.
+    """
     for node in ast.walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id="self" | "cls")):
@@ -102,11 +122,19 @@ def packages_by_name() -> dict[str, set[str]]:
     return found
 
 
-def foreign_uses(text: str, folder: str, packages: dict[str, set[str]], helpers: Set[str] = frozenset()) -> list[tuple[int, str]]:
-    """The uses, in a file of the folder ``folder`` below ``tests``, of what only other packages define; ``helpers``: names of doubles."""
+def foreign_uses(
+    text: str, folder: str, packages: dict[str, set[str]], helpers: Set[str] = frozenset()
+) -> list[tuple[int, str]]:
+    """The uses, in a file of the folder ``folder`` below ``tests``, of what only other packages define; ``helpers``:
+    names of doubles.
+    """
     tree = ast.parse(text)
     own = private_names_of(tree) | helpers | _OF_NAMED_TUPLES
-    return [(line, name) for line, name in uses_of(tree) if name in packages and name not in own and folder not in packages[name]]
+    return [
+        (line, name)
+        for line, name in uses_of(tree)
+        if name in packages and name not in own and folder not in packages[name]
+    ]
 
 
 def helper_names(folder: Path) -> set[str]:
@@ -147,7 +175,13 @@ def _own(): x.public, x._unknown
 """
 
     without_own = text.replace("self._a = ", "")
-    assert sorted(foreign_uses(without_own, "flowlet/task", packages)) == [(2, "_a"), (3, "_a"), (3, "_b"), (4, "_a"), (5, "_b")]
+    assert sorted(foreign_uses(without_own, "flowlet/task", packages)) == [
+        (2, "_a"),
+        (3, "_a"),
+        (3, "_b"),
+        (4, "_a"),
+        (5, "_b"),
+    ]
     assert sorted(foreign_uses(without_own, "flowlet/task", packages, {"_a"})) == [(3, "_b"), (5, "_b")]
     assert sorted(foreign_uses(without_own, "flowlet/io", packages)) == [(3, "_b"), (5, "_b")]
     assert sorted(foreign_uses(text, "flowlet/task", packages)) == [(3, "_b"), (5, "_b")]

@@ -28,7 +28,10 @@ def python(path: Path, *version: int, is_usual: bool = True) -> Path:
 def test_commands_on_the_path_and_versions_of_pyenv_are_candidates(tmp_path: Path) -> None:
     """By the names that Python installs; what cannot be executed is none."""
     bin_folder, versions = tmp_path / "bin", tmp_path / ".pyenv" / "versions"
-    expected = [python(bin_folder / "python3.12", 3, 12, 1), python(versions / "3.13.0" / "bin" / "python3.13", 3, 13, 0)]
+    expected = [
+        python(bin_folder / "python3.12", 3, 12, 1),
+        python(versions / "3.13.0" / "bin" / "python3.13", 3, 13, 0),
+    ]
     for name in ("python3", "python3.12-config", "python3.13t", "python2.7"):
         python(bin_folder / name, 3, 12, 1)
     (bin_folder / "python3.14").write_text("not executable")
@@ -47,7 +50,12 @@ def test_an_interpreter_says_its_version() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["echo 'python3.13: command not found' >&2; exit 127", "echo '[3, 10, 9, true]'", "echo '[3, 14, 0, false]'", "exit 0"],
+    [
+        "echo 'python3.13: command not found' >&2; exit 127",
+        "echo '[3, 10, 9, true]'",
+        "echo '[3, 14, 0, false]'",
+        "exit 0",
+    ],
     ids=["pyenv's command of a version that is not in use", "too old", "not a usual one", "says nothing"],
 )
 def test_what_cannot_run_the_tests_is_no_interpreter(text: str, tmp_path: Path) -> None:
@@ -59,7 +67,13 @@ def interpreter(*version: int, name: str = "a") -> Interpreter:
     return Interpreter((major, minor, micro), Path(name))
 
 
-FOUND = [interpreter(3, 13, 0), interpreter(3, 11, 9), interpreter(3, 12, 1), interpreter(3, 13, 2), interpreter(3, 13, 2, name="b")]
+FOUND = [
+    interpreter(3, 13, 0),
+    interpreter(3, 11, 9),
+    interpreter(3, 12, 1),
+    interpreter(3, 13, 2),
+    interpreter(3, 13, 2, name="b"),
+]
 
 
 def test_one_interpreter_of_each_other_minor_version_is_chosen() -> None:
@@ -71,7 +85,10 @@ def test_one_interpreter_of_each_other_minor_version_is_chosen() -> None:
 
 def test_an_environment_is_made_again_when_other_packages_are_wanted() -> None:
     """Not when another part of the file changes."""
-    document = '[build-system]\nrequires = ["b"]\n[project]\ndependencies = ["{}"]\n[dependency-groups]\ntest = ["{}"]\n[tool.{}]\n'
+    document = (
+        '[build-system]\nrequires = ["b"]\n[project]\ndependencies = ["{}"]\n[dependency-groups]\ntest = '
+        '["{}"]\n[tool.{}]\n'
+    )
     digest = requirements_digest(document.format("d", "t", "x").encode())
 
     assert requirements_digest(document.format("d", "t", "y").encode()) == digest
@@ -82,7 +99,9 @@ def test_an_environment_is_made_again_when_other_packages_are_wanted() -> None:
 @pytest.fixture
 def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of the sources and, but for two tools of the shell, all of PATH."""
-    (tmp_path / "pyproject.toml").write_text("[build-system]\n[project]\ndependencies = []\n[dependency-groups]\ntest = []\n")
+    (tmp_path / "pyproject.toml").write_text(
+        "[build-system]\n[project]\ndependencies = []\n[dependency-groups]\ntest = []\n"
+    )
     monkeypatch.setattr(pythons, "ROOT", tmp_path)
     for tool in ("mkdir", "chmod"):
         path = shutil.which(tool)
@@ -94,7 +113,9 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def working(path: Path, tests: str = "exit 0") -> Path:
-    """An interpreter of a far future whose virtual environments hold a script as well; it notes what it is asked for."""
+    """An interpreter of a far future whose virtual environments hold a script as well; it notes
+    what it is asked for.
+    """
     inner = f'echo "$*" >> {path.parent}/asked; case "$*" in *pytest*) {tests};; esac'
     makes = f'mkdir -p "$4/bin"; printf "#!/bin/sh\\n%s\\n" \'{inner}\' > "$4/bin/python"; chmod 755 "$4/bin/python"'
     return script(path, f'case "$*" in *ensurepip*) echo "[3, 99, 0, true]";; *venv*) {makes};; esac')
@@ -175,7 +196,10 @@ def test_the_newest_python_is_the_newest_that_can_be_set_up(only: Path, capfd: p
 
     for captured in (alone, together):
         assert "no such package" in captured.err
-        assert f"Python 3.100.0 ({only / 'python3.100'}) cannot be set up: the quick tests do not run on it" in captured.err
+        assert (
+            f"Python 3.100.0 ({only / 'python3.100'}) cannot be set up: the quick tests do not run on it"
+            in captured.err
+        )
     assert "the quick tests on Python 3.99.0" in together.out
 
 

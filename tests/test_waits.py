@@ -1,8 +1,8 @@
 """Every wait in the product has a deadline, or a name and something that ends it.
 
-A wait without a deadline has a comment on its line or above it: ``# waits for NAME; ended by WHAT``.  A report of a stuck task shows that
-name (``flowlet.tm.named_wait``).  A timeout that may be None or -1, or that is only a slice of a loop, is no deadline.  A call that only
-looks like a wait says so: ``# no wait: WHY``.
+A wait without a deadline has a comment on its line or above it: ``# waits for NAME; ended by WHAT``.  A report of a
+stuck task shows that name (``flowlet.tm.named_wait``).  A timeout that may be None or -1, or that is only a slice of a
+loop, is no deadline.  A call that only looks like a wait says so: ``# no wait: WHY``.
 """
 
 import ast
@@ -16,14 +16,28 @@ import pytest
 REPOSITORY = Path(__file__).parent.parent
 NAMED = re.compile(r"# (waits for \S.*; ended by|no wait:) \S")
 # Methods that wait.  Of ``get`` only calls without arguments: a queue's, not a dictionary's.
-_WAITS = {"wait", "wait_for", "wait_closed", "result", "join", "acquire", "select", "recv", "communicate", "waitpid", "sock_accept"}
+_WAITS = {
+    "wait",
+    "wait_for",
+    "wait_closed",
+    "result",
+    "join",
+    "acquire",
+    "select",
+    "recv",
+    "communicate",
+    "waitpid",
+    "sock_accept",
+}
 _AWAITED = {"gather", "shield", "receive", "send_bytes", "read"}
-_MAY_WAIT = re.compile(rf"\b(await|async)\b|\.({'|'.join(_WAITS | {'get'})})\(")  # parsing the other modules would take most of the time
+# Parsing the other modules would take most of the time.
+_MAY_WAIT = re.compile(rf"\b(await|async)\b|\.({'|'.join(_WAITS | {'get'})})\(")
 _NO_DEADLINE = re.compile(r"_SLICE_S$|_INTERVAL_S$")
 # Calls of the same names that do not wait, by the text of what they are called on.
 _OTHER_OBJECTS = re.compile(
     r"^(os\.path|os\.pathsep|'.*'|\".*\"|f'.*'|b'.*'|self\._select|shared_loop|_are_plain_alone|_classes_at_hand|_keeps_classes|_replaced|TaskContext"
-    r"|GlobalWindow|count|state|self\.state|self\._state|self\._contents|self\._fire_time\(ctx\))$"  # windows, and keyed states
+    # Windows, and keyed states.
+    r"|GlobalWindow|count|state|self\.state|self\._state|self\._contents|self\._fire_time\(ctx\))$"
 )
 
 
@@ -59,7 +73,9 @@ class Finder(ast.NodeVisitor):
     visit_AsyncFunctionDef = visit_FunctionDef
 
     def visit_AsyncWith(self, node: ast.AsyncWith) -> None:
-        is_timeout = any(ast.unparse(item.context_expr).startswith(("asyncio.timeout(", "running_timeout(")) for item in node.items)
+        is_timeout = any(
+            ast.unparse(item.context_expr).startswith(("asyncio.timeout(", "running_timeout(")) for item in node.items
+        )
         self._num_timeouts += is_timeout
         self.generic_visit(node)
         self._num_timeouts -= is_timeout
@@ -96,7 +112,9 @@ class Finder(ast.NodeVisitor):
                 return True
             timeout = keywords.get("timeout")
         else:
-            positional = call.args[-1] if call.args and is_method and (name not in _AWAITED or name == "receive") else None
+            positional = (
+                call.args[-1] if call.args and is_method and (name not in _AWAITED or name == "receive") else None
+            )
             timeout = next((keywords[each] for each in ("timeout", "timeout_s") if each in keywords), positional)
         return timeout is not None and self._is_finite(timeout)
 
@@ -117,7 +135,9 @@ def _names_that_may_be_none(function: ast.FunctionDef | ast.AsyncFunctionDef) ->
 
 
 def _has_none(node: ast.expr) -> bool:
-    return any(isinstance(each, ast.IfExp) and _is_none(each.body, each.orelse) for each in ast.walk(node)) or _is_none(node)
+    return any(isinstance(each, ast.IfExp) and _is_none(each.body, each.orelse) for each in ast.walk(node)) or _is_none(
+        node
+    )
 
 
 def _is_none(*nodes: ast.expr) -> bool:
@@ -125,7 +145,13 @@ def _is_none(*nodes: ast.expr) -> bool:
 
 
 def _name(call: ast.Call) -> str:
-    return call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+    return (
+        call.func.attr
+        if isinstance(call.func, ast.Attribute)
+        else call.func.id
+        if isinstance(call.func, ast.Name)
+        else ""
+    )
 
 
 def _is_other(call: ast.Call) -> bool:
@@ -192,6 +218,8 @@ def test_the_search_finds_what_it_shall(source: str, has_deadline: bool) -> None
     assert all(wait.has_deadline is has_deadline for wait in found)
 
 
-@pytest.mark.parametrize("source", ['", ".join(names)', "os.path.join(a, b)", 'mapping.get("key")', "async def f():\n    await ours()"])
+@pytest.mark.parametrize(
+    "source", ['", ".join(names)', "os.path.join(a, b)", 'mapping.get("key")', "async def f():\n    await ours()"]
+)
 def test_the_search_finds_nothing_else(source: str) -> None:
     assert waits_of(source) == []

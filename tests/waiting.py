@@ -17,7 +17,8 @@ from typing import Final, Self
 from flowlet.common.job_client import JobClient
 
 PATIENCE_S: Final = 100.0  # a right program never uses it up, however slow the machine is; what hangs ends then
-LONG_S: Final = 10 * PATIENCE_S  # for periods of the program that must not come to the rescue of a wake-up that was lost
+# For periods of the program that must not come to the rescue of a wake-up that was lost.
+LONG_S: Final = 10 * PATIENCE_S
 
 
 def spin_until(condition: Callable[[], object], what: str = "the condition") -> None:
@@ -35,17 +36,20 @@ def all_run(job: JobClient) -> bool:
 
 
 def spin_tightly_until(condition: Callable[[], object]) -> None:
-    """As ``spin_until``, for races: the caller goes on within a moment, and gives the interpreter away only when it is taken."""
+    """As ``spin_until``, for races: the caller goes on within a moment, and gives the interpreter away only when it is
+    taken.
+    """
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         assert time.monotonic() < deadline, "the other thread never got there"
 
 
 class Stopwatch:
-    """How long something took, less the time in which the machine did other things: what a promise of time is measured with.
+    """How long something took, less the time in which the machine did other things: what a promise of time is measured
+    with.
 
-    Who waits for an event or for a time is not forgiven.  A thread that should wake every few milliseconds is late while everything stands
-    still; and the kernel knows how long threads that could run waited for a processor.
+    Who waits for an event or for a time is not forgiven.  A thread that should wake every few milliseconds is late
+    while everything stands still; and the kernel knows how long threads that could run waited for a processor.
 
     Threading: one thread.
     Life cycle: a context manager; ``seconds`` is right at its end.
@@ -67,7 +71,9 @@ class Stopwatch:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._is_over.set()
         self._thread.join()
 
@@ -89,7 +95,8 @@ class Stopwatch:
             self._end_s = time.monotonic()
             self._stalled_s += max(0.0, self._end_s - last_s - 2 * self._TICK_S)
             last_s = self._end_s
-            for pid, before in before_s.items():  # threads and processes that have ended are forgotten by the kernel, not by us
+            # Threads and processes that have ended are forgotten by the kernel, not by us.
+            for pid, before in before_s.items():
                 waited_s[pid] = max(waited_s[pid], _waited_for_processor_s(pid) - before)
         self._stalled_s += sum(waited_s.values())
 

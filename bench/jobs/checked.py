@@ -1,13 +1,15 @@
-"""Ends of measured jobs: when the first record was made, when the last one had arrived, and the proof that all of them did.
+"""Ends of measured jobs: when the first record was made, when the last one had arrived, and the proof that all of them
+did.
 
 Side:   any; sources and sinks run inside the TaskManagers.
-Clock:  the monotonic one of the machine, which all processes share.  A run lasts from the first poll of any source to the end of input
-        at the last sink, as it does for the peers.
-Proof:  in timed runs the sinks count every record, at no cost per record, and keep the last ones: columns until the clock has stopped,
-        tuples in a dictionary at once (30 ns each; to hold on to a million of them took 180).  Keys come back in cycles, and what is kept
-        covers two of them, so the last value of every key is among it (``check_last_values``).  Sinks
-        that look at everything (``inspects_all``) are for runs that are not timed: per key the increments must be exactly those of the
-        sources, and those of one source in its order (``check_increments``).
+Clock:  the monotonic one of the machine, which all processes share.  A run lasts from the first poll of any source to
+        the end of input at the last sink, as it does for the peers.
+Proof:  in timed runs the sinks count every record, at no cost per record, and keep the last ones: columns until the
+        clock has stopped, tuples in a dictionary at once (30 ns each; to hold on to a million of them took 180).  Keys
+        come back in cycles, and what is kept covers two of them, so the last value of every key is among it
+        (``check_last_values``).  Sinks that look at everything (``inspects_all``) are for runs that are not timed: per
+        key the increments must be exactly those of the sources, and those of one source in its order
+        (``check_increments``).
 """
 
 import pickle
@@ -24,7 +26,8 @@ from flowlet.records import Chunk
 
 START_PREFIX: Final = "start-"
 _SINK_PREFIX: Final = "sink-"
-_UNEVENNESS: Final = 0.3  # how far a subtask's share may be from the average; if keys were less even than that, a check would fail
+# How far a subtask's share may be from the average; if keys were less even than that, a check would fail.
+_UNEVENNESS: Final = 0.3
 
 
 class WrongOutputError(Exception):
@@ -40,9 +43,11 @@ class Keep:
 
     @classmethod
     def last_cycles(cls, num_records: int, cycle: int, parallelism: int = 2) -> "Keep":
-        """What covers the last two cycles of all keys, of ``num_records`` records that the subtasks share about equally.
+        """What covers the last two cycles of all keys, of ``num_records`` records that the subtasks share about
+        equally.
 
-        Whatever the readers' pace, one of them gave at least one whole cycle of the last two, so that the last value of every key is there.
+        Whatever the readers' pace, one of them gave at least one whole cycle of the last two, so that the last value of
+        every key is there.
         """
         first = int(max(0, num_records - 2 * cycle) * (1 - _UNEVENNESS) / parallelism)
         return cls(first, int(2 * cycle * min(1.0, (1 + _UNEVENNESS) / parallelism)))
@@ -52,8 +57,8 @@ class Keep:
 class SinkReport:
     """What one sink saw.
 
-    ``last`` has the last value of every key among what was kept.  ``increments`` is there if the sink looked at everything: for each key
-    by how much its value grew, record by record.
+    ``last`` has the last value of every key among what was kept.  ``increments`` is there if the sink looked at
+    everything: for each key by how much its value grew, record by record.
     """
 
     num_records: int
@@ -117,7 +122,8 @@ class MarkedReader:
 class CheckedSink(StreamOperator):
     """Counts (key, value) records and forgets all but the last ones; writes its report at the end of its input.
 
-    In a chain it is given records one by one, as a sink of users is, and does then what the plain loops do with their results.
+    In a chain it is given records one by one, as a sink of users is, and does then what the plain loops do with their
+    results.
 
     Args:
         folder: for the report.
@@ -247,15 +253,16 @@ def check_last_values(reports: Reports, expected: Mapping[Any, Any]) -> None:
         return
     for key in [*expected, *found]:
         if found.get(key) != expected.get(key):
-            raise WrongOutputError(f"{key!r} ended at {found.get(key)!r} instead of {expected.get(key)!r} ({len(found)} keys)")
+            raise WrongOutputError(
+                f"{key!r} ended at {found.get(key)!r} instead of {expected.get(key)!r} ({len(found)} keys)"
+            )
 
 
 def check_increments(reports: Reports, sources: Iterable[Mapping[Any, list[int]]]) -> None:
     """Per key: the increments of all sources together, those of each source in its order.
 
-    Args:
-        reports: of sinks that looked at everything.
-        sources: for each of them, the values of each key in its order; no value comes from two sources unless all are equal.
+    Args: reports: of sinks that looked at everything. sources: for each of them, the values of each key in its order;
+        no value comes from two sources unless all are equal.
 
     Raises:
         WrongOutputError: something is lost, doubled or out of order.

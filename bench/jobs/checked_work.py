@@ -1,8 +1,9 @@
-"""Runs a ``Work`` on TaskManagers: sources that look records up, the program, and sinks whose outputs are compared with a plain loop's.
+"""Runs a ``Work`` on TaskManagers: sources that look records up, the program, and sinks whose outputs are compared with
+a plain loop's.
 
 Side:   any; sources and sinks run inside the TaskManagers.
-Proof:  every run, timed or not: as many outputs as the loop gave, and for every text its last number, or the sum of its numbers.  No text
-        may come out of two subtasks where last numbers are compared.
+Proof:  every run, timed or not: as many outputs as the loop gave, and for every text its last number, or the sum of its
+        numbers.  No text may come out of two subtasks where last numbers are compared.
 """
 
 import itertools
@@ -98,7 +99,9 @@ def build(work: Work, environment: StreamExecutionEnvironment, folder: Path) -> 
     inputs = []
     for number, each in enumerate(work.inputs):
         source, record_type = InputSource(folder, each, number), Types.STRING() if is_text(each) else None
-        inputs.append(environment.from_source(source, WatermarkStrategy.no_watermarks(), f"input {number}", record_type))
+        inputs.append(
+            environment.from_source(source, WatermarkStrategy.no_watermarks(), f"input {number}", record_type)
+        )
     program = imported(f"{work.streams}:{work.program}")
     kind = AddingSink if work.outputs is Outputs.SUM else CheckedSink
     make = partial(kind, folder, Keep(0, expected(work).num_outputs))

@@ -2,10 +2,12 @@
 
 Side:     any; sources and sinks run inside the TaskManagers.
 Rows:     row n is (a key of a shuffled table, n); the table has 1,000 keys and comes again and again.
-Forms:    ``rows``: one output row per input row, the meaning that single records have; ``batches``: one per key and batch.
-Sources:  ``produced``: every batch is computed when it is asked for; ``sliced``: batches are cut out of ready arrays.  What is imported and
-          made once comes before the first poll, as with the peers, which are warm.
-Proof:    ``rows``: one output per row; both: the last sum of every key is exact; a run that is not timed checks every single output.
+Forms:    ``rows``: one output row per input row, the meaning that single records have; ``batches``: one per key and
+          batch.
+Sources:  ``produced``: every batch is computed when it is asked for; ``sliced``: batches are cut out of ready arrays.
+          What is imported and made once comes before the first poll, as with the peers, which are warm.
+Proof:    ``rows``: one output per row; both: the last sum of every key is exact; a run that is not timed checks every
+          single output.
 """
 
 import time
@@ -19,7 +21,15 @@ import numpy as np
 import pyarrow as pa
 
 from bench.jobs import pairs
-from bench.jobs.checked import START_PREFIX, Keep, Reports, WrongOutputError, check_increments, check_last_values, check_num_outputs
+from bench.jobs.checked import (
+    START_PREFIX,
+    Keep,
+    Reports,
+    WrongOutputError,
+    check_increments,
+    check_last_values,
+    check_num_outputs,
+)
 from bench.jobs.pipeline import TWO_TASK_MANAGERS, Deployment, Run, into_sink, run_program
 from flowlet.datastream import StreamExecutionEnvironment
 
@@ -97,10 +107,14 @@ class Job:
         """The program."""
         rows = environment.from_arrow(Batches(folder, self.num_rows, self.keys, self.source), SCHEMA)
         sums = rows.key_by("k").sum("v", emit=FORMS[self.form])
-        into_sink(sums, folder, self.keep(environment.get_parallelism()), inspects_all=self.inspects_all, in_chunks=True)
+        into_sink(
+            sums, folder, self.keep(environment.get_parallelism()), inspects_all=self.inspects_all, in_chunks=True
+        )
 
     def keep(self, parallelism: int) -> Keep:
-        """What covers the last two rounds of the table; of ``batches``, so many outputs that they come from more rows than that."""
+        """What covers the last two rounds of the table; of ``batches``, so many outputs that they come from more rows
+        than that.
+        """
         if self.form == "batches":
             return Keep(0, 2 * self.keys.table)
         return Keep.last_cycles(self.num_rows, self.keys.table, parallelism)

@@ -2,7 +2,8 @@
 
 Side:     any; sources and sinks run inside the TaskManagers.
 Records:  (key, 1); all keys come once per cycle, in a scattered order, so that a checkpoint finds every key changed.
-Proof:    one output per record, and the last count of every key is exact; the JobManager says which checkpoints were complete.
+Proof:    one output per record, and the last count of every key is exact; the JobManager says which checkpoints were
+          complete.
 """
 
 import asyncio
@@ -89,7 +90,13 @@ class CountedKeys:
         Raises:
             WrongOutputError: an output is wrong, or there was no complete checkpoint.
         """
-        run = run_program(self.build, self.num_records, self.check, deployment, observe=partial(_checkpoints, self.interval_ms is not None))
+        run = run_program(
+            self.build,
+            self.num_records,
+            self.check,
+            deployment,
+            observe=partial(_checkpoints, self.interval_ms is not None),
+        )
         if self.interval_ms is not None and not run.details["num_completed"]:
             raise WrongOutputError(f"no checkpoint was complete in {run.seconds:.1f} s; take more records")
         return run
@@ -101,7 +108,11 @@ def _checkpoints(has_checkpoints: bool, cluster: Cluster, job_id: str) -> dict[s
     document = asyncio.run(_document(cluster, job_id))
     complete = [each for each in document["history"] if each["status"] == "COMPLETED"]
     subtasks = [
-        part["checkpoint"] for each in complete for task in each["tasks"].values() for part in task["subtasks"] if "checkpoint" in part
+        part["checkpoint"]
+        for each in complete
+        for task in each["tasks"].values()
+        for part in task["subtasks"]
+        if "checkpoint" in part
     ]
     return {
         "num_completed": document["counts"]["completed"],

@@ -1,4 +1,5 @@
-"""The smallest program that a user writes: ``python -m bench.jobs.hello PARALLELISM [EXECUTIONS]`` prints two words per execution.
+"""The smallest program that a user writes: ``python -m bench.jobs.hello PARALLELISM [EXECUTIONS]`` prints two words per
+execution.
 
 Side:  any.
 """

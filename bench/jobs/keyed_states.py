@@ -1,8 +1,8 @@
 """Keyed state with many keys, in this process: what a snapshot and a restore of it take.
 
 Side:   any.
-Values: ``long``: a ``ValueState`` of an int; ``list``: a ``ValueState`` of a list, which a user may change in place; ``map``: a
-        ``MapState`` with one entry per key.  Keys come in random order.
+Values: ``long``: a ``ValueState`` of an int; ``list``: a ``ValueState`` of a list, which a user may change in place;
+        ``map``: a ``MapState`` with one entry per key.  Keys come in random order.
 Proof:  what was restored has every key, and for a sample of them the value that was stored.
 """
 

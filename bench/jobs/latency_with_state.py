@@ -1,9 +1,11 @@
 """How long a record takes into a task with much keyed state, while checkpoints of it are taken and without them.
 
 Side:     any; source and function run inside the TaskManagers.
-Job:      a source in one TaskManager gives each key once, then 1,000 records per second, which change the value of their key in the
-          other one.  Each is (key, monotonic ns at its creation); both processes read the same clock of this machine.
-Figures:  of the records of one run, without those of the first seconds after the keys; how many checkpoints became complete meanwhile.
+Job:      a source in one TaskManager gives each key once, then 1,000 records per second, which change the value of
+          their key in the other one.  Each is (key, monotonic ns at its creation); both processes read the same clock
+          of this machine.
+Figures:  of the records of one run, without those of the first seconds after the keys; how many checkpoints became
+          complete meanwhile.
 Proof:    every record arrives once, in order; every key has a value.
 """
 
@@ -99,7 +101,11 @@ class LatenciesWithState(KeyedProcessFunction, CheckpointListener):
     def close(self) -> None:
         """All records arrived; the file appears whole or not at all."""
         partial_report = self._report.with_suffix(".part")
-        report = {"latencies_ns": self._latencies_ns, "num_keys": self._num_keys, "num_checkpoints": self._num_checkpoints}
+        report = {
+            "latencies_ns": self._latencies_ns,
+            "num_keys": self._num_keys,
+            "num_checkpoints": self._num_checkpoints,
+        }
         partial_report.write_text(json.dumps(report), encoding="ascii")
         partial_report.rename(self._report)
 
@@ -127,7 +133,9 @@ class LatencyWithState:
             environment.configure(Configuration.from_dict({"execution.checkpointing.dir": str(folder / "checkpoints")}))
             environment.enable_checkpointing(self.interval_ms)
         source = FillingSource(self.num_keys, self._num_paced)
-        records = environment.from_source(source, WatermarkStrategy.no_watermarks(), "keys", _PAIR).slot_sharing_group("sender")
+        records = environment.from_source(source, WatermarkStrategy.no_watermarks(), "keys", _PAIR).slot_sharing_group(
+            "sender"
+        )
         latencies = records.key_by(lambda pair: pair[0], Types.LONG()).process(LatenciesWithState(folder / "latencies"))
         latencies.slot_sharing_group("receiver").sink_to(DiscardingSink())
 

@@ -1,4 +1,5 @@
-"""The text that the programs of ``bench/programs.py`` read: line ``number`` of each kind is a pure function of its number.
+"""The text that the programs of ``bench/programs.py`` read: line ``number`` of each kind is a pure function of its
+number.
 
 Side:   pure; it runs in the Pythons of the peers too, so it imports nothing that they lack.
 Keys:   1,000 users, 5,000 addresses, 1,000 sensors, 10,000 customers.
@@ -17,9 +18,22 @@ NUM_WORDS: Final = 10_000
 WORDS_PER_LINE: Final = 10
 _ACTIONS: Final = ("buy", "buy", "cart", "rate", "view")
 _METHODS: Final = ("GET", "GET", "GET", "POST", "HEAD")
-_PATHS: Final = ("/", "/index.html", "/api/items", "/api/items/{}", "/static/app.js", "/cart", "/login", "/images/{}.png")
+_PATHS: Final = (
+    "/",
+    "/index.html",
+    "/api/items",
+    "/api/items/{}",
+    "/static/app.js",
+    "/cart",
+    "/login",
+    "/images/{}.png",
+)
 _STATUSES: Final = (200, 200, 200, 200, 200, 301, 304, 404, 404, 500)
-_AGENTS: Final = ("Mozilla/5.0 (X11; Linux x86_64; rv:120.0)", "curl/8.4.0", "Mozilla/5.0 (Macintosh; Intel Mac OS X 14_1)")
+_AGENTS: Final = (
+    "Mozilla/5.0 (X11; Linux x86_64; rv:120.0)",
+    "curl/8.4.0",
+    "Mozilla/5.0 (Macintosh; Intel Mac OS X 14_1)",
+)
 _SEGMENTS: Final = ("basic", "plus", "business")
 _BASE_S: Final = 1_700_000_000
 
@@ -37,9 +51,14 @@ def event_line(number: int) -> str:
 
 
 def nested_event_line(number: int) -> str:
-    """The same with objects in objects, lists, values of several types under one name, and keys that are sometimes missing."""
+    """The same with objects in objects, lists, values of several types under one name, and keys that are sometimes
+    missing.
+    """
     user = below(NUM_USERS, number)
-    items = [{"id": below(5_000, number, 4 + place), "price": below(50_000, number, 8 + place)} for place in range(1 + number % 3)]
+    items = [
+        {"id": below(5_000, number, 4 + place), "price": below(50_000, number, 8 + place)}
+        for place in range(1 + number % 3)
+    ]
     event = {
         "user": {"id": user if user % 3 else f"guest-{user}", "tags": ["new", None, user % 7][: user % 4]},
         "action": _ACTIONS[below(len(_ACTIONS), number, 1)],
@@ -57,7 +76,10 @@ def log_line(number: int) -> str:
     request = f"{_METHODS[below(len(_METHODS), number, 3)]} {path} HTTP/1.1"
     status, size = _STATUSES[below(len(_STATUSES), number, 4)], below(50_000, number, 5)
     source = f"10.{address >> 8}.{address & 255}.{address % 251}"
-    return f'{source} - - [{at}] "{request}" {status} {size} "https://example.org/" "{_AGENTS[below(len(_AGENTS), number, 6)]}"'
+    return (
+        f'{source} - - [{at}] "{request}" {status} {size} "https://example.org/" '
+        f'"{_AGENTS[below(len(_AGENTS), number, 6)]}"'
+    )
 
 
 def reading_line(number: int) -> str:

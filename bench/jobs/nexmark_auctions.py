@@ -2,8 +2,8 @@
 
 Side:    any; functions run inside the TaskManagers.
 PyFlink: the very same file runs there, as ``bench/jobs/nexmark_streams.py`` does.
-Rules:   no query depends on the order in which events of several subtasks meet.  Where the SQL leaves open which of equal bids wins, the
-         earlier one does, and of these that of the bidder with the smaller id.
+Rules:   no query depends on the order in which events of several subtasks meet.  Where the SQL leaves open which of
+         equal bids wins, the earlier one does, and of these that of the bidder with the smaller id.
 Output:  as there.  Queries 4 and 18 are updated with every record: their last number of each text is compared.
 """
 
@@ -36,7 +36,9 @@ class EventTime(TimestampAssigner):
 
 def timed(events: DataStream) -> DataStream:
     """The events with timestamps and watermarks."""
-    return events.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(EventTime()))
+    return events.assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(EventTime())
+    )
 
 
 def auctions_of(events: DataStream) -> DataStream:
@@ -105,7 +107,9 @@ def q9(events: DataStream) -> DataStream:
 def q4(events: DataStream) -> DataStream:
     """What is the average price in each category so far?"""
     prices = winning_bids(events).map(lambda won: (won[0].category, won[1].price, 1), TRIPLE)
-    totals = prices.key_by(operator.itemgetter(0), Types.LONG()).reduce(lambda one, two: (one[0], one[1] + two[1], one[2] + two[2]))
+    totals = prices.key_by(operator.itemgetter(0), Types.LONG()).reduce(
+        lambda one, two: (one[0], one[1] + two[1], one[2] + two[2])
+    )
     return totals.map(lambda total: (str(total[0]), total[1] // total[2]), PAIR)
 
 
@@ -149,7 +153,11 @@ def later(one: Bid, two: Bid) -> Bid:
 
 def q18(events: DataStream) -> DataStream:
     """What was the last bid of each bidder on each auction, so far?"""
-    last = bids_of(events).key_by(lambda bid: (bid.bidder, bid.auction), Types.TUPLE([Types.LONG(), Types.LONG()])).reduce(later)
+    last = (
+        bids_of(events)
+        .key_by(lambda bid: (bid.bidder, bid.auction), Types.TUPLE([Types.LONG(), Types.LONG()]))
+        .reduce(later)
+    )
     return last.map(lambda bid: (f"{bid.bidder} {bid.auction}", bid.price), PAIR)
 
 

@@ -1,10 +1,10 @@
 """NEXMark's events: people, their auctions and the bids on them; event ``number`` is a pure function of its number.
 
 Side:    pure; it runs in the Pythons of the peers too, so it imports nothing that they lack.
-Source:  the published description of the benchmark (Tucker, Tufte, Papadimos, Maier: "NEXMark - a benchmark for queries over data
-         streams", 2008) and the proportions that Apache Beam's and Flink's suites use: 1 person, 3 auctions and 46 bids per 50 events;
-         half of the bids on a hot auction, three quarters by a hot bidder, three quarters of the auctions by a hot seller.  The numbers
-         drawn are our own.
+Source:  the published description of the benchmark (Tucker, Tufte, Papadimos, Maier: "NEXMark - a benchmark for queries
+         over data streams", 2008) and the proportions that Apache Beam's and Flink's suites use: 1 person, 3 auctions
+         and 46 bids per 50 events; half of the bids on a hot auction, three quarters by a hot bidder, three quarters of
+         the auctions by a hot seller.  The numbers drawn are our own.
 Units:   money in cents, times in ms, 10,000 events per second of event time.
 Twin:    ``nested_event`` gives the same as dicts in dicts.
 """
@@ -26,7 +26,18 @@ _ACTIVE_PEOPLE: Final = 1000
 _OPEN_AUCTIONS: Final = 100
 _HOT: Final = 100  # every hundredth auction, bidder and seller is hot while it is among the newest
 _STATES: Final = ("AZ", "CA", "ID", "OR", "WA", "WY")
-_CITIES: Final = ("Phoenix", "Los Angeles", "San Francisco", "Boise", "Portland", "Bend", "Redmond", "Seattle", "Kent", "Cheyenne")
+_CITIES: Final = (
+    "Phoenix",
+    "Los Angeles",
+    "San Francisco",
+    "Boise",
+    "Portland",
+    "Bend",
+    "Redmond",
+    "Seattle",
+    "Kent",
+    "Cheyenne",
+)
 _FIRST_NAMES: Final = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie", "Sarah", "Deiter", "Walter")
 _LAST_NAMES: Final = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris")
 _CHANNELS: Final = ("Apple", "Google", "Facebook", "Baidu")

@@ -2,9 +2,11 @@
 
 Side:    any; functions run inside the TaskManagers.
 PyFlink: the very same file runs there, as ``bench/jobs/program_streams.py`` does.
-Rules:   joins and windows by hand, with plain dicts.  No query depends on the order in which events of several subtasks meet.
+Rules:   joins and windows by hand, with plain dicts.  No query depends on the order in which events of several subtasks
+         meet.
 Twins:   events are dicts in dicts; named functions, generators and classes with ``open``.
-Output:  (text, number) pairs, made by a last ``map`` where a query has other results; the sums of the numbers of each text are compared.
+Output:  (text, number) pairs, made by a last ``map`` where a query has other results; the sums of the numbers of each
+         text are compared.
 """
 
 import itertools
@@ -60,7 +62,9 @@ def replace_price(bid: Bid, price: int) -> Bid:
 
 def q2(events: DataStream) -> DataStream:
     """Bids on some auctions."""
-    return bids_of(events).filter(lambda bid: bid.auction % SKIP == 0).map(lambda bid: (str(bid.auction), bid.price), PAIR)
+    return (
+        bids_of(events).filter(lambda bid: bid.auction % SKIP == 0).map(lambda bid: (str(bid.auction), bid.price), PAIR)
+    )
 
 
 def unchanged(event: NestedEvent) -> Iterator[NestedEvent]:
@@ -239,7 +243,9 @@ class NewSellers(KeyedCoProcessFunction):
 def q8(events: DataStream) -> DataStream:
     """Who is new and sells?"""
     people = events.filter(lambda event: isinstance(event, Person)).key_by(lambda person: person.id, Types.LONG())
-    auctions = events.filter(lambda event: isinstance(event, Auction)).key_by(lambda auction: auction.seller, Types.LONG())
+    auctions = events.filter(lambda event: isinstance(event, Auction)).key_by(
+        lambda auction: auction.seller, Types.LONG()
+    )
     return people.connect(auctions).process(NewSellers(), PAIR)
 
 
@@ -399,7 +405,12 @@ class NestedSessions(KeyedProcessFunction):
 def q11_twin(events: DataStream) -> DataStream:
     """How many bids did a person make in each session?"""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(NestedTime())
-    return events.filter(IsBid()).assign_timestamps_and_watermarks(strategy).key_by(bidder_of).process(NestedSessions(), PAIR)
+    return (
+        events.filter(IsBid())
+        .assign_timestamps_and_watermarks(strategy)
+        .key_by(bidder_of)
+        .process(NestedSessions(), PAIR)
+    )
 
 
 # ---------------------------------------------------------------- 13: bids and a table

@@ -2,8 +2,9 @@
 
 Side:    any; functions run inside the TaskManagers.
 PyFlink: the very same file runs there, as ``bench/jobs/nexmark_streams.py`` does.
-Rules:   windows as in the SQL: 10 s that slide by 2 s, 10 s, sessions with a gap of 10 s, days.  No query depends on the order in which
-         events of several subtasks meet.  Query 12 counts by the clock, so only its sums are compared.
+Rules:   windows as in the SQL: 10 s that slide by 2 s, 10 s, sessions with a gap of 10 s, days.  No query depends on
+         the order in which events of several subtasks meet.  Query 12 counts by the clock, so only its sums are
+         compared.
 Output:  as there.
 """
 
@@ -174,7 +175,9 @@ def q11_windowed(events: DataStream) -> DataStream:
 class ByTheClockOrAtTheEnd(Trigger[Bid, TimeWindow]):
     """When the clock has passed the window, or there are no more events: these must not be lost."""
 
-    def on_element(self, element: Bid, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_element(
+        self, element: Bid, timestamp: int, window: TimeWindow, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
         """Wait for both."""
         ctx.register_processing_time_timer(window.max_timestamp())
         ctx.register_event_time_timer(AT_THE_END)
@@ -227,7 +230,11 @@ class Total(KeyedProcessFunction):
 
 def q12(events: DataStream) -> DataStream:
     """How many bids did a person make in each window of the clock?"""
-    windows = bids_of(events).key_by(bidder_of, Types.LONG()).window(TumblingProcessingTimeWindows.of(Time.milliseconds(CLOCK_MS)))
+    windows = (
+        bids_of(events)
+        .key_by(bidder_of, Types.LONG())
+        .window(TumblingProcessingTimeWindows.of(Time.milliseconds(CLOCK_MS)))
+    )
     pair = Types.TUPLE([Types.LONG(), Types.LONG()])
     counts = windows.trigger(ByTheClockOrAtTheEnd()).aggregate(Count(), WithKey(), Types.LONG(), pair)
     return counts.key_by(operator.itemgetter(0), Types.LONG()).process(Total(), PAIR)
@@ -260,7 +267,11 @@ class Ranks:
 
     def numbers(self) -> dict[str, int]:
         """What queries 15 and 16 tell."""
-        told = {"bids": sum(self.counts), "bidders": len(set().union(*self.bidders)), "auctions": len(set().union(*self.auctions))}
+        told = {
+            "bids": sum(self.counts),
+            "bidders": len(set().union(*self.bidders)),
+            "auctions": len(set().union(*self.auctions)),
+        }
         for rank in range(len(self.counts)):
             told |= {f"bids {rank}": self.counts[rank]}
             told |= {f"bidders {rank}": len(self.bidders[rank]), f"auctions {rank}": len(self.auctions[rank])}

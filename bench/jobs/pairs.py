@@ -4,9 +4,10 @@ Side:     any; sources and sinks run inside the TaskManagers.
 Records:  pair n is (a key of a shuffled table, n): the table has every key equally often and comes again and again.
 Keys:     ``int``: 1,000 ints; ``str``: 1,000,000 strings of eleven characters.
 Forms:    ``lambdas``: key and reduce are lambdas of the user, each called for each record; ``sum``: the built-in sum.
-Sources:  ``produced``: the tuples are made one by one, as the peers do; ``sliced``: lists of tuples are cut out of a ready list.
-Proof:    one output per pair, and the last sum of every key is exact; a run that is not timed checks every increment, and the order of
-          each source's records per key.
+Sources:  ``produced``: the tuples are made one by one, as the peers do; ``sliced``: lists of tuples are cut out of a
+          ready list.
+Proof:    one output per pair, and the last sum of every key is exact; a run that is not timed checks every increment,
+          and the order of each source's records per key.
 """
 
 import random
@@ -126,7 +127,9 @@ class Job:
         pair_type = Types.TUPLE([self.keys.type, Types.LONG()])
         pairs = environment.from_source(source, WatermarkStrategy.no_watermarks(), "pairs", pair_type)
         keep, in_chunks = self.keep(environment.get_parallelism()), self.form == "sum"
-        into_sink(FORMS[self.form](pairs, self.keys.type), folder, keep, inspects_all=self.inspects_all, in_chunks=in_chunks)
+        into_sink(
+            FORMS[self.form](pairs, self.keys.type), folder, keep, inspects_all=self.inspects_all, in_chunks=in_chunks
+        )
 
     def keep(self, parallelism: int = 2) -> Keep:
         """At least the last two rounds of the table, of which a subtask has its share."""

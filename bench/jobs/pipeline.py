@@ -1,8 +1,8 @@
 """Runs a program of the DataStream API on real TaskManager processes, and measures it.
 
 Side:  any.
-Job:   submitted as a user submits it, to a JobManager and TaskManagers that run as processes of their own, one slot each, each pinned to a
-       core if there are as many cores.
+Job:   submitted as a user submits it, to a JobManager and TaskManagers that run as processes of their own, one slot
+       each, each pinned to a core if there are as many cores.
 """
 
 import tempfile
@@ -45,9 +45,13 @@ Build = Callable[[StreamExecutionEnvironment, Path], None]
 Observe = Callable[[Cluster, str], dict[str, Any]]
 
 
-def into_sink(stream: DataStream, folder: Path, keep: Keep, *, inspects_all: bool = False, in_chunks: bool = False) -> None:
+def into_sink(
+    stream: DataStream, folder: Path, keep: Keep, *, inspects_all: bool = False, in_chunks: bool = False
+) -> None:
     """End a stream in sinks that check; ``in_chunks``: behind an operator on columns, whose results stay columns."""
-    into_operator(stream, "checked sink", partial(CheckedSink, folder, keep, inspects_all=inspects_all, in_chunks=in_chunks))
+    into_operator(
+        stream, "checked sink", partial(CheckedSink, folder, keep, inspects_all=inspects_all, in_chunks=in_chunks)
+    )
 
 
 def into_operator(stream: DataStream, name: str, make: Callable[[], StreamOperator]) -> DataStreamSink:
@@ -59,7 +63,9 @@ def into_operator(stream: DataStream, name: str, make: Callable[[], StreamOperat
     def make_operator(_: str) -> StreamOperator:
         return make()
 
-    return stream._into(OperatorTransformation(name=name, make_operator=make_operator, **stream._inherited(stream.get_type())))
+    return stream._into(
+        OperatorTransformation(name=name, make_operator=make_operator, **stream._inherited(stream.get_type()))
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,12 @@ def _see_nothing(_cluster: Cluster, _job_id: str) -> dict[str, Any]:
 
 
 def run_program(
-    build: Build, num_records: int, check: Callable[[Reports], None], deployment: Deployment, *, observe: Observe = _see_nothing
+    build: Build,
+    num_records: int,
+    check: Callable[[Reports], None],
+    deployment: Deployment,
+    *,
+    observe: Observe = _see_nothing,
 ) -> Run:
     """One run in a fresh cluster, checked; its parallelism is the number of TaskManagers.
 
@@ -121,7 +132,9 @@ def run_program(
 
 @contextmanager
 def running(cluster: Cluster, build: Callable[[StreamExecutionEnvironment], object]) -> Iterator[RunningJob]:
-    """A program of one subtask per operator on a cluster that is there already; it is cancelled at the end of the block."""
+    """A program of one subtask per operator on a cluster that is there already; it is cancelled at the end of the
+    block.
+    """
     submit = _Submit(cluster)
     with closing(StreamExecutionEnvironment(submit=submit).set_parallelism(1)) as environment:
         build(environment)

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 
 _LOG_LINE: Final = re.compile(r'(\S+) \S+ (\S+) \[([^\]]+)\] "(\S+) (\S+) [^"]*" (\d{3}) (\d+) "([^"]*)" "([^"]*)"')
 _NAMED_LOG_LINE: Final = re.compile(
-    r'(?P<address>\S+) \S+ (?P<user>\S+) \[(?P<at>[^\]]+)\] "(?P<method>\S+) (?P<path>\S+) [^"]*" (?P<status>\d{3}) (?P<size>\d+)'
+    r'(?P<address>\S+) \S+ (?P<user>\S+) \[(?P<at>[^\]]+)\] "(?P<method>\S+) (?P<path>\S+) [^"]*" (?P<status>\d{3}) '
+    r"(?P<size>\d+)"
 )
 
 
@@ -79,7 +80,9 @@ class Measurement(NamedTuple):
 
 
 def parse_measurement(line: str) -> Measurement:
-    """A line of CSV; readings that are not good have no value, every second one of the others has its value as a float."""
+    """A line of CSV; readings that are not good have no value, every second one of the others has
+    its value as a float.
+    """
     sensor, at, tenths, quality = line.split(",")
     value = int(tenths) if int(tenths) % 2 else float(tenths)
     return Measurement(Place(int(sensor[-1]), sensor), value if quality == "ok" else None, (at, quality))
@@ -140,7 +143,11 @@ def parse_customer(line: str) -> Customer:
 def parse_order_dict(line: str) -> dict[str, Any]:
     """An order as dicts in a dict."""
     order, customer, cents, country = line.split(",")
-    return {"kind": "order", "customer": customer, "order": {"id": int(order), "cents": int(cents), "ship": {"country": country}}}
+    return {
+        "kind": "order",
+        "customer": customer,
+        "order": {"id": int(order), "cents": int(cents), "ship": {"country": country}},
+    }
 
 
 def parse_customer_dict(line: str) -> dict[str, Any]:

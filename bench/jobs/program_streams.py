@@ -1,11 +1,12 @@
 """The programs of ``bench/programs.py`` as users write them in the DataStream API, and their unfriendly twins.
 
 Side:   any; functions run inside the TaskManagers.
-PyFlink: the very same file runs there: ``bench/peers/pyflink_work.py`` answers the two imports of flowlet with PyFlink's modules.
-Twins:  other spelling (named functions, generators, classes with ``open``) and other types (dicts for dataclasses, nested values, keys of
-        mixed types).
-Output: (text, number) pairs; the last number of each text, and how many pairs came out, do not depend on the order in which the records of
-        several subtasks meet.
+PyFlink: the very same file runs there: ``bench/peers/pyflink_work.py`` answers the two imports of flowlet with
+    PyFlink's modules.
+Twins:  other spelling (named functions, generators, classes with ``open``) and other types (dicts for dataclasses,
+        nested values, keys of mixed types).
+Output: (text, number) pairs; the last number of each text, and how many pairs came out, do not depend on the order in
+        which the records of several subtasks meet.
 """
 
 import json
@@ -267,7 +268,9 @@ def csv_namedtuples_twin(lines: DataStream) -> DataStream:
 
 # ---------------------------------------------------------------- Rows with declared types
 
-SALE: Final = Types.ROW_NAMED(["order", "customer", "cents", "country"], [Types.LONG(), Types.STRING(), Types.LONG(), Types.STRING()])
+SALE: Final = Types.ROW_NAMED(
+    ["order", "customer", "cents", "country"], [Types.LONG(), Types.STRING(), Types.LONG(), Types.STRING()]
+)
 NESTED_SALE: Final = Types.ROW([Types.ROW([Types.STRING(), Types.STRING()]), Types.ROW([Types.LONG(), Types.LONG()])])
 
 
@@ -336,7 +339,9 @@ class NestedSales(KeyedProcessFunction):
 def typed_rows_twin(lines: DataStream) -> DataStream:
     """Rows in rows, by position, a tuple as the key."""
     sales = lines.flat_map(nested_sale_rows, NESTED_SALE).filter(is_german)
-    return sales.key_by(customer_and_country, Types.TUPLE([Types.STRING(), Types.STRING()])).process(NestedSales(), PAIR)
+    return sales.key_by(customer_and_country, Types.TUPLE([Types.STRING(), Types.STRING()])).process(
+        NestedSales(), PAIR
+    )
 
 
 # ---------------------------------------------------------------- text to tuples

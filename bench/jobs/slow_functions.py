@@ -1,4 +1,5 @@
-"""Jobs with slow functions, one kind each; the functions say through a file of shared memory when they are called and what they emit.
+"""Jobs with slow functions, one kind each; the functions say through a file of shared memory when they are called and
+what they emit.
 
 Side:  any; the functions run in a TaskManager.
 """
@@ -133,7 +134,8 @@ class Kind:
     limit_s: float = 10.0
     settle_s: float = 0.0  # so long after the first call it is known whether the job restarts
     stops_threads: bool = False  # whether no other thread of the process runs meanwhile
-    has_full_input: bool = False  # whether seconds of records lie in front of each barrier, so that barriers have to overtake them
+    # Whether seconds of records lie in front of each barrier, so that barriers have to overtake them.
+    has_full_input: bool = False
 
 
 def numbers(env: StreamExecutionEnvironment) -> DataStream:
@@ -349,14 +351,21 @@ class SlowSink(Sink):
         return SlowWriter(self.beats, self.duration_ms)
 
 
-def mapped(env: StreamExecutionEnvironment, beats: Beats, *, spend: Callable[[float], None], ms: float, num_quick: int = 0) -> DataStream:
+def mapped(
+    env: StreamExecutionEnvironment, beats: Beats, *, spend: Callable[[float], None], ms: float, num_quick: int = 0
+) -> DataStream:
     """In one task with the source."""
     return numbers(env).map(Slow(beats, spend, ms, num_quick), Types.LONG())
 
 
 def behind_key_by(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
     """In a task of its own, whose input is full."""
-    return numbers(env).key_by(lambda value: value % 100, Types.LONG()).map(Slow(beats, sleep, 10), Types.LONG()).start_new_chain()
+    return (
+        numbers(env)
+        .key_by(lambda value: value % 100, Types.LONG())
+        .map(Slow(beats, sleep, 10), Types.LONG())
+        .start_new_chain()
+    )
 
 
 def generated(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
@@ -372,19 +381,25 @@ def from_slow_source(env: StreamExecutionEnvironment, beats: Beats, *, ms: float
 def from_data_generator(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
     """A function makes each record of a source; behind it is nothing that is slow."""
     source = DataGeneratorSource(Slow(beats, sleep, 10).map, 10**9, type_info=Types.LONG())
-    return env.from_source(source, WatermarkStrategy.no_watermarks(), "generated").map(lambda value: value, Types.LONG())
+    return env.from_source(source, WatermarkStrategy.no_watermarks(), "generated").map(
+        lambda value: value, Types.LONG()
+    )
 
 
 def from_splits(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
     """An iterator of the user gives the records of a split."""
     source = SlowSplits(beats, 10)
-    return env.from_source(source, WatermarkStrategy.no_watermarks(), "splits", Types.LONG()).map(lambda value: value, Types.LONG())
+    return env.from_source(source, WatermarkStrategy.no_watermarks(), "splits", Types.LONG()).map(
+        lambda value: value, Types.LONG()
+    )
 
 
 def fired_windows(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:
     """A thousand windows that end together."""
     keyed = env.add_source(FewThenNothing(1000), type_info=Types.LONG()).key_by(lambda value: value, Types.LONG())
-    return keyed.window(TumblingEventTimeWindows.of(Duration.of_seconds(1))).process(SlowWindow(beats, 10), Types.LONG())
+    return keyed.window(TumblingEventTimeWindows.of(Duration.of_seconds(1))).process(
+        SlowWindow(beats, 10), Types.LONG()
+    )
 
 
 def fired_timers(env: StreamExecutionEnvironment, beats: Beats) -> DataStream:

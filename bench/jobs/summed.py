@@ -1,4 +1,5 @@
-"""A sink for jobs that end when somebody says so: it counts rows and adds up one number of each, and writes both down at the end.
+"""A sink for jobs that end when somebody says so: it counts rows and adds up one number of each, and writes both down
+at the end.
 
 Side:   task; the check is anybody's.
 Proof:  rows that are lost, doubled or changed in that number are noticed, at 1 ns per row of columns.

@@ -1,4 +1,5 @@
-"""A small program as a user writes it: ``python -m bench.jobs.trivial PARALLELISM`` prints the result of a local job, and when it had it.
+"""A small program as a user writes it: ``python -m bench.jobs.trivial PARALLELISM`` prints the result of a local job,
+and when it had it.
 
 Side:  any.
 """

@@ -37,7 +37,9 @@ class Rows:
     @property
     def schema(self) -> Any:
         """Of the batches."""
-        return pa.schema([("k", pa.string() if self.is_twin else pa.int64()), ("amount", pa.int64()), ("ts", pa.int64())])
+        return pa.schema(
+            [("k", pa.string() if self.is_twin else pa.int64()), ("amount", pa.int64()), ("ts", pa.int64())]
+        )
 
     def numbers(self, subtask: int, parallelism: int) -> Iterator[tuple[Any, Any, Any]]:
         """Key numbers, amounts and times of each batch."""
@@ -46,13 +48,19 @@ class Rows:
             numbers = np.arange(at, min(at + step, self.num_rows), parallelism)
             times = window_sums.FIRST_MS + numbers // window_sums.RECORDS_PER_MS
             scattered = numbers * window_sums.FACTOR
-            yield scattered % self.num_keys, numbers % window_sums.AMOUNTS, times - scattered % DELAY_MS if self.is_twin else times
+            yield (
+                scattered % self.num_keys,
+                numbers % window_sums.AMOUNTS,
+                times - scattered % DELAY_MS if self.is_twin else times,
+            )
 
     def batches(self, subtask: int, parallelism: int) -> Iterator[Any]:
         """All of a subtask."""
         texts = pa.array([self.name_of(number) for number in range(self.num_keys)], pa.string())
         for keys, amounts, times in self.numbers(subtask, parallelism):
-            yield pa.record_batch([texts.take(pa.array(keys)) if self.is_twin else keys, amounts, times], schema=self.schema)
+            yield pa.record_batch(
+                [texts.take(pa.array(keys)) if self.is_twin else keys, amounts, times], schema=self.schema
+            )
 
     def name_of(self, key: int) -> str:
         """Of one key."""
@@ -80,7 +88,9 @@ class WindowSink(CheckedSink):
             assert chunk.columns is not None, "windows of columns give columns"
             keys, starts, _, totals = (column.to_list() for column in chunk.columns.fields)
             starts_ms = np.array(starts, "datetime64[ms]").astype(np.int64).tolist()
-            self._last.update({f"{key} {start}": total for key, start, total in zip(keys, starts_ms, totals, strict=True)})
+            self._last.update(
+                {f"{key} {start}": total for key, start, total in zip(keys, starts_ms, totals, strict=True)}
+            )
 
 
 @lru_cache(maxsize=4)  # of columns and of Java

@@ -2,8 +2,8 @@
 
 Side:    any; functions run inside the TaskManagers.
 PyFlink: the very same file runs there, as ``bench/jobs/program_streams.py`` does.
-Records: (key, amount, time); record ``number`` is a function of its number, which ``bench/peers/flink/Windows.java`` has, too.  Windows
-         have 250,000 records.
+Records: (key, amount, time); record ``number`` is a function of its number, which ``bench/peers/flink/Windows.java``
+         has, too.  Windows have 250,000 records.
 Twins:   keys are texts, and records are up to three seconds behind the latest.
 Output:  ("key start", sum), one for each window of a key.
 """
@@ -58,7 +58,9 @@ def start_of(time: int) -> int:
 
 def in_order(records: DataStream) -> DataStream:
     """With timestamps and watermarks."""
-    return records.assign_timestamps_and_watermarks(WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(EventTime()))
+    return records.assign_timestamps_and_watermarks(
+        WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(EventTime())
+    )
 
 
 def out_of_order(records: DataStream) -> DataStream:

@@ -1,16 +1,20 @@
 """Word count: ten million Zipf words through source -> flat_map -> key_by(word) -> running count per word -> sink.
 
 Side:     any; sources and sinks run inside the TaskManagers.
-Words:    10,000 distinct ones, lines of ten, fixed seed; a million are made before the clock starts and come again and again.
-Topology: ``chained``: every TaskManager has a source that is chained with its flat_map; ``unchained``: one source, whose lines are dealt
-          out to all flat_maps.
-Forms:    ``called``: flat_map gives (word, 1), and it, the key and reduce are named functions.  ``lambdas``: the same as lambdas, the twin
-          of ``called``: another spelling must not be slower.  ``generator``: the twin whose flat_map yields.  ``sum``: with the built-in
-          sum.  ``columns``: flat_map gives words, which are counted, and the results stay columns.  ``state``: as ``called``, but a
-          process function counts in a ``ValueState`` and yields; ``state-list``: its twin, which returns a list.  In every form each
-          function is called for each record.
-Sources:  ``produced``: lines are looked up one by one, as the peers do; ``sliced``: lists of lines are cut out of a ready list.
-Proof:    one output per word, and the last count of every word is exact; a run that is not timed checks every single count.
+Words:    10,000 distinct ones, lines of ten, fixed seed; a million are made before the clock starts and come again and
+          again.
+Topology: ``chained``: every TaskManager has a source that is chained with its flat_map; ``unchained``: one source,
+          whose lines are dealt out to all flat_maps.
+Forms:    ``called``: flat_map gives (word, 1), and it, the key and reduce are named functions.  ``lambdas``: the same
+          as lambdas, the twin of ``called``: another spelling must not be slower.  ``generator``: the twin whose
+          flat_map yields.  ``sum``: with the built-in sum.  ``columns``: flat_map gives words, which are counted, and
+          the results stay columns.  ``state``: as ``called``, but a process function counts in a ``ValueState`` and
+          yields; ``state-list``: its twin, which returns a list.  In every form each function is called for each
+          record.
+Sources:  ``produced``: lines are looked up one by one, as the peers do; ``sliced``: lists of lines are cut out of a
+          ready list.
+Proof:    one output per word, and the last count of every word is exact; a run that is not timed checks every single
+          count.
 """
 
 import itertools

@@ -2,9 +2,11 @@
 
 Side:   pure; it runs in the Pythons of the peers too, so it imports nothing that they lack.
 Names:  functions are named as ``module:function``, so that a worker of any engine can import them.
-Inputs: record ``number`` of an input is ``make(number % num_made)``.  Reader ``subtask`` has the numbers subtask, subtask + parallelism
-        and so on; it makes its records before the clock starts, and looks them up one by one, again and again.
-Output: (text, number) pairs.  ``Outputs.LAST``: the last number of each text is compared; ``Outputs.SUM``: the sum of its numbers.
+Inputs: record ``number`` of an input is ``make(number % num_made)``.  Reader ``subtask`` has the numbers subtask,
+        subtask + parallelism and so on; it makes its records before the clock starts, and looks them up one by one,
+        again and again.
+Output: (text, number) pairs.  ``Outputs.LAST``: the last number of each text is compared; ``Outputs.SUM``: the sum of
+        its numbers.
 """
 
 import importlib
@@ -46,7 +48,8 @@ class Input:
     def __post_init__(self) -> None:
         if self.num_made % 2 or not 0 < self.num_made <= self.num_records:
             raise ValueError(
-                f"{self.make}: {self.num_records} records of {self.num_made}: give an even number, no more than there are records"
+                f"{self.make}: {self.num_records} records of {self.num_made}: give an even number, no more than there "
+                "are records"
             )
 
     def ready(self, subtask: int = 0, parallelism: int = 1) -> list[Any]:
@@ -71,7 +74,8 @@ class Input:
 
 @dataclass(frozen=True)
 class Work:
-    """One program; ``streams``, ``loops`` and ``flows`` are the modules that have it for the DataStream API, plain Python and Bytewax.
+    """One program; ``streams``, ``loops`` and ``flows`` are the modules that have it for the DataStream API, plain
+    Python and Bytewax.
 
     ``is_pyflinks``: PyFlink has all that the program calls.
     """
@@ -96,10 +100,14 @@ class Work:
         return sum(each.num_records for each in self.inputs)
 
     def with_at_most(self, num_records: int, num_made: int | None = None) -> "Work":
-        """The same work with a first input of so many records at most; the others stay, for they are what it needs to know."""
+        """The same work with a first input of so many records at most; the others stay, for they are what it needs to
+        know.
+        """
         first, *rest = self.inputs
         num_records = min(first.num_records, num_records)
-        smaller = replace(first, num_records=num_records, num_made=min(first.num_made, num_made or num_records, num_records // 2 * 2))
+        smaller = replace(
+            first, num_records=num_records, num_made=min(first.num_made, num_made or num_records, num_records // 2 * 2)
+        )
         return replace(self, inputs=(smaller, *rest))
 
     def as_options(self) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""The programs of ``bench/programs.py`` by hand in two processes: what exchanging records by key costs Python without any engine.
+"""The programs of ``bench/programs.py`` by hand in two processes: what exchanging records by key costs Python without
+any engine.
 
-Each process reads its half, keeps the records of its keys, and sends the others, a thousand in one pickle, to the other one; a thread reads
-those that the other one sent.  No function is called but the parsers.  Records are not isolated, there is no flow control, and a failure of
-one process ends both.
+Each process reads its half, keeps the records of its keys, and sends the others, a thousand in one pickle, to the other
+one; a thread reads those that the other one sent.  No function is called but the parsers.  Records are not isolated,
+there is no flow control, and a failure of one process ends both.
 
 Side:   any.
 Output: as of the plain loops.
@@ -19,7 +20,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any, Final, NamedTuple, Protocol
 
-from bench.jobs.program_records import Customer, Order, parse_customer, parse_hit, parse_order, parse_reading, parse_sale
+from bench.jobs.program_records import (
+    Customer,
+    Order,
+    parse_customer,
+    parse_hit,
+    parse_order,
+    parse_reading,
+    parse_sale,
+)
 from bench.jobs.work import Found, Work
 
 _BATCH: Final = 1000

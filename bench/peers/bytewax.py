@@ -2,7 +2,8 @@
 
 Side:  any.
 Needs: ``.venv-bytewax`` (``make .venv-bytewax/installed``).
-Rate:  from the first line at any source to the end of the last process's dataflow.  Fewer words than the others count, for it is slow.
+Rate:  from the first line at any source to the end of the last process's dataflow.  Fewer words than the others count,
+       for it is slow.
 """
 
 import json
@@ -45,7 +46,9 @@ def contender(job: Job) -> Contender:
     """Word count."""
     num_words = min(job.num_words, NUM_WORDS)
     smaller = replace(job, num_words=num_words, made_words=min(job.made_words, num_words // 10))
-    return Contender("Bytewax", partial(run_once, smaller), is_peer=True, details={"num_words": num_words}, versions=versions())
+    return Contender(
+        "Bytewax", partial(run_once, smaller), is_peer=True, details={"num_words": num_words}, versions=versions()
+    )
 
 
 def run_once(job: Job) -> Run:
@@ -65,7 +68,8 @@ def run_once(job: Job) -> Run:
             processes = [
                 stack.enter_context(
                     Process(
-                        [str(VENV / "bin" / "python"), "-P", str(_SCRIPT), str(number), addresses, options], log=folder / f"{number}.log"
+                        [str(VENV / "bin" / "python"), "-P", str(_SCRIPT), str(number), addresses, options],
+                        log=folder / f"{number}.log",
                     )
                 )
                 for number in range(_NUM_PROCESSES)

@@ -96,7 +96,9 @@ def main(process: int, addresses: list[str], options: dict[str, Any]) -> None:
     for items in sink.partition.kept:
         last.update(items)
     head = f"{sink.partition.num_records}\t0\t{end_ns}\n"
-    Path(options["folder"], f"sink-{process}").write_text(head + "".join(f"{word}\t{value}\n" for word, value in last.items()))
+    Path(options["folder"], f"sink-{process}").write_text(
+        head + "".join(f"{word}\t{value}\n" for word, value in last.items())
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""A ``Work`` as a Bytewax dataflow; run by the Python of ``.venv-bytewax``, which knows of this repository what needs no package.
+"""A ``Work`` as a Bytewax dataflow; run by the Python of ``.venv-bytewax``, which knows of this repository what needs
+no package.
 
 Every process is one worker; several exchange records over TCP.
-Usage: ``bytewax_work_job.py PROCESS ADDRESSES OPTIONS``, OPTIONS being a JSON object: work, folder.  Without addresses: one process.
+Usage: ``bytewax_work_job.py PROCESS ADDRESSES OPTIONS``, OPTIONS being a JSON object: work, folder.  Without addresses:
+       one process.
 """
 
 import itertools
@@ -43,7 +45,9 @@ class Share(StatelessSourcePartition):  # type: ignore[misc]  # Bytewax is not i
 
 
 class Source(DynamicSource):  # type: ignore[misc]  # Bytewax is not installed here
-    """The share of this process's worker; its records are made before the processes meet, so that all workers start together."""
+    """The share of this process's worker; its records are made before the processes meet, so that all workers start
+    together.
+    """
 
     def __init__(self, content: Input, worker: int, num_workers: int, start_file: Path) -> None:
         self.records = content.records(worker, num_workers)

@@ -1,10 +1,11 @@
 """Apache Flink on this machine: a JobManager, two TaskManagers with one slot each, and a client that runs jobs on them.
 
 Side:   any.
-Needs:  ``.venv-flink`` (``make .venv-flink/installed``), whose package ``apache-flink`` has Flink's jars, and a JDK (17) for ``javac``.
-Flink:  its own defaults (32 KiB buffers, 2 exclusive and 8 floating ones), a TaskManager process of 1,728 MiB as in its own
-        configuration file, object reuse on.  Our classes are on the class path of the cluster, so that what the JIT learnt in one job holds
-        for the next.
+Needs:  ``.venv-flink`` (``make .venv-flink/installed``), whose package ``apache-flink`` has Flink's jars, and a JDK
+        (17) for ``javac``.
+Flink:  its own defaults (32 KiB buffers, 2 exclusive and 8 floating ones), a TaskManager process of 1,728 MiB as in its
+        own configuration file, object reuse on.  Our classes are on the class path of the cluster, so that what the JIT
+        learnt in one job holds for the next.
 """
 
 import json
@@ -32,7 +33,18 @@ SOURCES: Final = Path(__file__).parent / "flink"
 NUM_TASK_MANAGERS: Final = 2
 _START_TIMEOUT_S: Final = 120.0
 _JOB_TIMEOUT_S: Final = 600.0
-_OPENED: Final = ("lang", "net", "io", "nio", "lang.reflect", "text", "time", "util", "util.concurrent", "util.concurrent.atomic")
+_OPENED: Final = (
+    "lang",
+    "net",
+    "io",
+    "nio",
+    "lang.reflect",
+    "text",
+    "time",
+    "util",
+    "util.concurrent",
+    "util.concurrent.atomic",
+)
 _ENTRY_POINTS: Final = {
     "JM": "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint",
     "TM": "org.apache.flink.runtime.taskexecutor.TaskManagerRunner",
@@ -92,7 +104,10 @@ def _jars() -> list[Path]:
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
     """Of Flink and Java."""
-    flink = next((re.sub(r"flink-dist-(.*)\.jar", r"\1", jar.name) for jar in _jars() if jar.name.startswith("flink-dist-")), "unknown")
+    flink = next(
+        (re.sub(r"flink-dist-(.*)\.jar", r"\1", jar.name) for jar in _jars() if jar.name.startswith("flink-dist-")),
+        "unknown",
+    )
     java = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
     found = re.search(r'version "([^"]+)"', java)
     return {"apache-flink": flink, "java": found.group(1) if found else "unknown"}
@@ -136,7 +151,9 @@ class FlinkCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     @property
@@ -192,15 +209,24 @@ class FlinkCluster:
 
     def _start(self, kind: str, name: str, *arguments: str) -> None:
         java_options, flink_options = self._memory_options(kind)
-        self._java(name, [*java_options, *self.opens()], [_ENTRY_POINTS[kind], "--configDir", str(self.folder), *flink_options, *arguments])
+        self._java(
+            name,
+            [*java_options, *self.opens()],
+            [_ENTRY_POINTS[kind], "--configDir", str(self.folder), *flink_options, *arguments],
+        )
 
     def _start_driver(self) -> Process:
-        driver = self._java("driver", ["-Xmx512m", "-XX:TieredStopAtLevel=1", *self.opens()], ["Driver", str(self.rest_port)])
+        driver = self._java(
+            "driver", ["-Xmx512m", "-XX:TieredStopAtLevel=1", *self.opens()], ["Driver", str(self.rest_port)]
+        )
         driver.wait_for_line("^READY$", _START_TIMEOUT_S)
         return driver
 
     def _java(self, name: str, options: Sequence[str], program: Sequence[str]) -> Process:
-        logging = [f"-Dlog.file={self.folder / name}.flink.log", f"-Dlog4j.configurationFile=file:{self.folder / 'log4j.properties'}"]
+        logging = [
+            f"-Dlog.file={self.folder / name}.flink.log",
+            f"-Dlog4j.configurationFile=file:{self.folder / 'log4j.properties'}",
+        ]
         command = ["java", *options, *logging, "-cp", self.class_path, *program]
         process = Process(command, log=self.folder / f"{name}.log", environment=self.environment, stdin=subprocess.PIPE)
         return self._stack.enter_context(process)
@@ -208,7 +234,12 @@ class FlinkCluster:
     def _memory_options(self, kind: str) -> tuple[list[str], list[str]]:
         """The JVM's and Flink's own options, as Flink's start scripts find them out."""
         tools = _home() / "bin" / "bash-java-utils.jar"
-        command = ["java", "-cp", f"{tools}{os.pathsep}{self.class_path}", "org.apache.flink.runtime.util.bash.BashJavaUtils"]
+        command = [
+            "java",
+            "-cp",
+            f"{tools}{os.pathsep}{self.class_path}",
+            "org.apache.flink.runtime.util.bash.BashJavaUtils",
+        ]
         output = _call([*command, f"GET_{kind}_RESOURCE_PARAMS", "--configDir", str(self.folder)])
         java_options, flink_options = re.findall(r"^BASH_JAVA_UTILS_EXEC_RESULT:(.*)$", output, re.MULTILINE)
         return java_options.split(), flink_options.split()
@@ -237,5 +268,7 @@ class FlinkCluster:
 def _call(command: Sequence[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise ProcessError(f"{command[0]} ... {command[-1]} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+        raise ProcessError(
+            f"{command[0]} ... {command[-1]} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+        )
     return done.stdout

@@ -32,7 +32,9 @@ def measures(stack: ExitStack, neighbours: Sequence[bool], warm_up_s: float, sec
         return {}
     found: dict[str, Measure] = {}
     for has_neighbours in neighbours:
-        measure = partial(_measure, stack.enter_context(FlinkCluster()), warm_up_s, seconds, has_neighbours=has_neighbours)
+        measure = partial(
+            _measure, stack.enter_context(FlinkCluster()), warm_up_s, seconds, has_neighbours=has_neighbours
+        )
         measure()
         found[name_of(has_neighbours=has_neighbours)] = measure
     return found

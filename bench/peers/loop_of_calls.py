@@ -1,11 +1,11 @@
 """The functions of a program in the DataStream API, called for one record after the other, and nothing else.
 
-That is what the program would take in an engine that costs nothing: a plain loop needs no call for a filter, a key and a result, a program
-in the API does.
+That is what the program would take in an engine that costs nothing: a plain loop needs no call for a filter, a key and
+a result, a program in the API does.
 
 Side:   pure.
-Limits: map, flat_map, filter, key_by, reduce, process without timers; two streams that are connected and processed are read one after the
-        other, the second one first, as the plain loops do.
+Limits: map, flat_map, filter, key_by, reduce, process without timers; two streams that are connected and processed are
+        read one after the other, the second one first, as the plain loops do.
 """
 
 from collections.abc import Callable, Iterator
@@ -68,7 +68,10 @@ class Connected:
 
     def process(self, function: Any, *_: Any) -> list[Stream]:
         """Each stream with its method of the function."""
-        return [Stream(*stream.steps, (f"process_element{number}", function)) for number, stream in enumerate(self._streams, 1)]
+        return [
+            Stream(*stream.steps, (f"process_element{number}", function))
+            for number, stream in enumerate(self._streams, 1)
+        ]
 
 
 class Context:
@@ -109,7 +112,9 @@ def _run(work: Work, streams: list[Stream], inputs: tuple[Iterator[Any], ...]) -
     opened: set[int] = set()
     num_outputs = 0
     for stream, records in reversed(list(zip(streams, inputs, strict=True))):
-        for function in [function for _, function in stream.steps if hasattr(function, "open") and id(function) not in opened]:
+        for function in [
+            function for _, function in stream.steps if hasattr(function, "open") and id(function) not in opened
+        ]:
             opened.add(id(function))
             function.open(None)
         num_outputs += _loop(stream.steps, work.outputs)(records, numbers)
@@ -141,7 +146,8 @@ _TEXTS = {
     "flat_map": "for value in {f}(value):",
     "filter": "if not {f}(value): continue",
     "get_key": "key = context.key = {f}(value)",
-    "reduce": "so_far = state.get(key, missing)\nif so_far is not missing: value = {f}(so_far, value)\nstate[key] = value",
+    "reduce": "so_far = state.get(key, missing)\nif so_far is not missing: value = {f}(so_far, value)\nstate[key] = "
+    "value",
     "process_element": _PROCESS,
     "process_element1": _PROCESS,
     "process_element2": _PROCESS,

@@ -1,7 +1,8 @@
 """A ``Work`` without any engine: as a plain Python loop, as a loop of calls, and by hand in two processes.
 
 Side:  any.
-Rate:  the loop alone: its records are made before.  It runs in a process of its own, as the engines do, which has nothing else to keep.
+Rate:  the loop alone: its records are made before.  It runs in a process of its own, as the engines do, which has
+       nothing else to keep.
 """
 
 import json
@@ -43,9 +44,13 @@ def contender(work: Work, form: Form = Form.PLAIN) -> Contender:
 
 
 def by_hand(work: Work) -> list[Contender]:
-    """What Python itself costs where functions are called, and where records are exchanged, as far as there are such programs."""
+    """What Python itself costs where functions are called, and where records are exchanged, as far as there are such
+    programs.
+    """
     forms = [Form.CALLS] if loop_of_calls.can_call(work) else []
-    return [contender(work, form) for form in [*forms, *([Form.BY_HAND] if by_hand_programs.is_there_for(work) else [])]]
+    return [
+        contender(work, form) for form in [*forms, *([Form.BY_HAND] if by_hand_programs.is_there_for(work) else [])]
+    ]
 
 
 def run_once(work: Work, form: Form = Form.PLAIN) -> Run:

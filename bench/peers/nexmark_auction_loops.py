@@ -26,7 +26,11 @@ def _winners(events: Events) -> list[tuple[Auction, Bid]]:
             if auction is None or event.date_time > auction.expires:
                 continue
             so_far = best.get(auction.id)
-            if so_far is None or (event.price, -event.date_time, -event.bidder) > (so_far.price, -so_far.date_time, -so_far.bidder):
+            if so_far is None or (event.price, -event.date_time, -event.bidder) > (
+                so_far.price,
+                -so_far.date_time,
+                -so_far.bidder,
+            ):
                 best[auction.id] = event
     return sorted(((auctions[id_], bid) for id_, bid in best.items()), key=lambda won: (won[0].expires, won[0].id))
 
@@ -42,7 +46,9 @@ def q4(events: Events) -> Found:
     prices = defaultdict[str, list[int]](list)
     for auction, bid in _winners(events):
         prices[str(auction.category)].append(bid.price)
-    return Found(sum(map(len, prices.values())), {category: sum(each) // len(each) for category, each in prices.items()})
+    return Found(
+        sum(map(len, prices.values())), {category: sum(each) // len(each) for category, each in prices.items()}
+    )
 
 
 def q6(events: Events) -> Found:
@@ -74,7 +80,11 @@ def q19(events: Events) -> Found:
     for event in events:
         if isinstance(event, Bid):
             prices[event.auction].append(event.price)
-    found = {f"{auction} {rank}": price for auction, each in prices.items() for rank, price in enumerate(heapq.nlargest(NUM_TOP, each), 1)}
+    found = {
+        f"{auction} {rank}": price
+        for auction, each in prices.items()
+        for rank, price in enumerate(heapq.nlargest(NUM_TOP, each), 1)
+    }
     return Found(len(found), found)
 
 

@@ -2,7 +2,8 @@
 
 Side:   any.
 Events: a file of lines, which every source reads and parses before the clock starts.
-Rules:  all operators of a query are in one chain, and object reuse is on.  Every query is warmed up until its rate stops rising.
+Rules:  all operators of a query are in one chain, and object reuse is on.  Every query is warmed up until its rate
+        stops rising.
 """
 
 import tempfile

@@ -1,8 +1,8 @@
 """NEXMark's queries as Bytewax dataflows; imported by the Python of ``.venv-bytewax`` alone.
 
 Side:   any.
-Rules:  as a user of Bytewax writes them: state is what a function gets and gives back, sessions are its own windows.  Keys must be texts
-        there.
+Rules:  as a user of Bytewax writes them: state is what a function gets and gives back, sessions are its own windows.
+        Keys must be texts there.
 """
 
 from collections.abc import Iterable

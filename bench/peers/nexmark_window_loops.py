@@ -1,4 +1,5 @@
-"""NEXMark's queries 5, 7, 8, 11, 12, 15, 16 and 17 as plain Python loops over events that come in the order of their time.
+"""NEXMark's queries 5, 7, 8, 11, 12, 15, 16 and 17 as plain Python loops over events that come in the order of their
+time.
 
 Side:   pure.
 Output: as that of ``bench/peers/nexmark_loops.py``.
@@ -37,7 +38,12 @@ def q5(events: Events) -> Found:
             if start > bid.date_time - WINDOW_MS:
                 counts[start + WINDOW_MS][bid.auction] += 1
     most = {end: max(each.values()) for end, each in counts.items()}
-    found = {f"{auction} {end}": count for end, each in counts.items() for auction, count in each.items() if count == most[end]}
+    found = {
+        f"{auction} {end}": count
+        for end, each in counts.items()
+        for auction, count in each.items()
+        if count == most[end]
+    }
     return Found(len(found), found)
 
 
@@ -107,7 +113,13 @@ def q17(events: Events) -> Found:
     found: dict[str, int] = {}
     for day, bids in _of_each_day(events, lambda bid: str(bid.auction)).items():
         prices = [bid.price for bid in bids]
-        told = {"bids": len(prices), "min": min(prices), "max": max(prices), "avg": sum(prices) // len(prices), "sum": sum(prices)}
+        told = {
+            "bids": len(prices),
+            "min": min(prices),
+            "max": max(prices),
+            "avg": sum(prices) // len(prices),
+            "sum": sum(prices),
+        }
         told |= {f"bids {rank}": sum(map(is_in, prices)) for rank, is_in in enumerate(RANKS)}
         found |= {f"{day} {name}": number for name, number in told.items()}
     return Found(len(found), found)

@@ -110,7 +110,9 @@ def _extremes(state: State | None, reading: Reading) -> tuple[State, int]:
 
 def csv_namedtuples_twin(lines: Stream) -> Stream:
     """NamedTuples in NamedTuples, values of three types."""
-    measurements = op.filter("good", op.map("parse", lines, parse_measurement), lambda measurement: measurement.tenths is not None)
+    measurements = op.filter(
+        "good", op.map("parse", lines, parse_measurement), lambda measurement: measurement.tenths is not None
+    )
     keyed = op.key_on("place", measurements, lambda measurement: f"{measurement.place.site}/{measurement.place.sensor}")
     return op.stateful_map("extremes", keyed, _extremes_by_place)
 
@@ -139,7 +141,9 @@ def _sales(state: State | None, sale: Sale) -> tuple[State, int]:
 def typed_rows_twin(lines: Stream) -> Stream:
     """Tuples in tuples."""
     sales = op.filter("german", op.map("parse", lines, nested_sale), lambda sale: sale[0][1] == "DE")
-    return op.stateful_map("sales", op.key_on("customer", sales, lambda sale: f"{sale[0][0]} {sale[0][1]}"), _nested_sales)
+    return op.stateful_map(
+        "sales", op.key_on("customer", sales, lambda sale: f"{sale[0][0]} {sale[0][1]}"), _nested_sales
+    )
 
 
 def _nested_sales(state: list[int] | None, sale: tuple[Any, tuple[int, int]]) -> tuple[list[int], int]:
@@ -152,7 +156,9 @@ def _nested_sales(state: list[int] | None, sale: tuple[Any, tuple[int, int]]) ->
 
 def text_tuples(lines: Stream) -> Stream:
     """Letters per word."""
-    return op.stateful_map("add", op.flat_map("split", lines, lambda line: [(word, len(word)) for word in line.split()]), _add)
+    return op.stateful_map(
+        "add", op.flat_map("split", lines, lambda line: [(word, len(word)) for word in line.split()]), _add
+    )
 
 
 def _add(state: int | None, number: int) -> tuple[int, int]:
@@ -173,7 +179,9 @@ def _add_letters(state: State | None, value: State) -> tuple[State, State]:
 
 def two_streams(order_lines: Stream, customer_lines: Stream) -> Stream:
     """Orders with what is known of their customers."""
-    orders = op.key_on("customer of order", op.map("parse order", order_lines, parse_order), lambda order: order.customer)
+    orders = op.key_on(
+        "customer of order", op.map("parse order", order_lines, parse_order), lambda order: order.customer
+    )
     parsed = op.map("parse customer", customer_lines, parse_customer)
     customers = op.key_on("customer", parsed, lambda customer: customer.customer)
     return op.stateful_flat_map("enrich", op.merge("both", orders, customers), _enrich)

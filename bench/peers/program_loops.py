@@ -2,8 +2,8 @@
 
 Side:   pure.
 Output: what the streams give goes into a dict that has the last number of every text.
-Rules:  as one would write it by hand.  Each loop parses with the functions that the streams call; a connected stream is read before the
-        other one, which a loop can do and a stream cannot.
+Rules:  as one would write it by hand.  Each loop parses with the functions that the streams call; a connected stream is
+        read before the other one, which a loop can do and a stream cannot.
 """
 
 import json

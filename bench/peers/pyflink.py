@@ -2,8 +2,8 @@
 
 Side:  any.
 Modes: ``thread``: Python runs inside the TaskManager's JVM; ``process``: in processes beside it.
-Rate:  from the first record at a sink on: the source already runs while the Python workers behind it still start.  Fewer words than the
-       others count, for it is slow; the rate does not depend on their number.
+Rate:  from the first record at a sink on: the source already runs while the Python workers behind it still start.
+       Fewer words than the others count, for it is slow; the rate does not depend on their number.
 """
 
 import json
@@ -33,7 +33,9 @@ def contender(cluster: FlinkCluster, mode: str, job: Job) -> Contender:
     smaller = replace(job, num_words=num_words, made_words=min(job.made_words, num_words // 10))
     run = partial(run_once, cluster, mode, smaller)
     state = ", ValueState in RocksDB" if job.is_in_rocksdb else ""
-    return Contender(f"PyFlink, {mode} mode{state}", run, is_peer=True, details={"num_words": num_words}, versions=versions())
+    return Contender(
+        f"PyFlink, {mode} mode{state}", run, is_peer=True, details={"num_words": num_words}, versions=versions()
+    )
 
 
 def run_once(cluster: FlinkCluster, mode: str, job: Job) -> Run:
@@ -50,7 +52,14 @@ def run_once(cluster: FlinkCluster, mode: str, job: Job) -> Run:
         lines.write_text("\n".join(make_lines(job.made_words)) + "\n", encoding="ascii")
         options = {"mode": mode, "count": job.num_words // 10, "lines": str(lines), "folder": name}
         options |= {"keepFrom": keep.from_record, "keep": keep.num_records, "isInRocksdb": job.is_in_rocksdb}
-        command = [str(VENV / "bin" / "python"), "-P", str(_SCRIPT), str(cluster.rest_port), str(cluster.jar), json.dumps(options)]
+        command = [
+            str(VENV / "bin" / "python"),
+            "-P",
+            str(_SCRIPT),
+            str(cluster.rest_port),
+            str(cluster.jar),
+            json.dumps(options),
+        ]
         environment = {**cluster.environment, "JVM_ARGS": " ".join(cluster.opens())}
         with ForeignLoad() as load, Process(command, log=folder / "pyflink.log", environment=environment) as process:
             process.expect_success(_JOB_TIMEOUT_S)

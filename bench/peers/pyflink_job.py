@@ -1,7 +1,10 @@
-"""A PyFlink word count on a running cluster; run by the Python of ``.venv-flink``, which knows nothing of this repository.
+"""A PyFlink word count on a running cluster; run by the Python of ``.venv-flink``, which knows nothing of this
+repository.
 
-Source and sink are those of the Java programs, what is between them is Python: ``split``, the key and the reduce function.
-Usage: ``pyflink_job.py REST_PORT JAR OPTIONS``, OPTIONS being a JSON object: mode, count, lines, folder, keepFrom, keep, isInRocksdb
+Source and sink are those of the Java programs, what is between them is Python: ``split``, the key and the reduce
+function.
+Usage: ``pyflink_job.py REST_PORT JAR OPTIONS``, OPTIONS being a JSON object: mode, count, lines, folder, keepFrom,
+       keep, isInRocksdb
 (a process function counts in a ``ValueState`` in RocksDB instead of the reduce function).
 """
 
@@ -60,7 +63,11 @@ def main(rest_port: int, jar: str, options: dict[str, Any]) -> None:
     lines = environment.from_source(source, WatermarkStrategy.no_watermarks(), "source", Types.STRING())
     keyed = lines.flat_map(split, pair).key_by(lambda pair: pair[0], Types.STRING())
     is_in_rocksdb = options["isInRocksdb"]
-    counts = keyed.process(CountInState(), pair) if is_in_rocksdb else keyed.reduce(lambda one, other: (one[0], one[1] + other[1]))
+    counts = (
+        keyed.process(CountInState(), pair)
+        if is_in_rocksdb
+        else keyed.reduce(lambda one, other: (one[0], one[1] + other[1]))
+    )
     counts.sink_to(sink)
     environment.execute("bench PyFlink wordcount")
 

@@ -1,10 +1,12 @@
 """A ``Work`` in PyFlink as a contender, on a cluster of ``bench/peers/flink_cluster.py``.
 
 Side:    any.
-Program: the very file that runs in flowlet; its imports of flowlet are answered by PyFlink's modules, whose names are the same.
+Program: the very file that runs in flowlet; its imports of flowlet are answered by PyFlink's modules, whose names are
+         the same.
 Mode:    ``thread``: Python runs inside the TaskManager's JVM, which is PyFlink's quick one.
-Rate:    the source already runs while the Python behind it still starts.  So the clock starts when the records of all readers are ready in
-         Python, where records are looked up there, and with the first record at a sink, where the source gives lines.
+Rate:    the source already runs while the Python behind it still starts.  So the clock starts when the records of all
+         readers are ready in Python, where records are looked up there, and with the first record at a sink, where the
+         source gives lines.
 """
 
 import json
@@ -75,7 +77,11 @@ def contender(cluster: FlinkCluster, work: Work) -> Contender:
     """The work in thread mode."""
     details = {"num_records": work.num_records}
     return Contender(
-        f"{work.name}, PyFlink, thread mode", partial(run_once, cluster, work), is_peer=True, details=details, versions=versions()
+        f"{work.name}, PyFlink, thread mode",
+        partial(run_once, cluster, work),
+        is_peer=True,
+        details=details,
+        versions=versions(),
     )
 
 
@@ -91,7 +97,14 @@ def run_once(cluster: FlinkCluster, work: Work) -> Run:
         folder = Path(name)
         files = [_lines_file(work, number, folder) for number in range(len(work.inputs))]
         options = {"work": work.as_options(), "mode": "thread", "folder": name, "files": files}
-        command = [str(VENV / "bin" / "python"), "-P", str(_SCRIPT), str(cluster.rest_port), str(cluster.jar), json.dumps(options)]
+        command = [
+            str(VENV / "bin" / "python"),
+            "-P",
+            str(_SCRIPT),
+            str(cluster.rest_port),
+            str(cluster.jar),
+            json.dumps(options),
+        ]
         environment = {**cluster.environment, "JVM_ARGS": " ".join(cluster.opens())}
         with ForeignLoad() as load, Process(command, log=folder / "pyflink.log", environment=environment) as process:
             process.expect_success(_JOB_TIMEOUT_S)

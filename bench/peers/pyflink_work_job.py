@@ -1,8 +1,9 @@
 """A ``Work`` in PyFlink on a running cluster; run by the Python of ``.venv-flink``.
 
-The program is the very file that runs in flowlet: PYTHONPATH has modules of flowlet's names that are PyFlink's.  Source and sink are
-written in Java, as those of the other jobs; what is between them is Python.
-Usage: ``pyflink_work_job.py REST_PORT JAR OPTIONS``, OPTIONS being a JSON object: work, mode, folder, files (of the lines of each input;
+The program is the very file that runs in flowlet: PYTHONPATH has modules of flowlet's names that are PyFlink's.  Source
+and sink are written in Java, as those of the other jobs; what is between them is Python.
+Usage: ``pyflink_work_job.py REST_PORT JAR OPTIONS``, OPTIONS being a JSON object: work, mode, folder, files (of the
+       lines of each input;
 where there is none, the input's records are looked up by number in Python).
 """
 

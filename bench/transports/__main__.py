@@ -1,4 +1,5 @@
-"""One side of a run: ``python -m bench.transports produce|consume SETTING [PORT]``; prints what happens, one JSON object per line.
+"""One side of a run: ``python -m bench.transports produce|consume SETTING [PORT]``; prints what happens, one JSON
+object per line.
 
 Side:  any.
 """

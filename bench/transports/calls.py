@@ -33,7 +33,8 @@ def num_calls(file: Path) -> int:
 
 @contextmanager
 def counted(setting: Setting, side: str, loop: EventLoopThread) -> Iterator[None]:
-    """Count during the block, if the setting says so, and write the table: calls, share of the (profiled) time, function.
+    """Count during the block, if the setting says so, and write the table: calls, share of the (profiled) time,
+    function.
 
     Raises:
         RuntimeError: this Python cannot profile two threads.

@@ -1,8 +1,9 @@
 """What all transports share: the setting, the buffers that are sent, and the proof that they arrived.
 
 Side:  any; one thread at a time.
-Proof: every buffer names its channel and its number within the channel, at its head and at its tail; the consumer checks both, the order,
-       and every 256th buffer (or every one) byte for byte.  All transports do the same work for it, raw sockets too.
+Proof: every buffer names its channel and its number within the channel, at its head and at its tail; the consumer
+       checks both, the order, and every 256th buffer (or every one) byte for byte.  All transports do the same work for
+       it, raw sockets too.
 """
 
 import json
@@ -31,8 +32,10 @@ class Setting:
     num_channels: int = 1
     num_credits: int = 8  # per channel; other transports bound what is under way by this, where they can
     compare_all: bool = False
-    is_copied: bool = False  # the network stack: emit records, which are copied into buffers, instead of filling buffers in place
-    congestion_control: str | None = None  # of the sockets; None: the kernel's for raw ones, for the network stack its own choice
+    # The network stack: emit records, which are copied into buffers, instead of filling buffers in place.
+    is_copied: bool = False
+    # Of the sockets; None: the kernel's for raw ones, for the network stack its own choice.
+    congestion_control: str | None = None
     switch_interval_ms: float = 0.1
     cpus: tuple[int, int] | None = None  # of producer and consumer; None: wherever the kernel likes
     calls_folder: str | None = None  # count function calls, and write there which; the network stack only
@@ -128,7 +131,9 @@ class Verifier:
         if label != _LABEL.unpack_from(view, BUFFER_BYTES - _LABEL.size):
             raise WrongDataError(f"a buffer begins as number {number} of channel {channel} and ends as another one")
         if number != self.num_received[channel]:
-            raise WrongDataError(f"channel {channel}: buffer {number} arrived, {self.num_received[channel]} was to come")
+            raise WrongDataError(
+                f"channel {channel}: buffer {number} arrived, {self.num_received[channel]} was to come"
+            )
         self.num_received[channel] = number + 1
         if not number % self._every and bytes(view[_LABEL.size : -_LABEL.size]) != self._expected:
             raise WrongDataError(f"channel {channel}: buffer {number} has other bytes than were sent")

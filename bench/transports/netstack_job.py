@@ -1,4 +1,5 @@
-"""The network stack as a job has it: records of 32 KiB are copied into buffers, and an ``InputProcessor`` polls, decodes and recycles.
+"""The network stack as a job has it: records of 32 KiB are copied into buffers, and an ``InputProcessor`` polls,
+decodes and recycles.
 
 Side:  any; the main thread is the task thread.
 """
@@ -43,7 +44,8 @@ def produce(setting: Setting, source: PayloadSource, stop: Stop, listening: Call
     with open_partition(setting, listening) as (loop, partition), counted(setting, "producer", loop):
         payload = bytes(source.new_buffer())
         element = bytearray(StreamElementSerializer().serialize(Chunk([payload])))
-        start = element.index(payload)  # the labels are put into the serialized record: what serializes records is not measured here
+        # The labels are put into the serialized record: what serializes records is not measured here.
+        start = element.index(payload)
         view = memoryview(element)
         record = [view[start : start + BUFFER_BYTES]]
         while not stop.is_set:

@@ -18,7 +18,8 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig
 
 PARTITION: Final = ResultPartitionID(
-    intermediate_partition_id(b"bench transport.", 0), execution_attempt_id(b"bench transport.", b"the producer....", 0, 0)
+    intermediate_partition_id(b"bench transport.", 0),
+    execution_attempt_id(b"bench transport.", b"the producer....", 0, 0),
 )
 TIMEOUT_S: Final = 30.0
 _IS_POISONED: Final = is_debug()  # what is freed is overwritten
@@ -52,7 +53,9 @@ def environment(config: NetstackConfig) -> Iterator[tuple[EventLoopThread, Netwo
 
 
 @contextmanager
-def open_partition(setting: Setting, listening: Callable[[int], None]) -> Iterator[tuple[EventLoopThread, ResultPartition]]:
+def open_partition(
+    setting: Setting, listening: Callable[[int], None]
+) -> Iterator[tuple[EventLoopThread, ResultPartition]]:
     """A partition that is served; the block finishes it, and is left when all of it was consumed."""
     with environment(network_config(setting)) as (loop, network):
         address = loop.submit(network.start("127.0.0.1", 0)).result(TIMEOUT_S)
@@ -73,7 +76,9 @@ def open_gate(setting: Setting, port: int) -> Iterator[tuple[EventLoopThread, Si
     """A gate over all channels, nothing requested yet."""
     with environment(network_config(setting)) as (loop, network):
         peer = ConnectionID("127.0.0.1", port)
-        gate = network.create_input_gate("bench consumer", [ChannelSpec(PARTITION, index, peer) for index in range(setting.num_channels)])
+        gate = network.create_input_gate(
+            "bench consumer", [ChannelSpec(PARTITION, index, peer) for index in range(setting.num_channels)]
+        )
         try:
             yield loop, gate
         finally:
@@ -116,7 +121,9 @@ class CopyingEmitter:
         self._emit_record = partition.emit_record
         self._source = source
         self._record = memoryview(source.new_buffer() * source.buffers_per_turn)
-        self._views = [self._record[start : start + BUFFER_BYTES] for start in range(0, len(self._record), BUFFER_BYTES)]
+        self._views = [
+            self._record[start : start + BUFFER_BYTES] for start in range(0, len(self._record), BUFFER_BYTES)
+        ]
 
     def emit(self) -> int:
         """The turn of the next channel, which may block; returns how many buffers that were."""

@@ -1,7 +1,8 @@
 """The yardstick: a pair of blocking sockets, framed buffers, 8 per ``sendmsg``, parsed in place from 1 MiB reads.
 
 Side:  any; one thread on each side.
-Frame: a header as long as the network stack's own, with the length of the payload and its channel in it.  No flow control but TCP's.
+Frame: a header as long as the network stack's own, with the length of the payload and its channel in it.  No flow
+       control but TCP's.
 """
 
 import socket

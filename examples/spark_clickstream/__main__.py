@@ -1,8 +1,8 @@
 """From raw Parquet files through Spark into a running flowlet job, and back: ``make example-spark``.
 
-Spark cleans, joins and orders the clicks and purchases of a web shop, and pushes its partitions into the remote gate of a flowlet job.  The
-job computes figures per user and raises alerts while Spark is still pushing.  At the end Spark reads the job's Parquet files and compares
-them, row by row, with its own results.
+Spark cleans, joins and orders the clicks and purchases of a web shop, and pushes its partitions into the remote gate of
+a flowlet job.  The job computes figures per user and raises alerts while Spark is still pushing.  At the end Spark
+reads the job's Parquet files and compares them, row by row, with its own results.
 """
 
 import argparse
@@ -45,7 +45,9 @@ CHUNK_ROWS = 100  # small, because rows of a chunk wait for each other: so alert
 
 @dataclass(frozen=True)
 class Alert:
-    """A burst that the job found; latencies: since Spark sent its last click, until the alert was raised, and until it arrived here."""
+    """A burst that the job found; latencies: since Spark sent its last click, until the alert was raised, and until it
+    arrived here.
+    """
 
     user: int
     event: int
@@ -104,7 +106,10 @@ class Watch:
         self._results = results
         self._num_events = num_events
         self._is_over = threading.Event()
-        self._threads = [threading.Thread(target=self._report, name="report"), threading.Thread(target=self._read, name="alerts")]
+        self._threads = [
+            threading.Thread(target=self._report, name="report"),
+            threading.Thread(target=self._read, name="alerts"),
+        ]
         self.alerts: list[Alert] = []
         self.failure: FlowletError | None = None
 
@@ -130,7 +135,10 @@ class Watch:
     def _keep(self, alert: Alert) -> None:
         self.alerts.append(alert)
         if len(self.alerts) <= SHOWN_ALERTS:
-            text = f"{job.BURST_CLICKS} clicks within {alert.took_us / 1e6:.2f} s; raised {alert.job_latency_ms:.1f} ms and here "
+            text = (
+                f"{job.BURST_CLICKS} clicks within {alert.took_us / 1e6:.2f} s; raised {alert.job_latency_ms:.1f} "
+                "ms and here "
+            )
             text += f"{alert.latency_ms:.1f} ms after Spark sent the last one"
             self._console.print(f"alert: user {alert.user}: {text}", highlight=False)
 
@@ -144,7 +152,10 @@ class Watch:
                 return
             metrics = gate_metrics(document)
             rows, granted = (sum(each[name] for each in metrics) for name in ("rows", "num_credits_granted"))
-            text = f"{rows:,} of {self._num_events:,} rows, {(rows - last) / REPORT_INTERVAL_S:,.0f} rows/s, {granted:,} credits granted"
+            text = (
+                f"{rows:,} of {self._num_events:,} rows, {(rows - last) / REPORT_INTERVAL_S:,.0f} rows/s, "
+                f"{granted:,} credits granted"
+            )
             self._console.print(f"pushing: {text}, {len(self.alerts)} alerts", highlight=False)
             last = rows
 
@@ -155,7 +166,9 @@ def gate_metrics(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [each | {"rows": each["operators"][0]["num_records_out"] if each["operators"] else 0} for each in metrics]
 
 
-def push(console: Console, events: DataFrame, cluster: RunningCluster, output: Path, options: argparse.Namespace) -> Outcome:
+def push(
+    console: Console, events: DataFrame, cluster: RunningCluster, output: Path, options: argparse.Namespace
+) -> Outcome:
     """Start the flowlet job, push the events into it, and wait for its end.  Raises FlowletError if the job failed."""
     num_events = events.count()
     configuration = Configuration()
@@ -208,7 +221,8 @@ def run(console: Console, options: argparse.Namespace, spark: SparkSession, fold
     """Run everything, in ``folder``."""
     made = make_data(folder / "raw", options.rows, options.seed)
     console.print(
-        f"made {made.num_clicks:,} clicks, {made.num_purchases:,} purchases, {made.num_users:,} users in {folder}", highlight=False
+        f"made {made.num_clicks:,} clicks, {made.num_purchases:,} purchases, {made.num_users:,} users in {folder}",
+        highlight=False,
     )
     events = pipeline.in_order(pipeline.clean_events(spark, folder / "raw"), options.partitions).persist()
     kept, total = events.count(), made.num_clicks + made.num_purchases
@@ -223,15 +237,29 @@ def run(console: Console, options: argparse.Namespace, spark: SparkSession, fold
 
 def parse_options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
-    parser = argparse.ArgumentParser(prog="python -m examples.spark_clickstream", description="Clicks from Spark into flowlet and back.")
-    parser.add_argument("--rows", type=int, default=300_000, metavar="N", help="how many clicks to make (default: 300,000)")
-    parser.add_argument("--partitions", type=int, default=2, metavar="N", help="of the DataFrame that is pushed (default: 2)")
-    parser.add_argument(
-        "--rate", type=float, default=20_000, metavar="N", help="rows per second to push; 0: all it takes (default: 20,000)"
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.spark_clickstream", description="Clicks from Spark into flowlet and back."
     )
-    parser.add_argument("--master", default="local[2]", help="Spark's (default: local[2]); local-cluster[2,1,1024]: with executors")
+    parser.add_argument(
+        "--rows", type=int, default=300_000, metavar="N", help="how many clicks to make (default: 300,000)"
+    )
+    parser.add_argument(
+        "--partitions", type=int, default=2, metavar="N", help="of the DataFrame that is pushed (default: 2)"
+    )
+    parser.add_argument(
+        "--rate",
+        type=float,
+        default=20_000,
+        metavar="N",
+        help="rows per second to push; 0: all it takes (default: 20,000)",
+    )
+    parser.add_argument(
+        "--master", default="local[2]", help="Spark's (default: local[2]); local-cluster[2,1,1024]: with executors"
+    )
     parser.add_argument("--seed", type=int, default=1, help="of the data (default: 1)")
-    parser.add_argument("--folder", type=Path, help="an empty folder for data and results; default: one that is removed")
+    parser.add_argument(
+        "--folder", type=Path, help="an empty folder for data and results; default: one that is removed"
+    )
     return parser.parse_args(arguments)
 
 

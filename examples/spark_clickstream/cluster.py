@@ -22,19 +22,26 @@ class RunningCluster:
 
 @contextmanager
 def local_cluster(folder: Path, num_task_managers: int) -> Iterator[RunningCluster]:
-    """One JobManager and some TaskManagers with one slot each; they end with the ``with`` block, and leave their logs in ``folder``."""
+    """One JobManager and some TaskManagers with one slot each; they end with the ``with`` block, and leave their logs
+    in ``folder``.
+    """
     secret_file = folder / "secret"
     with ExitStack() as stack:
 
         def start(name: str, *args: str) -> subprocess.Popen[str]:
             log = stack.enter_context((folder / f"{name}.log").open("w"))
             environment = os.environ | {"FLOWLET_SECRET_FILE": str(secret_file)}
-            process = subprocess.Popen([sys.executable, "-m", *args], stdout=subprocess.PIPE, stderr=log, env=environment, text=True)
+            process = subprocess.Popen(
+                [sys.executable, "-m", *args], stdout=subprocess.PIPE, stderr=log, env=environment, text=True
+            )
             stack.callback(_stop, process)
             return process
 
         jobmanager = _ready(start("jobmanager", "flowlet.jm", "--port", "0"), r"JobManager listening on http://(\S+)")
-        task_managers = [start(f"taskmanager-{number}", "flowlet.tm", "--jobmanager", jobmanager) for number in range(num_task_managers)]
+        task_managers = [
+            start(f"taskmanager-{number}", "flowlet.tm", "--jobmanager", jobmanager)
+            for number in range(num_task_managers)
+        ]
         for process in task_managers:
             _ready(process, r"TaskManager (\S+) listening on \S+, registered at")
         yield RunningCluster(jobmanager, secret_file)

@@ -1,7 +1,7 @@
 """Makes the data of a web shop: users, clicks and purchases in Parquet files, with the flaws of real data.
 
-Rows are out of order within a file, some come in a later file, some twice, some are broken.  In a few bursts, users click faster than
-people can.  The same seed makes the same data.
+Rows are out of order within a file, some come in a later file, some twice, some are broken.  In a few bursts, users
+click faster than people can.  The same seed makes the same data.
 """
 
 from dataclasses import dataclass
@@ -73,7 +73,9 @@ def _purchases(rng: np.random.Generator, num_purchases: int, num_users: int) -> 
     cents[rng.random(num_purchases) < 0.01] *= -1
     users = _some_users(rng, num_purchases, num_users)
     events = _ids(_PURCHASE_IDS, num_purchases)
-    return _spoil(rng, pa.table({"event": events, "user": users, "at": pa.array(at, _AT), "cents": pa.array(cents, pa.int64())}))
+    return _spoil(
+        rng, pa.table({"event": events, "user": users, "at": pa.array(at, _AT), "cents": pa.array(cents, pa.int64())})
+    )
 
 
 def _some_users(rng: np.random.Generator, how_many: int, num_users: int) -> Any:
@@ -93,12 +95,16 @@ def _spoil(rng: np.random.Generator, table: pa.Table) -> pa.Table:
     micros = table.column("at").cast(pa.timestamp("us")).to_numpy().astype(np.int64)
     micros = np.where(other_time, micros - 100 * 365 * DAY_US, micros)
     at = pa.array(micros, pa.int64(), mask=no_time).cast(pa.timestamp("us")).cast(_AT)
-    spoiled = table.set_column(table.schema.get_field_index("user"), "user", users).set_column(table.schema.get_field_index("at"), "at", at)
+    spoiled = table.set_column(table.schema.get_field_index("user"), "user", users).set_column(
+        table.schema.get_field_index("at"), "at", at
+    )
     return pa.concat_tables([spoiled, spoiled.filter(pa.array(twice))])
 
 
 def _files(rng: np.random.Generator, table: pa.Table) -> list[pa.Table]:
-    """Split the rows into files by time; within a file they are shuffled, and one row in twenty comes in a later file."""
+    """Split the rows into files by time; within a file they are shuffled, and one row in twenty
+    comes in a later file.
+    """
     micros = table.column("at").cast(pa.int64()).fill_null(START_US).to_numpy()
     file = np.clip((micros - START_US) * NUM_FILES // DAY_US, 0, NUM_FILES - 1)
     late = rng.random(table.num_rows) < 0.05

@@ -31,7 +31,9 @@ ALERTS = OutputTag("alerts")
 
 
 class RunningFigures(KeyedProcessFunction):
-    """Emits after each event how often its user has clicked and bought, and for how much; alerts about bursts go to a side output."""
+    """Emits after each event how often its user has clicked and bought, and for how much; alerts about bursts go to a
+    side output.
+    """
 
     def __init__(self) -> None:
         self._figures: dict[int, list[int]] = {}
@@ -61,7 +63,8 @@ def user_of(event: Row) -> Any:
 def build(env: StreamExecutionEnvironment, num_partitions: int, output: str) -> DataStream:
     """Write figures to Parquet files in ``output``; returns the stream of alerts.
 
-    An alert: user, event, length of the burst in microseconds, when its last click was sent and when the alert was raised, in nanoseconds.
+    An alert: user, event, length of the burst in microseconds, when its last click was sent and when the alert was
+        raised, in nanoseconds.
     """
     events = env.from_remote_gate(GATE, type_info=EVENT, producers=num_partitions)
     figures = events.key_by(user_of).process(RunningFigures())

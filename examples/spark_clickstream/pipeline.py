@@ -22,11 +22,15 @@ COLUMNS = ("user", "at_us", "event", "kind", "cents", "country")
 def clean_events(spark: SparkSession, raw: Path) -> DataFrame:
     """Clicks and purchases of known users, without duplicates, at possible times."""
     users = spark.read.parquet(str(raw / "users")).dropDuplicates(["user"])
-    clicks = spark.read.parquet(str(raw / "clicks")).withColumns({"kind": F.lit(CLICK), "cents": F.lit(None).cast("bigint")})
+    clicks = spark.read.parquet(str(raw / "clicks")).withColumns(
+        {"kind": F.lit(CLICK), "cents": F.lit(None).cast("bigint")}
+    )
     purchases = spark.read.parquet(str(raw / "purchases")).where("cents > 0").withColumn("kind", F.lit("purchase"))
     events = clicks.drop("page").unionByName(purchases).withColumn("at_us", F.unix_micros("at"))
     in_time = F.col("at_us").between(START_US, START_US + DAY_US - 1)
-    return events.where(in_time & F.col("user").isNotNull()).dropDuplicates(["event"]).join(users, "user").select(*COLUMNS)
+    return (
+        events.where(in_time & F.col("user").isNotNull()).dropDuplicates(["event"]).join(users, "user").select(*COLUMNS)
+    )
 
 
 def in_order(events: DataFrame, num_partitions: int) -> DataFrame:
@@ -37,7 +41,8 @@ def in_order(events: DataFrame, num_partitions: int) -> DataFrame:
 def paced(push: Callable[[Iterable[Any]], None], rows_per_s: float = 0.0) -> Callable[[Iterable[Any]], None]:
     """Wrap ``push``: appends to each row the time at which it is taken.
 
-    ``rows_per_s``: per partition, as if people were clicking now; 0: as fast as the flowlet job accepts rows.  Then rows, and so alerts,
+    ``rows_per_s``: per partition, as if people were clicking now; 0: as fast as the flowlet job accepts rows.  Then
+        rows, and so alerts,
     wait in the buffers on the way.
     """
 
@@ -56,7 +61,9 @@ def paced(push: Callable[[Iterable[Any]], None], rows_per_s: float = 0.0) -> Cal
 
 def own_figures(events: DataFrame) -> DataFrame:
     """What the flowlet job must compute for each event."""
-    so_far = Window.partitionBy("user").orderBy("at_us", "event").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    so_far = (
+        Window.partitionBy("user").orderBy("at_us", "event").rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    )
 
     def total(value: Column) -> Column:
         return F.sum(value).over(so_far)
@@ -76,7 +83,11 @@ def own_alerts(events: DataFrame) -> DataFrame:
     """The clicks that end a run of ``BURST_CLICKS`` within ``BURST_US``: user, event, microseconds."""
     in_time = Window.partitionBy("user").orderBy("at_us", "event")
     took_us = F.col("at_us") - F.lag("at_us", BURST_CLICKS - 1).over(in_time)
-    return events.where(F.col("kind") == CLICK).select("user", "event", took_us.alias("took_us")).where(F.col("took_us") <= BURST_US)
+    return (
+        events.where(F.col("kind") == CLICK)
+        .select("user", "event", took_us.alias("took_us"))
+        .where(F.col("took_us") <= BURST_US)
+    )
 
 
 def differences(expected: DataFrame, found: DataFrame) -> DataFrame:

@@ -1,9 +1,10 @@
 """Runs the coroutines of one operator on the shared loop, and keeps their outcomes until the task takes them.
 
 Side:       shared.  The task's thread starts, cancels and collects calls; they run on the loop's thread.
-Invariants: each started call has one outcome, unless it was cancelled before.  ``on_outcomes`` is called once when outcomes wait, not once
-            per outcome.
-Source:     PyFlink's runner of async functions.  Outcomes travel like netstack's events: one deque and one coalesced wake-up.
+Invariants: each started call has one outcome, unless it was cancelled before.  ``on_outcomes`` is called once when
+            outcomes wait, not once per outcome.
+Source:     PyFlink's runner of async functions.  Outcomes travel like netstack's events: one deque and one coalesced
+            wake-up.
 """
 
 import asyncio
@@ -61,7 +62,9 @@ class AsyncCall:
         if not self._is_cancelled:
             deliver(self, outcome)
 
-    def start(self, loop: asyncio.AbstractEventLoop, deliver: Callable[["AsyncCall", Any], None]) -> "asyncio.Task[None]":
+    def start(
+        self, loop: asyncio.AbstractEventLoop, deliver: Callable[["AsyncCall", Any], None]
+    ) -> "asyncio.Task[None]":
         """Start the coroutine; loop thread."""
         self._task = loop.create_task(self.run(deliver))
         return self._task
@@ -86,7 +89,9 @@ class CallRunner(Protocol):
         """The calls that ended since the last time, each with its result or ``Failed``."""
 
     def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
-        """Call a coroutine function; waits for its result, with ``wait`` if that is given: if it raises, the coroutine is interrupted."""
+        """Call a coroutine function; waits for its result, with ``wait`` if that is given: if it raises, the coroutine
+        is interrupted.
+        """
 
     def cancel_all(self) -> None:
         """Interrupt all calls and wait for their ends."""
@@ -110,8 +115,10 @@ class AsyncCalls:
         self._on_outcomes = on_outcomes
         self._shared_loop = shared_loop
         self._loop = shared_loop.acquire()
-        self._outcomes: deque[tuple[AsyncCall, Any]] = deque()  # Appended by the loop thread, popped by the task's thread.
-        # Set by the loop thread after it appends; cleared by the task's thread before it pops.  So no outcome stays without a notification.
+        # Appended by the loop thread, popped by the task's thread.
+        self._outcomes: deque[tuple[AsyncCall, Any]] = deque()
+        # Set by the loop thread after it appends; cleared by the task's thread before it pops.  So no outcome stays
+        # without a notification.
         self._is_notified = False
         self._tasks: set[asyncio.Task[Any]] = set()  # Loop thread only: the running coroutines.
         self._is_ending = False  # Loop thread only: outcomes are dropped from now on.
@@ -136,7 +143,8 @@ class AsyncCalls:
     def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
         """Call a coroutine function on the loop; waits for its result, raises its error.
 
-        ``wait``: waits for the end of the coroutine; if it raises, such as TaskCancelled, the coroutine and all calls are interrupted.
+        ``wait``: waits for the end of the coroutine; if it raises, such as TaskCancelled, the coroutine and all calls
+            are interrupted.
         """
         future = self._loop.submit(self._outcome_of(function, args))
         if wait is not None:
@@ -154,7 +162,10 @@ class AsyncCalls:
         return outcome
 
     def cancel_all(self) -> None:
-        """Interrupt all calls and wait for their ends.  Raises FlowletError if some do not end, or one blocks the loop."""
+        """Interrupt all calls and wait for their ends.
+
+        Raises FlowletError if some do not end, or one blocks the loop.
+        """
         try:
             num_left = self._loop.submit(self._cancel_on_loop()).result(_ANSWER_TIMEOUT_S)
         except concurrent.futures.TimeoutError as error:
@@ -162,7 +173,9 @@ class AsyncCalls:
                 "the event loop does not answer: an async function blocks it; use asyncio.sleep(), not time.sleep()"
             ) from error
         if num_left:
-            raise FlowletError(f"{num_left} calls of async functions still run {CANCEL_TIMEOUT_S:g} s after they were cancelled")
+            raise FlowletError(
+                f"{num_left} calls of async functions still run {CANCEL_TIMEOUT_S:g} s after they were cancelled"
+            )
 
     def close(self) -> None:
         """Release the loop.  Raises FlowletError if it does not end."""

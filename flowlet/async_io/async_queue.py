@@ -1,11 +1,14 @@
-"""Keeps records until their results are there, together with the control elements between them: watermarks, statuses and marks.
+"""Keeps records until their results are there, together with the control elements between them: watermarks, statuses
+and marks.
 
 Side:       pure.  Driven by its operator.
-Invariants: at most ``capacity`` elements have a place; the others wait for one, in order of arrival.  A record leaves once, after
-            ``complete``.  In both orders, control elements leave after all records that came before them, and before all that came after.
-Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``UnorderedStreamElementQueue`` with its segments, where control
-            elements take a place, too.  Results leave in chunks; snapshots keep the order of arrival.  In Flink, an element that finds no
-            place stays outside, and the task waits; here it waits in the queue, so that the task need not.
+Invariants: at most ``capacity`` elements have a place; the others wait for one, in order of arrival.  A record leaves
+            once, after ``complete``.  In both orders, control elements leave after all records that came before them,
+            and before all that came after.
+Source:     Flink ``StreamElementQueue``, ``OrderedStreamElementQueue``, ``UnorderedStreamElementQueue`` with its
+            segments, where control elements take a place, too.  Results leave in chunks; snapshots keep the order of
+            arrival.  In Flink, an element that finds no place stays outside, and the task waits; here it waits in the
+            queue, so that the task need not.
 """
 
 from abc import ABC, abstractmethod
@@ -81,7 +84,9 @@ class AsyncQueue(ABC):
         self._num_placed += 1
 
     def fill_places(self) -> list[PendingRecord]:
-        """Give free places to the elements that wait for one; returns the records among them, so that their calls can start."""
+        """Give free places to the elements that wait for one; returns the records among them, so that their calls can
+        start.
+        """
         started: list[PendingRecord] = []
         waiting = self._waiting
         while waiting and self._num_placed < self.capacity:
@@ -101,7 +106,9 @@ class AsyncQueue(ABC):
         self._note_complete(record)
 
     def next_element(self) -> Chunk | Control | None:
-        """Remove and return what may leave now: about ``MAX_CHUNK_RECORDS`` results, or one control element; None if nothing may leave."""
+        """Remove and return what may leave now: about ``MAX_CHUNK_RECORDS`` results, or one control element; None if
+        nothing may leave.
+        """
         while True:
             control = self._pop_control()
             if control is not None:
@@ -119,7 +126,9 @@ class AsyncQueue(ABC):
         self.num_left += num_elements
 
     def elements(self) -> list[Chunk | Control]:
-        """Copy all elements, in order of arrival, for a snapshot; without completion marks, whose numbers start again with the job."""
+        """Copy all elements, in order of arrival, for a snapshot; without completion marks, whose numbers start again
+        with the job.
+        """
         found: list[Chunk | Control] = []
         run: list[PendingRecord] = []
         for element in chain(self._in_order(), self._waiting):
@@ -143,7 +152,9 @@ class AsyncQueue(ABC):
         """Assert the invariants that are visible from outside."""
         assert 0 <= self._num_placed <= self.capacity, f"{self!r} is overfull"
         assert self._num_placed == sum(1 for _ in self._in_order()), f"{self!r} has lost count"
-        assert not any(isinstance(each, PendingRecord) and each.results is not None for each in self._waiting), "results without a call"
+        assert not any(isinstance(each, PendingRecord) and each.results is not None for each in self._waiting), (
+            "results without a call"
+        )
 
     @abstractmethod
     def _append_records(self, records: list[PendingRecord]) -> None: ...

@@ -1,11 +1,11 @@
 """The calls of one async operator: attempts, timeouts, and which outcome counts.
 
 Side:       task.
-Invariants: a request has a running call, or a timer for its next attempt, never both.  One outcome counts per request.  The timer of a
-            batch is cancelled with its last request.
+Invariants: a request has a running call, or a timer for its next attempt, never both.  One outcome counts per request.
+            The timer of a batch is cancelled with its last request.
 Units:      milliseconds.
-Source:     Flink ``AsyncWaitOperator.ResultHandler`` and ``RetryableResultHandlerDelegator``.  The timeout covers all attempts together.
-            Records that arrived together share one timer.
+Source:     Flink ``AsyncWaitOperator.ResultHandler`` and ``RetryableResultHandlerDelegator``.  The timeout covers all
+            attempts together.  Records that arrived together share one timer.
 """
 
 import inspect
@@ -92,10 +92,14 @@ class AsyncRequests:
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header."""
-        assert all(request.retry_timer is not None and request.call is None for request in self._waiting), "waits beside a call"
+        assert all(request.retry_timer is not None and request.call is None for request in self._waiting), (
+            "waits beside a call"
+        )
         for deadline in self._deadlines:
             assert 0 < deadline.num_left <= len(deadline.requests), "a timer without requests"
-            assert deadline.num_left == sum(request.record.results is None for request in deadline.requests), "a timer has lost count"
+            assert deadline.num_left == sum(request.record.results is None for request in deadline.requests), (
+                "a timer has lost count"
+            )
 
     def begin(self, records: Sequence[PendingRecord]) -> None:
         """Start the first attempt for each record."""
@@ -105,7 +109,10 @@ class AsyncRequests:
         self._attempt(requests)
 
     def process_outcomes(self) -> None:
-        """Process the outcomes that arrived since the last time.  Raises UserFunctionError if a call failed and is not tried again."""
+        """Process the outcomes that arrived since the last time.
+
+        Raises UserFunctionError if a call failed and is not tried again.
+        """
         for call, outcome in self._calls.take_outcomes():
             request: _Request = call.owner
             if request.call is call:
@@ -113,7 +120,10 @@ class AsyncRequests:
                 self._use_outcome(request, outcome)
 
     def stop(self) -> None:
-        """Cancel all timers and interrupt all calls; returns when they have ended.  Raises FlowletError if some do not end."""
+        """Cancel all timers and interrupt all calls; returns when they have ended.
+
+        Raises FlowletError if some do not end.
+        """
         for request in self._waiting:
             _cancel_retry(request)
         self._waiting = {}
@@ -140,7 +150,9 @@ class AsyncRequests:
         if delay_ms is not None:
             clock = self._ctx.processing_time_service
             self._waiting[request] = None
-            request.retry_timer = clock.register_timer(clock.current_time_ms() + delay_ms, lambda _: self._try_again(request))
+            request.retry_timer = clock.register_timer(
+                clock.current_time_ms() + delay_ms, lambda _: self._try_again(request)
+            )
             return
         if isinstance(outcome, Failed):
             outcome.error.add_note(self._function.failed_at(preview(request.record.value)))
@@ -181,7 +193,9 @@ class AsyncRequests:
         for request in deadline.requests:
             request.deadline = deadline
         self._deadlines[deadline] = None
-        deadline.timer = clock.register_timer(clock.current_time_ms() + self._timeout_ms, lambda _: self._time_out(deadline))
+        deadline.timer = clock.register_timer(
+            clock.current_time_ms() + self._timeout_ms, lambda _: self._time_out(deadline)
+        )
 
     def _time_out(self, deadline: _Deadline) -> None:
         if deadline not in self._deadlines:

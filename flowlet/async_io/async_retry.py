@@ -23,7 +23,9 @@ class RetryPolicy:
         return self._delay_after("result_predicate", results, num_attempts)
 
     def delay_after_error(self, error: BaseException, num_attempts: int) -> int | None:
-        """The delay before the next attempt; None if the error counts, as an error that is no ``Exception`` always does."""
+        """The delay before the next attempt; None if the error counts, as an error that is no ``Exception`` always
+        does.
+        """
         return self._delay_after("exception_predicate", error, num_attempts) if isinstance(error, Exception) else None
 
     def _delay_after(self, kind: str, outcome: Any, num_attempts: int) -> int | None:

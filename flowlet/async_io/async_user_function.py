@@ -1,8 +1,8 @@
 """A user's async function: called on the loop, opened and closed where its methods want to run.
 
 Side:       task.
-Source:     PyFlink ``AsyncFunction``.  ``open``, ``close`` and ``timeout`` may be coroutine functions, too.  They then run on the loop of
-            the calls, where client libraries must make and close their sessions.
+Source:     PyFlink ``AsyncFunction``.  ``open``, ``close`` and ``timeout`` may be coroutine functions, too.  They then
+            run on the loop of the calls, where client libraries must make and close their sessions.
 """
 
 import inspect
@@ -18,7 +18,10 @@ from flowlet.operators.user_function import Checkpoints, RuntimeContext
 
 
 class AsyncUserFunction:
-    """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.  Raises JobGraphError if it is neither."""
+    """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.
+
+    Raises JobGraphError if it is neither.
+    """
 
     def __init__(self, function: Any) -> None:
         self._function = function
@@ -26,7 +29,8 @@ class AsyncUserFunction:
         self._is_object = callable(getattr(function, "async_invoke", None)) and not isinstance(function, type)
         if not self._is_object and not inspect.iscoroutinefunction(function):
             raise JobGraphError(
-                f"expected a coroutine function of one record or an object with 'async def async_invoke', got {preview(function)} "
+                "expected a coroutine function of one record or an object with 'async def async_invoke', got "
+                f"{preview(function)} "
                 f"of type {type(function).__name__}"
             )
 
@@ -46,7 +50,10 @@ class AsyncUserFunction:
         return found if callable(found) else None
 
     def open(self, ctx: OperatorContext, calls: CallRunner) -> None:
-        """Call the object's ``initialize_state`` and ``open``, if it has them.  Raises UserFunctionError if one fails."""
+        """Call the object's ``initialize_state`` and ``open``, if it has them.
+
+        Raises UserFunctionError if one fails.
+        """
         self.checkpoints.initialize(ctx)
         # A coroutine may take long; mails are taken meanwhile, so that the task can be cancelled.
         wait = None if ctx.executor is None else ctx.executor.yield_until
@@ -61,7 +68,8 @@ class AsyncUserFunction:
         kind = "cannot be none" if result is None else "should be of list type"
         got = "" if result is None else f", got {preview(result)} of type {type(result).__name__}"
         return RuntimeError(
-            f"The result of AsyncFunction {kind}, please check the methods 'async_invoke' and 'timeout' of class '{self._class_name}'{got}."
+            f"The result of AsyncFunction {kind}, please check the methods 'async_invoke' and 'timeout' of class "
+            f"'{self._class_name}'{got}."
         )
 
     def failed_at(self, record: str) -> str:
@@ -75,7 +83,14 @@ class AsyncUserFunction:
     def _method(self, name: str) -> Any:
         return getattr(self._function, name, None) if self._is_object else None
 
-    def _run(self, name: str, ctx: OperatorContext, calls: CallRunner, *args: Any, wait: Callable[[Signal], None] | None = None) -> None:
+    def _run(
+        self,
+        name: str,
+        ctx: OperatorContext,
+        calls: CallRunner,
+        *args: Any,
+        wait: Callable[[Signal], None] | None = None,
+    ) -> None:
         step = self._method(name)
         if not callable(step):
             return

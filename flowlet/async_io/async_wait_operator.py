@@ -1,14 +1,17 @@
 """Calls a coroutine for every record and emits the results, without waiting for one call before the next.
 
 Side:       task.  Coroutines run on the shared loop; all code here runs on input or as a mail of this operator.
-Invariants: calls run for at most ``capacity`` records.  Records are emitted on the task's thread only.  No user code runs after ``close``.
-Waits:      an element that finds no place waits in the queue, and so in the snapshots.  Until it has a place, ``available_future``
-            keeps the task from reading on; meanwhile the task takes every mail at once.  In Flink the task waits inside the operator, and
-            mails of the operators before it, checkpoints among them, wait with it.  Records that timers emit are not held back so: they
-            wait outside, as in Flink, once ``MAX_WAITING`` elements wait for a place.
+Invariants: calls run for at most ``capacity`` records.  Records are emitted on the task's thread only.  No user code
+            runs after ``close``.
+Waits:      an element that finds no place waits in the queue, and so in the snapshots.  Until it has a place,
+            ``available_future`` keeps the task from reading on; meanwhile the task takes every mail at once.  In Flink
+            the task waits inside the operator, and mails of the operators before it, checkpoints among them, wait with
+            it.  Records that timers emit are not held back so: they wait outside, as in Flink, once ``MAX_WAITING``
+            elements wait for a place.
 Units:      milliseconds.
-Source:     Flink ``AsyncWaitOperator``.  A status waits its turn like a watermark: in Flink it overtakes records, and the watermarks among
-            them are then dropped.  A timeout counts from the start of the first call, as there: what waits for a place has not started.
+Source:     Flink ``AsyncWaitOperator``.  A status waits its turn like a watermark: in Flink it overtakes records, and
+            the watermarks among them are then dropped.  A timeout counts from the start of the first call, as there:
+            what waits for a place has not started.
 Absent:     attempts and timeouts do not survive a restart, as in Flink: all records of a snapshot start again.
 """
 
@@ -28,8 +31,9 @@ from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.late import dataclass
 
-# So many elements may wait for a place before a record waits outside the queue.  More than a chunk has, so that only a record of which a
-# function makes very many, or timers that emit more than the calls take, come so far.  Not measured; 10 MB and the records.
+# So many elements may wait for a place before a record waits outside the queue.  More than a chunk has, so that only a
+# record of which a function makes very many, or timers that emit more than the calls take, come so far.  Not measured;
+# 10 MB and the records.
 MAX_WAITING: Final = 65_536
 
 
@@ -43,16 +47,16 @@ class AsyncWaitStatistics:
 
 
 class AsyncWaitOperator(StreamOperator):
-    """The operator of ``ordered_wait`` and ``unordered_wait``; task thread only.  Restored records are called again in ``open``.
+    """The operator of ``ordered_wait`` and ``unordered_wait``; task thread only.
 
-    Args:
-        function: an object with a coroutine method ``async_invoke(value)``, or a coroutine function; returns a list.
-        timeout_ms: for all attempts of one record together; 0: none.
-        capacity: places for records and watermarks; while all are taken, further elements wait in the queue, and the task reads no input.
-        is_ordered: whether results keep the order of the records.
-        retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
-        name: of the operator.
-        create_calls: makes the ``CallRunner``, given what to call when outcomes wait; tests replace it.
+    Restored records are called again in ``open``.
+
+    Args: function: an object with a coroutine method ``async_invoke(value)``, or a coroutine function; returns a list.
+        timeout_ms: for all attempts of one record together; 0: none. capacity: places for records and watermarks; while
+        all are taken, further elements wait in the queue, and the task reads no input. is_ordered: whether results keep
+        the order of the records. retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
+        name: of the operator. create_calls: makes the ``CallRunner``, given what to call when outcomes wait; tests
+        replace it.
 
     Raises:
         JobGraphError: the function is not asynchronous.
@@ -149,7 +153,10 @@ class AsyncWaitOperator(StreamOperator):
         return future
 
     def end_input(self, input_id: int) -> None:
-        """Wait for all results.  Retries go on with their delays, as in PyFlink; Flink's Java tries once more, at once."""
+        """Wait for all results.
+
+        Retries go on with their delays, as in PyFlink; Flink's Java tries once more, at once.
+        """
         self._drain()
 
     def finish(self) -> None:
@@ -191,7 +198,8 @@ class AsyncWaitOperator(StreamOperator):
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
         """The records of whole former subtasks, in their order.
 
-        Watermarks between them are left out: those of one former subtask say nothing about the records of another, and new ones follow.
+        Watermarks between them are left out: those of one former subtask say nothing about the records of another, and
+        new ones follow.
         """
         found: list[Chunk | Control] = []
         for state in share.dealt(states):
@@ -206,7 +214,10 @@ class AsyncWaitOperator(StreamOperator):
     # -- input
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Start calls for the records that find a place.  Raises UserFunctionError if a call for an earlier record failed."""
+        """Start calls for the records that find a place.
+
+        Raises UserFunctionError if a call for an earlier record failed.
+        """
         self._process(chunk.values, chunk.timestamps)
 
     def process_record(self, record: Any, timestamp: int | None) -> None:
@@ -286,7 +297,9 @@ class AsyncWaitOperator(StreamOperator):
             drained.complete()
 
     def _start_waiting(self) -> bool:
-        """Give free places to the elements that wait for one, and start their calls; returns whether there were free places."""
+        """Give free places to the elements that wait for one, and start their calls; returns whether there were free
+        places.
+        """
         assert self._requests is not None, "the operator is open"
         queue = self._queue
         num_waiting = queue.num_waiting

@@ -1,8 +1,8 @@
 """The event loop on which users' coroutines run.
 
 Side:       shared.  Any thread may acquire and release it.
-Invariants: one loop per process, on its own thread, so that users' coroutines cannot stall the network.  It runs exactly while someone
-            holds it.
+Invariants: one loop per process, on its own thread, so that users' coroutines cannot stall the network.  It runs
+            exactly while someone holds it.
 Source:     none in Flink, whose users bring their own thread pools; PyFlink runs one loop per operator.
 """
 
@@ -62,7 +62,9 @@ class SharedAsyncLoop:
         try:
             loop.close()
         except ResourceBrokenError as error:
-            raise FlowletError("the event loop does not end: an async function blocks it; use asyncio.sleep(), not time.sleep()") from error
+            raise FlowletError(
+                "the event loop does not end: an async function blocks it; use asyncio.sleep(), not time.sleep()"
+            ) from error
 
 
 # One per process: tasks of the same TaskManager share it.

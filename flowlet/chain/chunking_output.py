@@ -1,11 +1,14 @@
-"""Gathers the records that leave a chain into chunks, for one consumer: the record writer of an edge, or a chained operator on columns.
+"""Gathers the records that leave a chain into chunks, for one consumer: the record writer of an edge, or a chained
+operator on columns.
 
-The loop of the chain appends to it, record by record.  The key is taken here, once per record, at the moment the record is emitted.
+The loop of the chain appends to it, record by record.  The key is taken here, once per record, at the moment the record
+is emitted.
 
-Hot path.  Per record: one call of the key selector, a test of the types, one append per field (bench: wordcount, programs).
+Hot path.  Per record: one call of the key selector, a test of the types, one append per field (bench: wordcount,
+programs).
 Side:       task.
-Invariants: the consumer gets everything in the order in which it was emitted, watermarks and markers included.  It gets each record as it
-            was when it was emitted (``record_copies``).  When a loop has ended, no record waits here.
+Invariants: the consumer gets everything in the order in which it was emitted, watermarks and markers included.  It gets
+            each record as it was when it was emitted (``record_copies``).  When a loop has ended, no record waits here.
 Source:     Flink ``RecordWriterOutput``, ``ChannelSelectorRecordWriter.emit``.
 """
 
@@ -28,21 +31,25 @@ from flowlet.records import Chunk, CompletionMark, LatencyMarker, PickledRecord,
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.late import numpy as np
 
-# Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one generator may give
-# before the consumers have their turn.
+# Chunks of 1,000-2,000 tuples are best, 8,000 are 25 % slower (hot-path measurements).  It is also the most that one
+# generator may give before the consumers have their turn.
 MAX_WAITING: Final = 2_000
 
 
 class ChunkingOutput:
     """Gathers records for ``target``; task thread only.
 
-    ``keys`` takes the key of each; None: the consumer needs no keys.  ``conversion``: to the declared type; None: there is none.
+    ``keys`` takes the key of each; None: the consumer needs no keys.  ``conversion``: to the declared type; None: there
+    is none.
     """
 
-    def __init__(self, target: EdgeOutput, keys: KeyExtractor | None = None, conversion: RecordConversion | None = None) -> None:
+    def __init__(
+        self, target: EdgeOutput, keys: KeyExtractor | None = None, conversion: RecordConversion | None = None
+    ) -> None:
         self.target = target
         self._conversion = conversion
-        self._is_covered = False  # whether records of the shape are of the declared type, but for what is tested by column or in the loop
+        # Whether records of the shape are of the declared type, but for what is tested by column or in the loop.
+        self._is_covered = False
         self.keys = keys
         self.num_emitted = 0  # since it was made
         self.shape: RecordShape | None = None  # the shape that loops test records for
@@ -55,9 +62,11 @@ class ChunkingOutput:
         self._keys: list[Any] = []  # their keys, where no field is the key
         self._has_pickled = False
         self._has_others = False  # whether a record that waits in ``_values`` is not of the shape
-        self._has_columns = False  # whether records of the shape are kept by field: the key is one of them, or there is none
+        # Whether records of the shape are kept by field: the key is one of them, or there is none.
+        self._has_columns = False
         self._watch = ShapeWatch()
-        self._outer_timestamps: list[bool] = []  # a stack, one item per run in progress: whether records had timestamps before it
+        # A stack, one item per run in progress: whether records had timestamps before it.
+        self._outer_timestamps: list[bool] = []
         self._num_choices = 0  # how often a shape was chosen
         self._last_key: Any = None  # the key of the last record that was not of the shape
 
@@ -81,7 +90,9 @@ class ChunkingOutput:
             self._write_add(code, record, None if self.keys is None else self.keys.write(code, record), timestamp, None)
             return
         # ``itemgetter`` gives the very field of a tuple, so the loop need not call it.
-        is_asked = self.keys is not None and not (shape.kind is tuple and self.keys.field == self.key_position is not None)
+        is_asked = self.keys is not None and not (
+            shape.kind is tuple and self.keys.field == self.key_position is not None
+        )
         key = self.keys.write(code, record) if self.keys is not None and is_asked else None
         is_open = code.variable("open")
         code.at_start(f"{is_open} = {code.bind(self.begin, 'begin')}()")
@@ -100,13 +111,17 @@ class ChunkingOutput:
         with code.block("else:"):
             self._write_other(code, record, key, timestamp, is_open)
 
-    def _write_other(self, code: LoopCode, record: str, key: str | None, timestamp: str | None, is_open: str | None) -> None:
+    def _write_other(
+        self, code: LoopCode, record: str, key: str | None, timestamp: str | None, is_open: str | None
+    ) -> None:
         """Generate the statements that emit a record of another shape than the loop tests for."""
         if self._is_covered and self._conversion is not None:
             record = write_conversion(self._conversion, code, record)
         self._write_add(code, record, key, timestamp, is_open)
 
-    def _write_add(self, code: LoopCode, record: str, key: str | None, timestamp: str | None, is_open: str | None) -> None:
+    def _write_add(
+        self, code: LoopCode, record: str, key: str | None, timestamp: str | None, is_open: str | None
+    ) -> None:
         if key is None and self.keys is not None:
             key = self.keys.write(code, record)
         arguments = ", ".join(name for name in (record, key or "None", timestamp) if name is not None)
@@ -122,7 +137,9 @@ class ChunkingOutput:
         flat = None if shape.field_types is not None else shape.flat_test(code, record)
         return tests if flat is None else [*tests, flat]
 
-    def _write_appends(self, code: LoopCode, record: str, fields: Sequence[str], key: str | None, timestamp: str | None) -> None:
+    def _write_appends(
+        self, code: LoopCode, record: str, fields: Sequence[str], key: str | None, timestamp: str | None
+    ) -> None:
         assert self.shape is not None, "the caller tested that there is a shape"
         if self._has_columns:
             for field, values in zip(fields or [record], self._fields, strict=True):
@@ -153,7 +170,10 @@ class ChunkingOutput:
         return self.shape is not None and not (self._has_columns and self._values)
 
     def add(self, record: Any, key: Any = None, timestamp: int | None = None) -> bool:
-        """Emit a record of any shape.  True if the loop may test the next records for the shape without changing the order."""
+        """Emit a record of any shape.
+
+        True if the loop may test the next records for the shape without changing the order.
+        """
         if self._fields and self._fields[0]:
             self._drain_columns()
         value = record if type(record) in UNCHANGING else copy_if_mutable(record)
@@ -190,7 +210,10 @@ class ChunkingOutput:
         return len(self._values) + (len(self._fields[0]) if self._fields else 0)
 
     def try_whole(self, chunk: Chunk) -> Chunk | None:
-        """The chunk to ``collect`` in place of its records: if no function needs to see one, and none can change.  Else None."""
+        """The chunk to ``collect`` in place of its records: if no function needs to see one, and none can change.
+
+        Else None.
+        """
         if chunk.columns is not None:
             is_seen = self.calls_users and chunk.columns.shape is Shape.ROW  # and a Row can be changed
             return chunk.without_keys() if chunk.columns.is_unchanging() and not is_seen else None
@@ -234,7 +257,9 @@ class ChunkingOutput:
         assert shape is not None, "only records of a shape wait by field"
         types = shape.field_types or (shape.kind,)
         is_listed = len(self._fields[0]) < MIN_COLUMN_ROWS and not getattr(self.target, "has_waiting_columns", False)
-        fields: list[Column] = list(map(ListColumn, self._fields) if is_listed else map(_typed_column, self._fields, types))
+        fields: list[Column] = list(
+            map(ListColumn, self._fields) if is_listed else map(_typed_column, self._fields, types)
+        )
         if self._is_covered and self._conversion is not None:
             misfit = self._conversion.first_misfit(fields)
             if misfit is not None:
@@ -254,7 +279,10 @@ class ChunkingOutput:
         self.target.collect(chunk)
 
     def _pass_on_up_to(self, misfit: int, shape: RecordShape) -> None:
-        """Pass on the records before the one that is not of its declared type.  Raises DeclaredTypeError for that one."""
+        """Pass on the records before the one that is not of its declared type.
+
+        Raises DeclaredTypeError for that one.
+        """
         assert self._conversion is not None, "only a conversion finds misfits"
         record = shape.columns([ListColumn(field[misfit : misfit + 1]) for field in self._fields], None).to_list()[0]
         for field in self._fields:
@@ -272,7 +300,9 @@ class ChunkingOutput:
         chunk = Chunk(values, self._take_timestamps(len(values)))
         if self._keys:
             chunk.keys = self._keys.copy()
-            chunk.key_field = None if self._has_others or self.shape is None else self.shape.key_field(self.key_position)
+            chunk.key_field = (
+                None if self._has_others or self.shape is None else self.shape.key_field(self.key_position)
+            )
             self._keys.clear()
         self._has_pickled = self._has_others = False
         self.num_emitted += len(values)
@@ -290,7 +320,8 @@ class ChunkingOutput:
     def enter_loop(self) -> None:
         """A run of a loop starts: choose the shape that fits the last records.
 
-        Runs nest: a watermark that a function emits fires timers, whose results go through the same chain.  An inner run keeps the shape:
+        Runs nest: a watermark that a function emits fires timers, whose results go through the same chain.  An inner
+            run keeps the shape:
         the text of the outer loop is for that shape.
         """
         self._outer_timestamps.append(self._has_timestamps)
@@ -324,7 +355,9 @@ class ChunkingOutput:
         self._fields = [[] for _ in range(width)] if self._has_columns else []
 
     def _position_of(self, key: Any, record: Any, shape: RecordShape) -> int | None:
-        """The position of the field that is the key object itself; None if there is none, or if the fields are not tested."""
+        """The position of the field that is the key object itself; None if there is none, or if the fields are not
+        tested.
+        """
         if self.keys is None or not self.keys.makes_keys or not (shape.is_scalar or shape.field_types is not None):
             return None
         return next((position for position, field in enumerate(fields_of(record, shape)) if field is key), None)

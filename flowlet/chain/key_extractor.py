@@ -1,9 +1,10 @@
 """Takes the keys of the records that leave a chain.
 
-Hot path.  Per record one call of the selector; none for ``operator.itemgetter(k)`` on tuples in columns, which cannot change.
+Hot path.  Per record one call of the selector; none for ``operator.itemgetter(k)`` on tuples in columns, which cannot
+change.
 Side:       task.
-Invariants: the selector is called once per record, when the record is emitted.  A field is taken for the key only if it is the very object
-            that the selector returned.
+Invariants: the selector is called once per record, when the record is emitted.  A field is taken for the key only if it
+            is the very object that the selector returned.
 Source:     Flink ``KeySelector``; ``KeyGroupStreamPartitioner``, ``CustomPartitionerWrapper``.
 """
 
@@ -58,7 +59,9 @@ class KeyExtractor:
         self._attention = Attention() if attention is None else attention
 
     def write(self, code: LoopCode, record: str) -> str:
-        """Generate the statement that takes the key of the record in the variable ``record``; returns the variable of the key."""
+        """Generate the statement that takes the key of the record in the variable ``record``; returns the variable of
+        the key.
+        """
         key = code.variable("k")
         code.line(f"{key} = {code.bind(self._select, 'key')}({record})", Blame(self.name, self.subtask, record))
         return key
@@ -129,7 +132,10 @@ class KeyExtractor:
         return position
 
     def checked(self, chunk: Chunk) -> Chunk:
-        """The chunk itself.  Raises UserFunctionError, which names the record, if a key is of a type that cannot be a key."""
+        """The chunk itself.
+
+        Raises UserFunctionError, which names the record, if a key is of a type that cannot be a key.
+        """
         if not self.makes_keys or chunk.keys is None:
             return chunk
         try:
@@ -144,12 +150,17 @@ class KeyExtractor:
 def create_key_extractor(
     partitioner: Partitioner, subtask: int, num_channels: int, attention: Attention | None = None
 ) -> KeyExtractor | None:
-    """The extractor for an edge: of keys, or of channels for a custom partitioner.  None where the writer needs neither.
+    """The extractor for an edge: of keys, or of channels for a custom partitioner.
 
-    ``subtask`` is the producer's; a custom partitioner chooses among ``num_channels`` consumers.  ``attention``: see ``KeyExtractor``.
+    None where the writer needs neither.
+
+    ``subtask`` is the producer's; a custom partitioner chooses among ``num_channels`` consumers.  ``attention``: see
+    ``KeyExtractor``.
     """
     if isinstance(partitioner, KeyGroups):
-        return KeyExtractor(partitioner.key_function, "key_by", subtask, selector=partitioner.key_selector, attention=attention)
+        return KeyExtractor(
+            partitioner.key_function, "key_by", subtask, selector=partitioner.key_selector, attention=attention
+        )
     if isinstance(partitioner, Custom):
         choose = _channel_function(partitioner, num_channels)
         return KeyExtractor(choose, "partition_custom", subtask, makes_keys=False, attention=attention)
@@ -162,7 +173,9 @@ def _channel_function(partitioner: Custom, num_channels: int) -> Callable[[Any],
     def channel_of(record: Any) -> int:
         channel = index(choose(select(record), num_channels))
         if not 0 <= channel < num_channels:
-            raise ValueError(f"the partitioner returned {channel}; it must return a number from 0 to {num_channels - 1}")
+            raise ValueError(
+                f"the partitioner returned {channel}; it must return a number from 0 to {num_channels - 1}"
+            )
         return channel
 
     return channel_of

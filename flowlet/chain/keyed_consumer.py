@@ -1,12 +1,14 @@
 """The way into a chained operator behind a ``key_by``.
 
-Where one subtask feeds one subtask, both sides of a ``key_by`` run in one task and one loop.  To the user's functions it must look like an
+Where one subtask feeds one subtask, both sides of a ``key_by`` run in one task and one loop.  To the user's functions
+it must look like an
 exchange: the key is taken once per record, and the two sides never share a record that could change.
 
 Hot path.  Per record one call of the key selector and a test of the types; no record waits (bench: programs).
 Side:       task.
 Invariants: if the sender changes a record after it emitted it, the operator does not see that, and the other way round.
-Source:     Flink serializes each record on its way through a ``KeyGroupStreamPartitioner``, whichever subtask it goes to.
+Source:     Flink serializes each record on its way through a ``KeyGroupStreamPartitioner``, whichever subtask it goes
+            to.
 """
 
 from collections.abc import Sequence
@@ -30,7 +32,8 @@ _KEYS: Final = frozenset({str, int, bool, bytes})  # keys of these types need no
 class KeyedConsumer:
     """A chained operator that takes records one by one, each with its key; task thread only.
 
-    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.  ``conversion``: to the sender's declared type.
+    ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.  ``conversion``: to the sender's
+    declared type.
     """
 
     def __init__(
@@ -78,11 +81,16 @@ class KeyedConsumer:
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """Generate the statements that process the record in the variable ``record``."""
         conversion = self._conversion
-        is_covered = conversion is not None and self.shape is not None and conversion.covers(self.shape.kind, self.shape.field_types)
+        is_covered = (
+            conversion is not None
+            and self.shape is not None
+            and conversion.covers(self.shape.kind, self.shape.field_types)
+        )
         if conversion is not None and not is_covered:
             record = write_conversion(conversion, code, record)
         key = self.keys.write(code, record)
-        # A second variable only if the record is shared: it is one more reference, so operators behind would take any record for shared.
+        # A second variable only if the record is shared: it is one more reference, so operators behind would take any
+        # record for shared.
         owned = code.variable("v") if code.is_shared(record) else record
         checked = f"{key} = {code.bind(self.checked, 'checked')}({key}, {record})"
         code.line(f"if type({key}) not in {code.bind(_KEYS, 'KEYS')}: {checked}")
@@ -115,7 +123,10 @@ class KeyedConsumer:
         return self.isolated(self._conversion.convert(record))
 
     def checked(self, key: Any, record: Any) -> Any:
-        """The key, copied if it can change.  Raises UserFunctionError, which names the record, if it cannot be a key."""
+        """The key, copied if it can change.
+
+        Raises UserFunctionError, which names the record, if it cannot be a key.
+        """
         try:
             exact_key(key)
         except KeyTypeError as error:

@@ -1,10 +1,12 @@
 """Generates the loop that runs a chain, and tells which user function an error in it belongs to.
 
-Each operator writes the statements that process one record.  Generated text only connects users' functions: it calls them as they are.
+Each operator writes the statements that process one record.  Generated text only connects users' functions: it calls
+them as they are.
 
 Side:       task.
 Invariants: a line calls at most one user function, so the number of a failing line identifies the function.
-Source:     ``linecache`` asks the module's loader for the text (PEP 302, ``get_source``): so tracebacks and debuggers show it.
+Source:     ``linecache`` asks the module's loader for the text (PEP 302, ``get_source``): so tracebacks and debuggers
+            show it.
 """
 
 import itertools
@@ -19,8 +21,10 @@ from flowlet.errors import TaskCancelled, UserFunctionError
 from netstack.late import dataclass
 
 _BLAMES: Final = "__flowlet_blames__"
-_FOLDER: Final = Path(__file__).parent  # generated files seem to lie here, because users' tracebacks leave out this folder
-# CPython compiles at most 20 nested loops and 100 levels of indentation.  Where a chain needs more, a function of its own continues it.
+# Generated files seem to lie here, because users' tracebacks leave out this folder.
+_FOLDER: Final = Path(__file__).parent
+# CPython compiles at most 20 nested loops and 100 levels of indentation.  Where a chain needs more, a function of its
+# own continues it.
 MAX_BLOCKS: Final = 12
 _numbers = itertools.count(1)
 
@@ -29,8 +33,10 @@ _numbers = itertools.count(1)
 class Blame:
     """The user function that a line calls.
 
-    ``operator_name``, ``subtask``: named in the error.  ``record``: the variable that holds the record.  ``results``: the variable that
-    holds the function's result, if the line iterates over it.  ``advice``: makes the error for a result that is not iterable.
+    ``operator_name``, ``subtask``: named in the error.  ``record``: the variable that holds the record.  ``results``:
+        the variable that
+    holds the function's result, if the line iterates over it.  ``advice``: makes the error for a result that is not
+    iterable.
     """
 
     operator_name: str
@@ -76,7 +82,9 @@ class LoopCode:
 
     @contextmanager
     def sharing(self, variable: str, *, is_shared: bool = True) -> Iterator[None]:
-        """Say that the variable is read again behind the statements written inside: these must not hand its object on, only a copy."""
+        """Say that the variable is read again behind the statements written inside: these must not hand its object on,
+        only a copy.
+        """
         is_new = is_shared and variable not in self._shared
         if is_new:
             self._shared.add(variable)
@@ -116,11 +124,19 @@ class LoopCode:
         self._ends.append("        " + text)
 
     def define(self, parameters: str, result: str | None = None, on_error: str | None = None) -> Callable[..., Any]:
-        """Compile the function; ``result``: the expression that it returns; ``on_error``: a statement that runs if the loop raises."""
+        """Compile the function; ``result``: the expression that it returns; ``on_error``: a statement that runs if the
+        loop raises.
+        """
         ends = self._ends or ["        pass"]
-        # Bound values become default arguments, hence local variables: each access costs 1 ns less, and there are dozens per record.
+        # Bound values become default arguments, hence local variables: each access costs 1 ns less, and there are
+        # dozens per record.
         bound = [f"{name}={name}" for name in ("type", "len", *self._values)]
-        head = [f"# {self._title!a}", f"def run({', '.join([parameters, *bound] if parameters else bound)}):", *self._starts, "    try:"]
+        head = [
+            f"# {self._title!a}",
+            f"def run({', '.join([parameters, *bound] if parameters else bound)}):",
+            *self._starts,
+            "    try:",
+        ]
         handler = [] if on_error is None else ["    except BaseException:", f"        {on_error}", "        raise"]
         lines = [*head, *(self._body or ["        pass"]), *handler, "    finally:", *ends]
         if result is not None:
@@ -157,7 +173,9 @@ def operator_in(frame: types.FrameType | None) -> str | None:
 
 
 def failure_of(error: BaseException) -> BaseException:
-    """The error to raise ``from`` its ``__cause__`` for an error in a generated loop; the error itself if no user function raised it."""
+    """The error to raise ``from`` its ``__cause__`` for an error in a generated loop; the error itself if no user
+    function raised it.
+    """
     if isinstance(error, UserFunctionError | TaskCancelled):
         return error
     found: tuple[Blame, types.TracebackType] | None = None

@@ -1,8 +1,10 @@
 """``MarkValve``: joins the completion marks of several channels.
 
 Side:       pure.
-Invariants: a mark leaves once it, or a later one, has arrived on every channel that has not ended; numbers that leave rise.
-Source:     Flink ``StatusWatermarkValve`` and ``CheckpointBarrierTracker``, without idle channels and without aborted checkpoints.
+Invariants: a mark leaves once it, or a later one, has arrived on every channel that has not ended; numbers that leave
+            rise.
+Source:     Flink ``StatusWatermarkValve`` and ``CheckpointBarrierTracker``, without idle channels and without aborted
+            checkpoints.
 """
 
 from typing import Final
@@ -30,7 +32,9 @@ class MarkValve:
         return self._advance(channel, mark.number)
 
     def end(self, channel: int) -> CompletionMark | None:
-        """A channel has ended, and holds back no mark: the one that may leave now, or None; None also if all have ended."""
+        """A channel has ended, and holds back no mark: the one that may leave now, or None; None also if all have
+        ended.
+        """
         return self._advance(channel, _ENDED)
 
     def _advance(self, channel: int, number: int) -> CompletionMark | None:

@@ -1,9 +1,11 @@
 """The operators of one task, connected to each other.
 
 Side:       task.
-Invariants: an operator's consumers come after it in the chain.  Every opened operator is closed, whatever the others raise.
-Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are made and opened last to first, finished and closed first to
-            last.  Chained operators pass on the record object itself (``operator_output``), as PyFlink's Python operators do.
+Invariants: an operator's consumers come after it in the chain.  Every opened operator is closed, whatever the others
+            raise.
+Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are made and opened last to first, finished
+            and closed first to last.  Chained operators pass on the record object itself (``operator_output``), as
+            PyFlink's Python operators do.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,9 +29,12 @@ from netstack.late import dataclass
 class ChainedOperator:
     """An operator and where its input comes from.
 
-    ``parent``: index in the chain of the operator that it reads; -1 for the head.  ``tag``: the side output of the parent that it reads;
-    None: the main output.  ``key_selector``: of a ``key_by`` in between: a callable, or an object with ``get_key(value)``; None: no
-    ``key_by``.  ``takes_unconverted``: it gets records as the parent's function returned them, not converted to the declared type.
+    ``parent``: index in the chain of the operator that it reads; -1 for the head.  ``tag``: the side output of the
+        parent that it reads;
+    None: the main output.  ``key_selector``: of a ``key_by`` in between: a callable, or an object with
+          ``get_key(value)``; None: no
+    ``key_by``.  ``takes_unconverted``: it gets records as the parent's function returned them, not converted to the
+    declared type.
     """
 
     operator: StreamOperator
@@ -61,7 +66,8 @@ class HeadInput:
         self._process = head_input.process_chunk
         self._process_some = head_input.process_some
         self._pass_watermark = head_input.process_watermark
-        self.current_watermark = MIN_TIMESTAMP  # Written by the task thread; read anywhere, one watermark stale is fine.
+        # Written by the task thread; read anywhere, one watermark stale is fine.
+        self.current_watermark = MIN_TIMESTAMP
         self.process_watermark_status: Callable[[WatermarkStatus], None] = head_input.process_watermark_status
         self.process_latency_marker: Callable[[LatencyMarker], None] = head_input.process_latency_marker
 
@@ -92,7 +98,14 @@ class HeadInput:
 class ChunkInput:
     """The input of a chained operator that takes chunks; counts records."""
 
-    __slots__ = ("_counters", "_operator", "emit_latency_marker", "emit_mark", "emit_watermark", "emit_watermark_status")
+    __slots__ = (
+        "_counters",
+        "_operator",
+        "emit_latency_marker",
+        "emit_mark",
+        "emit_watermark",
+        "emit_watermark_status",
+    )
 
     def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
         self._operator = operator
@@ -115,7 +128,8 @@ class OperatorChain:
     """Runs the operators of one task.
 
     Threading: task thread; counters and watermarks may be read anywhere, one chunk stale.
-    Life cycle: ``open`` -> ``process_*`` -> ``finish`` -> ``close``; ``close`` is allowed in every state, any number of times.
+    Life cycle: ``open`` -> ``process_*`` -> ``finish`` -> ``close``; ``close`` is allowed in every state, any number of
+        times.
 
     Args:
         chained: the operators, head first; each comes after the one that it reads.
@@ -124,7 +138,10 @@ class OperatorChain:
     """
 
     def __init__(
-        self, chained: Sequence[ChainedOperator], edge_outputs: EdgeOutputs, context_factory: Callable[[int, str], OperatorContext]
+        self,
+        chained: Sequence[ChainedOperator],
+        edge_outputs: EdgeOutputs,
+        context_factory: Callable[[int, str], OperatorContext],
     ) -> None:
         self.operators = [item.operator for item in chained]
         self.contexts = [context_factory(index, operator.name) for index, operator in enumerate(self.operators)]
@@ -136,7 +153,8 @@ class OperatorChain:
         for index in reversed(range(len(chained))):
             self._outputs[index] = self._output_of(index, edge_outputs)
             self.operators[index].setup(self.contexts[index], self._outputs[index])
-        self.on_mark_passed: Callable[[int], None] | None = None  # gets the number of each mark that has passed all operators
+        # Gets the number of each mark that has passed all operators.
+        self.on_mark_passed: Callable[[int], None] | None = None
         ends = sorted(set(range(len(chained))) - {item.parent for item in chained[1:]})
         self._marks = MarkValve(len(ends))
         for channel, index in enumerate(ends):
@@ -163,7 +181,9 @@ class OperatorChain:
         for (source, tag), outputs in edge_outputs.items():
             if source == index:
                 conversion = self._conversion(index, tag)
-                by_tag.setdefault(tag, []).extend([ChunkingOutput(output, getattr(output, "keys", None), conversion) for output in outputs])
+                by_tag.setdefault(tag, []).extend(
+                    [ChunkingOutput(output, getattr(output, "keys", None), conversion) for output in outputs]
+                )
         main = by_tag.pop(None)
         sides = {tag: consumers for tag, consumers in by_tag.items() if tag is not None}
         context = self.contexts[index]
@@ -192,7 +212,11 @@ class OperatorChain:
     def _conversion(self, index: int, tag: str | None) -> RecordConversion | None:
         """To the declared type of an output of an operator; None: its records stay as they are."""
         declared = self.operators[index].declared_outputs.get(tag)
-        return None if declared is None else RecordConversion(declared, preview, self.operators[index].name, self.contexts[index].subtask)
+        return (
+            None
+            if declared is None
+            else RecordConversion(declared, preview, self.operators[index].name, self.contexts[index].subtask)
+        )
 
     @property
     def head(self) -> StreamOperator:
@@ -200,7 +224,9 @@ class OperatorChain:
         return self.operators[0]
 
     def input_of(self, index: int) -> Callable[[Chunk], int]:
-        """Return a function that gives records to an operator after the head as its parent does, until a mail waits; it says how many."""
+        """Return a function that gives records to an operator after the head as its parent does, until a mail waits; it
+        says how many.
+        """
         context = self.contexts[index]
         return input_of(self.operators[index].name, self._consumers[index], context.interrupts, context.attention)
 
@@ -225,7 +251,9 @@ class OperatorChain:
         return min((self._outputs[index].current_watermark for index in self._with_edges), default=MIN_TIMESTAMP)
 
     def input_watermarks(self, index: int) -> list[int]:
-        """The last watermark of each input of an operator, in milliseconds; inside a chain, the last one that its parent emitted."""
+        """The last watermark of each input of an operator, in milliseconds; inside a chain, the last one that its
+        parent emitted.
+        """
         if index == 0:
             return [each.current_watermark for each in self.head_inputs]
         return [self._outputs[self._chained[index].parent].current_watermark]
@@ -255,12 +283,13 @@ class OperatorChain:
     def finish(self, before_finish: Callable[[int], None] | None = None) -> None:
         """All inputs ended: let the operators emit their last records, first to last.
 
-        ``before_finish`` gets the index of each operator before it finishes.  It stops the operator's timers and runs the mails that were
-        accepted, including deferrable ones (FLINK-39481).
+        ``before_finish`` gets the index of each operator before it finishes.  It stops the operator's timers and runs
+        the mails that were accepted, including deferrable ones (FLINK-39481).
         """
         for index, operator in enumerate(self.operators):
             operator.ctx.attention.check()  # the finish() before may have taken a minute
-            if index > 0 or operator.holds_records:  # of a head that holds records, the task has drained the input before
+            # Of a head that holds records, the task has drained the input before.
+            if index > 0 or operator.holds_records:
                 operator.end_input(1)
             if before_finish is not None:
                 before_finish(index)

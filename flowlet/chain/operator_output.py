@@ -1,14 +1,16 @@
 """Connects one operator of a chain to the next ones.
 
-Consumers are of two kinds.  A chained operator that takes records one by one writes its statements into the loop of the sender.  A
-chunking output gathers records into chunks.
+Consumers are of two kinds.  A chained operator that takes records one by one writes its statements into the loop of the
+sender.  A chunking output gathers records into chunks.
 
 Hot path: per record the statements that ``write`` generated; per chunk one call of ``collect``.
 Side:       task.
-Invariants: consumers get a record in the order in which they were added.  Each passes it through everything behind it before the operator
-            emits the next record.  A chained operator that is the only consumer gets the record object itself, as PyFlink's Python
-            operators do.  Of several consumers none sees what another one did with a record: all but the last get a copy, if it can change.
-Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``CountingOutput``, ``WatermarkGaugeExposingOutput``.
+Invariants: consumers get a record in the order in which they were added.  Each passes it through everything behind it
+            before the operator emits the next record.  A chained operator that is the only consumer gets the record
+            object itself, as PyFlink's Python operators do.  Of several consumers none sees what another one did with a
+            record: all but the last get a copy, if it can change.
+Source:     Flink ``ChainingOutput``, ``BroadcastingOutputCollector``, ``CountingOutput``,
+            ``WatermarkGaugeExposingOutput``.
 """
 
 import random
@@ -29,10 +31,16 @@ from flowlet.typed.record_conversion import RecordConversion
 
 
 class ChainedConsumer:
-    """A chained operator that takes records one by one, its output and its counters; ``conversion``: of records on their way to it."""
+    """A chained operator that takes records one by one, its output and its counters; ``conversion``: of records on
+    their way to it.
+    """
 
     def __init__(
-        self, operator: StreamOperator, output: "OperatorOutput", counters: OperatorCounters, conversion: RecordConversion | None = None
+        self,
+        operator: StreamOperator,
+        output: "OperatorOutput",
+        counters: OperatorCounters,
+        conversion: RecordConversion | None = None,
     ) -> None:
         self.operator = operator
         self._conversion = conversion
@@ -53,7 +61,9 @@ class ChainedConsumer:
         write_into(self.operator, self.loop_ends, code, record, timestamp, None)
 
     def write_apart(self, code: LoopCode, record: str, timestamp: str | None) -> None:
-        """Generate these statements for a record that other consumers get, too: this one gets a copy, unless it cannot change."""
+        """Generate these statements for a record that other consumers get, too: this one gets a copy, unless it cannot
+        change.
+        """
         own, unchanging = code.variable("v"), code.bind(UNCHANGING, "UNCHANGING")
         code.line(f"{own} = {record} if type({record}) in {unchanging} else {code.bind(apart, 'apart')}({record})")
         self.write(code, own, timestamp)
@@ -90,11 +100,16 @@ class OperatorOutput:
     ) -> None:
         self._attention = attention
         self._main = _Way(name, main, counters, attention)
-        self._sides = {tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters, attention) for tag_id, consumers in sides.items()}
+        self._sides = {
+            tag_id: _Way(f"{name}, side output {tag_id}", consumers, counters, attention)
+            for tag_id, consumers in sides.items()
+        }
         self._all: list[Consumer] = [*main, *(consumer for consumers in sides.values() for consumer in consumers)]
         self.loop_ends: list[LoopEnd] = [end for way in (self._main, *self._sides.values()) for end in way.loop_ends]
         self.text_ids = set(sides)
-        """The ids of the side outputs that are read; emptied when the operator has warned of one that was a text (``TextsForTags``)."""
+        """The ids of the side outputs that are read; emptied when the operator has warned of one that was a text
+        (``TextsForTags``).
+        """
         self.current_watermark = MIN_TIMESTAMP
         self.on_mark: Callable[[CompletionMark], None] | None = None  # called after each mark; set where a chain ends
 
@@ -154,8 +169,8 @@ class OperatorOutput:
             with code.block(f"for {result} in {piece}:", blame):
                 with code.block(f"if {attention}:"):
                     code.line(f"{attention}.attend({drain})")
-                    # This item took long, and so may the next one: a round with this one alone.  A second test behind each item, which
-                    # would say the same, costs 2 to 4 ns.
+                    # This item took long, and so may the next one: a round with this one alone.  A second test behind
+                    # each item, which would say the same, costs 2 to 4 ns.
                     with code.block(f"if {piece} is not {late} and {is_lazy}:"):
                         code.line(f"{piece} = {late} = ({result},)")
                         code.line("break")
@@ -171,10 +186,14 @@ class OperatorOutput:
         code.line(f"{piece} = {result} = None")
 
     def write_items(self, code: LoopCode, result: str, results: str, blame: Blame, write: Callable[[], None]) -> None:
-        """Generate the inner loop over all items of the variable ``results``, which is None afterwards; see ``write_each``."""
+        """Generate the inner loop over all items of the variable ``results``, which is None afterwards; see
+        ``write_each``.
+        """
         piece = code.variable("piece")
         code.line(f"{piece} = {results}")
-        self.write_each(code, result, piece, (f"iter({results}) is {results}", results), blame, write, lambda: code.line("break"))
+        self.write_each(
+            code, result, piece, (f"iter({results}) is {results}", results), blame, write, lambda: code.line("break")
+        )
         code.line(f"{results} = None")
 
     def emit_side(self, tag_id: str, record: Any, timestamp: int | None) -> None:
@@ -203,7 +222,9 @@ class OperatorOutput:
             way.collect(chunk, None)
 
     def collect_each(self, records: Iterable[Any], timestamps: Iterable[int] | None, num_records: int) -> None:
-        """Emit records of a lazy iterable: the next record, or its timestamp, is requested when the last record is fully processed."""
+        """Emit records of a lazy iterable: the next record, or its timestamp, is requested when the last record is
+        fully processed.
+        """
         self._main.emit(records, timestamps, num_records)
 
     def takes_whole(self, chunk: Chunk) -> bool:
@@ -247,7 +268,9 @@ class OperatorOutput:
 class _Way:
     """The main output, or one side output."""
 
-    def __init__(self, name: str, consumers: Sequence[Consumer], counters: OperatorCounters, attention: Attention = NO_ATTENTION) -> None:
+    def __init__(
+        self, name: str, consumers: Sequence[Consumer], counters: OperatorCounters, attention: Attention = NO_ATTENTION
+    ) -> None:
         self._consumers = tuple(consumers)
         self._counters = counters
         self.loop_ends: list[LoopEnd] = []
@@ -290,7 +313,10 @@ class _Way:
         return all(isinstance(consumer, ChunkingOutput) for consumer in self._consumers)
 
     def takes_whole(self, chunk: Chunk) -> bool:
-        return all(isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None for consumer in self._consumers)
+        return all(
+            isinstance(consumer, ChunkingOutput) and consumer.try_whole(chunk) is not None
+            for consumer in self._consumers
+        )
 
     def collect(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
         num_records = len(chunk)
@@ -344,7 +370,9 @@ class _SideTarget:
 
 
 class StandaloneOutput(OperatorOutput):
-    """The output of an operator outside of a chain: sends everything, side outputs too, to an ``Output`` that takes chunks."""
+    """The output of an operator outside of a chain: sends everything, side outputs too, to an ``Output`` that takes
+    chunks.
+    """
 
     def __init__(self, name: str, output: Output, counters: OperatorCounters) -> None:
         super().__init__(name, [ChunkingOutput(output)], {}, counters)

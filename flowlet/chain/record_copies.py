@@ -1,9 +1,10 @@
 """Protects emitted records: the sender may change a record afterwards, and the consumer must not see that.
 
-A record that cannot change stays as it is.  So does one if nothing else refers to it or its parts.  A flat record is copied.  Any other
-record is pickled when it is emitted.
+A record that cannot change stays as it is.  So does one if nothing else refers to it or its parts.  A flat record is
+copied.  Any other record is pickled when it is emitted.
 
-Hot path, per emitted record of a shape that the loop does not test for (``record_shape``): 300 ns, a pickle 1,000 and more.
+Hot path, per emitted record of a shape that the loop does not test for (``record_shape``): 300 ns, a pickle 1,000 and
+more.
 Side:       task.
 Invariants: the consumer gets the record as it was when it was emitted, with exact types.
 Source:     Flink serializes each record when it is emitted; PyFlink pickles it then.
@@ -43,7 +44,9 @@ def apart(record: Any) -> Any:
 
 
 def copier_of(record: Any) -> Callable[[Any], Any] | None:
-    """Makes copies of this very record, as it is now or, if it is flat, when it is called; None: the record cannot change."""
+    """Makes copies of this very record, as it is now or, if it is flat, when it is called; None: the record cannot
+    change.
+    """
     kind = type(record)
     if kind in UNCHANGING or (kind is tuple and UNCHANGING.issuperset(map(type, record))):
         return None
@@ -67,7 +70,8 @@ def unpickled(records: list[Any]) -> list[Any]:
 class Holder:
     """How to read and copy instances of a mutable class that hold only their field values.
 
-    ``values``: returns all values of an instance.  ``copy``: returns a new instance with the very same values.  ``text``: the expression of
+    ``values``: returns all values of an instance.  ``copy``: returns a new instance with the very same values.
+        ``text``: the expression of
     ``values``, for an instance in ``{v}``.
     """
 
@@ -226,7 +230,8 @@ def _count(expression: str, make: Callable[[], Any] = _Probe) -> int:
     return count
 
 
-# What ``getrefcount`` returns for an object that only a variable of a loop holds, for its ``__dict__``, and for the values of a ``Row``.
+# What ``getrefcount`` returns for an object that only a variable of a loop holds, for its ``__dict__``, and for the
+# values of a ``Row``.
 ALONE: Final = _count("v")
 ALONE_DICT: Final = _count("v.__dict__")
 _ALONE_PART: Final = _count_of_part([[]])

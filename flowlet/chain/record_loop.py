@@ -1,12 +1,15 @@
 """Runs the generated loop of a chain, from one operator on.
 
-Hot path.  Per chunk one call, and one look at each loop end; per record the statements of the operators (bench: programs, wordcount).
+Hot path.  Per chunk one call, and one look at each loop end; per record the statements of the operators (bench:
+programs, wordcount).
 Side:       task.
-Invariants: a record passes every function behind it before the next record is requested or a generator is resumed.  An error is raised at
-            its record, after everything emitted before it was passed on.
-Left early: while its ``interrupts`` are not empty, a loop ends after the record that it is at, and its caller keeps the rest.  Nobody can
-            keep the rest of a loop in the middle of a chain: such a loop is left only when the task is cancelled.
-Source:     Flink ``ChainingOutput.collect``: one call per operator and record, of which its JIT compiler makes one loop.
+Invariants: a record passes every function behind it before the next record is requested or a generator is resumed.  An
+            error is raised at its record, after everything emitted before it was passed on.
+Left early: while its ``interrupts`` are not empty, a loop ends after the record that it is at, and its caller keeps the
+            rest.  Nobody can keep the rest of a loop in the middle of a chain: such a loop is left only when the task
+            is cancelled.
+Source:     Flink ``ChainingOutput.collect``: one call per operator and record, of which its JIT compiler makes one
+            loop.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,12 +24,16 @@ from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.forks import end_stranded_child
 
-# Generates the statements for one record; takes the variables of the record, its timestamp (or None) and its key (or None).
+# Generates the statements for one record; takes the variables of the record, its timestamp (or None) and its key (or
+# None).
 WriteRecord = Callable[[LoopCode, str, str | None, str | None], None]
 
 
 class LoopEnd(Protocol):
-    """Where a loop ends: a chunking output, or a consumer behind a ``key_by``.  Its statements depend on the shape of the last records."""
+    """Where a loop ends: a chunking output, or a consumer behind a ``key_by``.
+
+    Its statements depend on the shape of the last records.
+    """
 
     @property
     def text_key(self) -> tuple[Any, ...]:
@@ -56,7 +63,9 @@ class RecordLoop:
 
     __slots__ = ("_attention", "_loop_ends", "_made", "_title", "_write")
 
-    def __init__(self, title: str, write: WriteRecord, loop_ends: Sequence[LoopEnd], attention: Attention = NO_ATTENTION) -> None:
+    def __init__(
+        self, title: str, write: WriteRecord, loop_ends: Sequence[LoopEnd], attention: Attention = NO_ATTENTION
+    ) -> None:
         self._title = title
         self._attention = attention
         self._write = write
@@ -74,7 +83,8 @@ class RecordLoop:
         keys: Iterable[Any] | None = None,
         interrupts: Interrupts | None = None,
     ) -> int:
-        """Process records; returns how many: all, unless ``interrupts`` were not empty in front of one of them; 0 if in front of the first.
+        """Process records; returns how many: all, unless ``interrupts`` were not empty in front of one of them; 0 if in
+        front of the first.
 
         Args:
             records: in stream order; may be lazy: the next record is requested when the last one is fully processed.
@@ -100,7 +110,9 @@ class RecordLoop:
         try:
             loop = self._loop(has_timestamps=has_timestamps, has_keys=keys is not None)
             try:
-                num_done: int = loop(records, timestamps, keys, num_records, attention if interrupts is None else interrupts)
+                num_done: int = loop(
+                    records, timestamps, keys, num_records, attention if interrupts is None else interrupts
+                )
             except TaskCancelled:
                 raise
             except BaseException as error:  # also SystemExit: it is the function's error, not the end of the process
@@ -129,7 +141,10 @@ class RecordLoop:
         texts = [end.text_key for end in self._loop_ends]
         made = self._made.get((has_timestamps, has_keys))
         if made is None or made[0] != texts:
-            made = self._made[has_timestamps, has_keys] = texts, self._generate(has_timestamps=has_timestamps, has_keys=has_keys)
+            made = self._made[has_timestamps, has_keys] = (
+                texts,
+                self._generate(has_timestamps=has_timestamps, has_keys=has_keys),
+            )
         return made[1]
 
     def _generate(self, *, has_timestamps: bool, has_keys: bool) -> Callable[..., int]:
@@ -143,8 +158,8 @@ class RecordLoop:
         sources = [items[name] for name in variables]
         source = sources[0] if len(sources) == 1 else f"zip({', '.join(sources)})"
         with code.block(f"for {', '.join(variables)} in {source}:"):
-            # In front of the record, which costs half as much as behind it (bench: words, 5 and 10 ns on a busy machine): no branch of the
-            # statements below has to jump to it.
+            # In front of the record, which costs half as much as behind it (bench: words, 5 and 10 ns on a busy
+            # machine): no branch of the statements below has to jump to it.
             with code.block("if interrupts:"):
                 code.line(f"num_left = interrupts.leave(records, {code.bind(code.drain, 'drain')})")
                 with code.block("if num_left is not None:"):
@@ -163,9 +178,16 @@ def num_processed(records: Iterator[Any], num_records: int) -> int:
 
 
 def write_into(
-    operator: StreamOperator, loop_ends: Sequence[LoopEnd], code: LoopCode, record: str, timestamp: str | None, key: str | None
+    operator: StreamOperator,
+    loop_ends: Sequence[LoopEnd],
+    code: LoopCode,
+    record: str,
+    timestamp: str | None,
+    key: str | None,
 ) -> None:
-    """Generate the statements with which an operator processes a record; where blocks nest too deep, the call of a loop of its own."""
+    """Generate the statements with which an operator processes a record; where blocks nest too deep, the call of a loop
+    of its own.
+    """
     if code.num_blocks < MAX_BLOCKS:
         operator.write_record(code, record, timestamp, key)
         return
@@ -175,7 +197,9 @@ def write_into(
 
 
 def write_conversion(conversion: RecordConversion, code: LoopCode, record: str) -> str:
-    """Generate the statement that converts a record to its declared type; returns the variable with the converted one."""
+    """Generate the statement that converts a record to its declared type; returns the variable with
+    the converted one.
+    """
     # Another variable would be one more reference, so that no operator behind could take the record for its own.
     converted = code.variable("v") if code.is_shared(record) else record
     code.line(f"{converted} = {code.bind(conversion.convert, 'convert')}({record})")

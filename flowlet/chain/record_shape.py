@@ -1,11 +1,12 @@
 """The shape of emitted records, and the test whether a record has it.
 
-Hot path: the generated test runs once per record that leaves a chain.  A pair of a str and an int costs 35 ns, a dict of six values 250
+Hot path: the generated test runs once per record that leaves a chain.  A pair of a str and an int costs 35 ns, a dict
+    of six values 250
 (bench: wordcount, programs).
 Side:       task.
-Invariants: a record that passes the test holds nothing mutable, or (``is_nested``) holds the only reference to each mutable part.  A record
-            that is tested by field has exactly that number of fields, of exactly those types.  Names and order of fields are checked when
-            columns are made (``flowlet.io.keyed_records``).
+Invariants: a record that passes the test holds nothing mutable, or (``is_nested``) holds the only reference to each
+            mutable part.  A record that is tested by field has exactly that number of fields, of exactly those types.
+            Names and order of fields are checked when columns are made (``flowlet.io.keyed_records``).
 """
 
 import enum
@@ -35,9 +36,10 @@ _MAX_SHAPES: Final = 8
 class RecordShape:
     """What a loop tests records for.
 
-    ``kind``: the exact type.  ``field_types``: the exact type of each field, None for a field that may have any immutable type; None as a
-    whole for records that are not tested by field.  ``names``: of the fields, if they have any.  ``is_nested``: the record has mutable
-    parts, to which it holds the only references.
+    ``kind``: the exact type.  ``field_types``: the exact type of each field, None for a field that may have any
+        immutable type; None as a
+    whole for records that are not tested by field.  ``names``: of the fields, if they have any.  ``is_nested``: the
+    record has mutable parts, to which it holds the only references.
     """
 
     kind: Any
@@ -52,7 +54,10 @@ class RecordShape:
 
     @property
     def is_by_column(self) -> bool:
-        """Whether waiting records are kept by field.  Others are kept as they are: a reader in the same process needs no columns."""
+        """Whether waiting records are kept by field.
+
+        Others are kept as they are: a reader in the same process needs no columns.
+        """
         return self.is_scalar or (self.kind is tuple and self.field_types is not None)
 
     def joined(self, other: "RecordShape") -> "RecordShape":
@@ -66,7 +71,9 @@ class RecordShape:
             return self
         if others is None or len(types) != len(others) or self._names_read != other._names_read:
             return self if self.kind is tuple else RecordShape(self.kind)
-        return RecordShape(self.kind, tuple(each if each is its else None for each, its in zip(types, others, strict=True)), self.names)
+        return RecordShape(
+            self.kind, tuple(each if each is its else None for each, its in zip(types, others, strict=True)), self.names
+        )
 
     @property
     def _names_read(self) -> tuple[str, ...] | None:
@@ -74,7 +81,9 @@ class RecordShape:
         return self.names if self._has_attributes else None
 
     def key_field(self, position: int | None) -> int | str | None:
-        """How to find this field in any record of the shape: by name for attributes, whose order may differ, else by position."""
+        """How to find this field in any record of the shape: by name for attributes, whose order may differ, else by
+        position.
+        """
         if position is None or self.names is None or not self._has_attributes:
             return position
         return self.names[position] if self._is_counted or not self.kind.__dictoffset__ else position
@@ -86,7 +95,9 @@ class RecordShape:
         return f"type({record}) is {code.bind(self.kind, 'kind')}"
 
     def write_fields(self, code: LoopCode, record: str) -> tuple[list[str], list[str]]:
-        """Generate the statements that read the fields of a record of that type; returns their variables, and the tests of their types."""
+        """Generate the statements that read the fields of a record of that type; returns their variables, and the tests
+        of their types.
+        """
         if self.field_types is None:
             return [], []
         fields = [code.variable("f") for _ in self.field_types]
@@ -97,7 +108,10 @@ class RecordShape:
             tests += [] if weak is None else [weak]
         else:
             if self.kind is dict:
-                tracked, are_plain = code.bind(gc.is_tracked, "is_tracked"), code.bind(UNCHANGING.issuperset, "are_unchanging")
+                tracked, are_plain = (
+                    code.bind(gc.is_tracked, "is_tracked"),
+                    code.bind(UNCHANGING.issuperset, "are_unchanging"),
+                )
                 # An untracked dict holds nothing that the garbage collector tracks, hence no mutable key either.
                 tests.append(f"(not {tracked}({record}) or {are_plain}(map(type, {record})))")
             values = f"{record}._values" if self.kind is Row else f"{record}.values()" if self.kind is dict else record
@@ -119,7 +133,10 @@ class RecordShape:
             attributes = code.variable("d")
             code.line(f"{attributes} = {record}.__dict__")
             # Through a tuple: C unpacks it at once, but the values of a dict item by item.
-            code.line(f"if len({attributes}) == {len(fields)}: {', '.join(fields)}, = {code.bind(tuple, 'tuple')}({attributes}.values())")
+            code.line(
+                f"if len({attributes}) == {len(fields)}: {', '.join(fields)}, = "
+                f"{code.bind(tuple, 'tuple')}({attributes}.values())"
+            )
             return [f"len({attributes}) == {len(fields)}"]
         code.line("try:")
         for field, name in zip(fields, self.names, strict=True):
@@ -129,14 +146,24 @@ class RecordShape:
 
     @property
     def _has_attributes(self) -> bool:
-        return self.names is not None and self.kind is not dict and self.kind is not Row and not issubclass(self.kind, tuple)
+        return (
+            self.names is not None
+            and self.kind is not dict
+            and self.kind is not Row
+            and not issubclass(self.kind, tuple)
+        )
 
     def flat_test(self, code: LoopCode, record: str) -> str | None:
-        """The expression that tests whether a record that is not kept by field holds nothing mutable; None if the type guarantees it."""
+        """The expression that tests whether a record that is not kept by field holds nothing mutable; None if the type
+        guarantees it.
+        """
         if self.is_nested:
             if code.is_shared(record):
                 return "False"
-            return f"{code.bind(sys.getrefcount, 'refs')}({record}) <= {ALONE} and {code.bind(owns_parts, 'owns_parts')}({record})"
+            return (
+                f"{code.bind(sys.getrefcount, 'refs')}({record}) <= {ALONE} and "
+                f"{code.bind(owns_parts, 'owns_parts')}({record})"
+            )
         holder = holder_of(self.kind)
         if holder is None:
             return None if self.is_scalar else f"{code.bind(is_unchanging, 'is_unchanging')}({record})"
@@ -145,7 +172,8 @@ class RecordShape:
         return f"{record}.__weakref__ is None and {test}" if holder.has_weak_references else test
 
     def owned(self, code: LoopCode, record: str, fields: Sequence[str] = ()) -> str:
-        """The expression for a record that waits as it is: the record if its variable holds the only reference, else a copy.
+        """The expression for a record that waits as it is: the record if its variable holds the only reference, else a
+        copy.
 
         ``fields`` are the variables that ``write_fields`` returned.
         """
@@ -154,7 +182,11 @@ class RecordShape:
             return record
         refs = code.bind(sys.getrefcount, "refs")
         make = self._maker if fields else None
-        copied = f"{code.bind(holder.copy, 'copy')}({record})" if make is None else f"{code.bind(make, 'make')}({', '.join(fields)})"
+        copied = (
+            f"{code.bind(holder.copy, 'copy')}({record})"
+            if make is None
+            else f"{code.bind(make, 'make')}({', '.join(fields)})"
+        )
         if code.is_shared(record):
             return copied
         is_alone = f"{refs}({record}) <= {ALONE}"
@@ -208,9 +240,9 @@ _NOTHING: Final = _Nothing()
 def _can_count_attributes(kind: Any, names: tuple[str, ...]) -> bool:
     """Whether counting referents proves that an instance with these attributes has no others.
 
-    On Python 3.11 and 3.12 ``gc.get_referents`` returns the class and the attribute values, or the class and the ``__dict__`` once that was
-    read.  On 3.13 it returns the values in both cases, so the dict itself must be read.  A name that the class defines, too, would be found
-    there, so it rules counting out.
+    On Python 3.11 and 3.12 ``gc.get_referents`` returns the class and the attribute values, or the class and the
+    ``__dict__`` once that was read.  On 3.13 it returns the values in both cases, so the dict itself must be read.  A
+    name that the class defines, too, would be found there, so it rules counting out.
     """
     if len(names) < _MIN_COUNTED or any(hasattr(kind, name) for name in names) or not all(map(_is_attribute, names)):
         return False
@@ -300,7 +332,9 @@ def _taken_apart(record: Any) -> tuple[tuple[str, ...] | None, tuple[Any, ...]] 
         return (names, tuple(record.values())) if all(type(name) is str for name in names) else None
     if kind is Row:
         names = record._fields
-        return None if names is None or record._row_kind is not RowKind.INSERT else (tuple(names), tuple(record._values))
+        return (
+            None if names is None or record._row_kind is not RowKind.INSERT else (tuple(names), tuple(record._values))
+        )
     if flat_class_of(kind) is None:
         return None
     if issubclass(kind, tuple):

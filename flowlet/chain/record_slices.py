@@ -1,16 +1,19 @@
 """``RecordSlices``: elements that wait in front of a chain, and go into it in pieces.
 
 Side:       task.
-Why:        a chunk may hold thousands of records.  If each takes a function 10 ms, a mail or a barrier would wait for the whole chunk.
-            Flink looks for mails after every record.  Here the loop of a chain is left between two records when a mail comes, and the
-            rest of the chunk waits here.  An operator that takes whole chunks cannot be left, nor what is behind it in its chain: it gets
-            as many records as took 10 ms last time.  Where a function turned slow in the middle of a slice, it may do so again: for long
-            the slices are of at most 100 records (``Caution``).
-Invariants: elements come out in the order in which they went in.  What waits here counts as in front of the chain: no barrier passes it,
-            a snapshot of what is behind does not hold its effects, and nothing is read before it has gone in.
-            A function that computes takes as long as it has the core: where many threads share it, ten times as long by the wall.  One that
-            waits takes little of the core.  So a slice took the CPU time, unless the time by the wall is many times as long.
-Units:      nanoseconds of a clock that stands still while the task waits for room in its outputs, and of the thread's CPU time.
+Why:        a chunk may hold thousands of records.  If each takes a function 10 ms, a mail or a barrier would wait for
+            the whole chunk.  Flink looks for mails after every record.  Here the loop of a chain is left between two
+            records when a mail comes, and the rest of the chunk waits here.  An operator that takes whole chunks cannot
+            be left, nor what is behind it in its chain: it gets as many records as took 10 ms last time.  Where a
+            function turned slow in the middle of a slice, it may do so again: for long the slices are of at most 100
+            records (``Caution``).
+Invariants: elements come out in the order in which they went in.  What waits here counts as in front of the chain: no
+            barrier passes it, a snapshot of what is behind does not hold its effects, and nothing is read before it has
+            gone in.  A function that computes takes as long as it has the core: where many threads share it, ten times
+            as long by the wall.  One that waits takes little of the core.  So a slice took the CPU time, unless the
+            time by the wall is many times as long.
+Units:      nanoseconds of a clock that stands still while the task waits for room in its outputs, and of the thread's
+            CPU time.
 """
 
 from collections import deque
@@ -28,12 +31,14 @@ _RECORDS_AFTER_ONE: Final = 64  # once records have come one by one and were not
 _MAX_GROWTH: Final = 8
 _MAX_RECORDS: Final = 1 << 20
 MAX_RECORDS_IF_CAUTIOUS: Final = 100
-# What takes ten times the budget was cut for another function, or for another consumer, than it met; or the machine stood still.  After
-# 100,000 quick records, which small slices make some 20 ms slower altogether, the task counts as quick again.
+# What takes ten times the budget was cut for another function, or for another consumer, than it met; or the machine
+# stood still.  After 100,000 quick records, which small slices make some 20 ms slower altogether, the task counts as
+# quick again.
 SLOW_NS: Final = 10 * BUDGET_NS
-# How many times their CPU time the last slices may take by the wall and count as computed, among threads that want the core or the
-# interpreter's lock, too.  A slice that also waits is longer than its budget by as much.  To be cautious costs more than small slices, so
-# it takes more.  Of one slice of 2 ms the wall says nothing: it may just have lost the core for 10.
+# How many times their CPU time the last slices may take by the wall and count as computed, among threads that want the
+# core or the interpreter's lock, too.  A slice that also waits is longer than its budget by as much.  To be cautious
+# costs more than small slices, so it takes more.  Of one slice of 2 ms the wall says nothing: it may just have lost the
+# core for 10.
 _MAX_CONTENTION: Final = 8
 _FORGOTTEN: Final = 4  # with each slice, such a part of the ones before
 _MAX_CONTENTION_IF_SLOW: Final = 16
@@ -44,10 +49,12 @@ _ROOM_TO_GROW: Final = 2  # times the buffers that the last default action took,
 
 
 class Caution:
-    """How long a task still takes small slices, because a slice, or a wait for room in an output, was long; task thread only.
+    """How long a task still takes small slices, because a slice, or a wait for room in an output, was long; task thread
+    only.
 
-    A cautious task leaves its default action after ``max_records``, of one or several: so what they have made is written, and it is known
-    whether there is room.  A task that nothing has held up yet takes twice as many each time, as long as there is room for that.
+    A cautious task leaves its default action after ``max_records``, of one or several: so what they have made is
+    written, and it is known whether there is room.  A task that nothing has held up yet takes twice as many each time,
+    as long as there is room for that.
 
     ``num_quick``: so many quick records must come first.  ``grows``: nothing was slow yet.
     """
@@ -73,7 +80,8 @@ class Caution:
     def begin(self, *, is_too_much: bool = False, grows: bool = False) -> None:
         """Something was slow.
 
-        ``is_too_much``: the task had to wait in the middle of writing what a default action had made.  ``grows``: nothing but the consumers
+        ``is_too_much``: the task had to wait in the middle of writing what a default action had made.  ``grows``:
+            nothing but the consumers
         was slow, and what the task makes at once may follow the room that they leave.
         """
         self._grows = grows
@@ -83,7 +91,8 @@ class Caution:
         self.num_left, self.num_left_now = _NUM_QUICK, 0
 
     def look_at_room(self, num_obtainable: int, num_spare: int, num_buffers_out: int) -> None:
-        """The outputs can get ``num_obtainable`` buffers, ``num_spare`` besides one for each channel; ``num_buffers_out`` they have filled.
+        """The outputs can get ``num_obtainable`` buffers, ``num_spare`` besides one for each channel;
+        ``num_buffers_out`` they have filled.
 
         In the worst case each record begins the buffer of another channel.
         """
@@ -94,7 +103,9 @@ class Caution:
             elif num_spare <= num_filled:
                 self._limit = MAX_RECORDS_IF_CAUTIOUS
         self._num_buffers_out = num_buffers_out
-        self.max_records = self.num_left_now = self._limit if num_spare > 0 else max(1, min(self._limit, num_obtainable))
+        self.max_records = self.num_left_now = (
+            self._limit if num_spare > 0 else max(1, min(self._limit, num_obtainable))
+        )
 
     @property
     def must_look(self) -> bool:
@@ -115,8 +126,8 @@ class Caution:
 class RecordSlices(Generic[Origin]):
     """The elements that were read and not processed, each with its origin: a channel, or a split; task thread only.
 
-    ``clock_ns`` and ``cpu_ns``, the thread's CPU time, are read twice per slice; None: all time is CPU time.  ``cuts``: whether chunks may
-    be cut at all; a function of batches gets them as they came.  ``caution``: the task's.
+    ``clock_ns`` and ``cpu_ns``, the thread's CPU time, are read twice per slice; None: all time is CPU time.  ``cuts``:
+    whether chunks may be cut at all; a function of batches gets them as they came.  ``caution``: the task's.
     """
 
     def __init__(
@@ -146,7 +157,8 @@ class RecordSlices(Generic[Origin]):
         return iter(self.waiting)
 
     def is_needless_for(self, element: StreamElement) -> TypeGuard[Chunk]:
-        """Whether the element can be processed without being kept here: it is one record, and nothing waits in front of it.
+        """Whether the element can be processed without being kept here: it is one record, and nothing waits in front of
+        it.
 
         Nobody measures what it takes, so the next slice is a short one.
         """
@@ -201,7 +213,8 @@ class RecordSlices(Generic[Origin]):
         if caution.num_left and self._cuts:
             num_records = min(num_records, caution.num_left_now if caution.num_left_now > 0 else caution.max_records)
         if num_records < size:
-            # Before the call: an operator that waits in it may run the mail of a checkpoint, which must find the rest here.
+            # Before the call: an operator that waits in it may run the mail of a checkpoint, which must find the rest
+            # here.
             self.waiting.appendleft((origin, whole.slice(num_records, size)))
             chunk = whole.slice(0, num_records)
         started_ns, started_cpu_ns = self._clock_ns(), self._cpu_ns()

@@ -1,8 +1,8 @@
 """The base class of operators, and what a task gives them.
 
 Side:       task.  An operator is made in the user's program, pickled, and then runs on the one thread of its task.
-Invariants: ``setup``, then ``initialize_state``, then ``open``, before anything else; nothing after ``close``.  Nobody changes a chunk that
-            was passed on.
+Invariants: ``setup``, then ``initialize_state``, then ``open``, before anything else; nothing after ``close``.  Nobody
+            changes a chunk that was passed on.
 Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``AbstractStreamOperator``, ``Output``,
             ``MailboxExecutorFactory``.
 """
@@ -86,7 +86,8 @@ class OperatorCounters:
     num_records_in: int = 0
     num_records_out: int = 0
     num_records_from_the_future: int = 0  # their timestamps were too far ahead to raise the watermark
-    num_late_records_dropped: int = 0  # all their windows were over, or the records of the other input that they could join were gone
+    # All their windows were over, or the records of the other input that they could join were gone.
+    num_late_records_dropped: int = 0
     num_unassigned_records_dropped: int = 0  # the window assigner gave them no window
     num_null_records_dropped: int = 0  # messages without a value
     num_unparsable_records_dropped: int = 0  # messages that the schema left out because they do not fit
@@ -99,8 +100,8 @@ class OperatorCounters:
 class OperatorContext:
     """The identity of an operator's subtask, and the services of its task.
 
-    ``attempt`` counts restarts from 0.  ``operator_id`` (16 bytes) survives a restart of the job.  ``chain_index`` is 0 for the head.  A
-    task provides the services from ``setup`` on; without a task, using one raises RuntimeError.
+    ``attempt`` counts restarts from 0.  ``operator_id`` (16 bytes) survives a restart of the job.  ``chain_index`` is 0
+    for the head.  A task provides the services from ``setup`` on; without a task, using one raises RuntimeError.
     """
 
     task_name: str
@@ -120,21 +121,28 @@ class OperatorContext:
     operator_state: OperatorStateBackend | None = None
     restored_checkpoint_id: int | None = None  # None: the job does not go on from a checkpoint
     latency: LatencyReporter | None = None
-    report_watermark: Callable[[int], None] | None = None  # tells the JobManager an aligned source's watermark; None: it does not listen
-    request_splits: Callable[[], None] | None = None  # asks the JobManager for splits of the source; None: no JobManager has any
+    # Tells the JobManager an aligned source's watermark; None: it does not listen.
+    report_watermark: Callable[[int], None] | None = None
+    # Asks the JobManager for splits of the source; None: no JobManager has any.
+    request_splits: Callable[[], None] | None = None
     job_id: str = "0" * 32
     has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
-    delay: Callable[[int], Signal] | None = None  # done after so many milliseconds, also before ``open`` and after ``finish``
+    # Done after so many milliseconds, also before ``open`` and after ``finish``.
+    delay: Callable[[int], Signal] | None = None
     is_cancelled: Callable[[], bool] = lambda: False  # whether the task is being cancelled
     interrupts: Interrupts = field(default_factory=Interrupts)  # not empty: the head returns between two records
     attention: Attention = field(default_factory=Attention)  # not empty: every operator ends between two records
     metrics: MetricRegistry = field(default_factory=MetricRegistry)  # of the operator's functions
     job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
-    cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name
+    # The paths here of files that travelled with the job, by name.
+    cached_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def mailbox_executor(self) -> MailboxExecutor:
-        """Puts mails of this operator's priority.  Its ``yield_`` runs only mails of this operator and of those behind it."""
+        """Puts mails of this operator's priority.
+
+        Its ``yield_`` runs only mails of this operator and of those behind it.
+        """
         if self.executor is None:
             raise RuntimeError(f"operator {self.operator_name!r} has no mailbox: it is not run by a task")
         return self.executor
@@ -161,7 +169,8 @@ class OperatorContext:
         return self.operator_state
 
     def pause(self, duration_ms: int) -> None:
-        """Wait, and run mails of this operator and those behind it meanwhile; also where no timers fire: in ``open``, after ``finish``.
+        """Wait, and run mails of this operator and those behind it meanwhile; also where no timers fire: in ``open``,
+        after ``finish``.
 
         Raises:
             TaskCancelled: the task was cancelled meanwhile.
@@ -173,8 +182,9 @@ class OperatorContext:
     def check_cancelled(self) -> None:
         """Raise TaskCancelled if the task is being cancelled.
 
-        For calls that wait outside of the mailbox, such as for a broker: to be called between two slices of such a wait.  ``pause`` would
-        run mails, among them the next commit or checkpoint, in the middle of what the caller does.
+        For calls that wait outside of the mailbox, such as for a broker: to be called between two slices of such a
+        wait.  ``pause`` would run mails, among them the next commit or checkpoint, in the middle of what the caller
+        does.
         """
         if self.is_cancelled():
             raise TaskCancelled(f"{self.task_name} was cancelled")
@@ -190,31 +200,37 @@ class StreamOperator:
     """Processes chunks.
 
     Threading: after unpickling, task thread only.
-    Life cycle: made and pickled without ``ctx`` and ``output`` -> ``setup`` -> ``initialize_state`` -> ``open`` -> any number of
-        ``process_*``, ``snapshot_state`` and ``notify_*`` -> ``end_input`` of each input and ``finish``, if the input ended by itself and
-        is drained -> ``close``, always, once ``open`` was called.
+    Life cycle: made and pickled without ``ctx`` and ``output`` -> ``setup`` -> ``initialize_state`` -> ``open`` -> any
+        number of ``process_*``, ``snapshot_state`` and ``notify_*`` -> ``end_input`` of each input and ``finish``, if
+        the input ended by itself and is drained -> ``close``, always, once ``open`` was called.
     Ownership: ``process_chunk`` takes over the chunk; ``output.collect`` gives it away.
     """
 
     name: str
     uid: str = ""  # what the user calls it, for people; empty: nothing
     operator_id: bytes = b""  # 16 bytes that survive a restart of the job; empty: derived from the task's
-    takes_chunks: bool = False  # whether a chain gives it chunks (of records that cannot change) instead of single records
-    takes_keyed_records: bool = False  # whether it wants single records all the same behind a ``key_by``, where none can change either
-    takes_batches: ClassVar[bool] = False  # whether a call of the user's function takes a whole chunk, so that none may be cut in front
+    # Whether a chain gives it chunks (of records that cannot change) instead of single records.
+    takes_chunks: bool = False
+    # Whether it wants single records all the same behind a ``key_by``, where none can change either.
+    takes_keyed_records: bool = False
+    # Whether a call of the user's function takes a whole chunk, so that none may be cut in front.
+    takes_batches: ClassVar[bool] = False
     state_version: ClassVar[int] = 1  # of the snapshot; raised by whoever changes its fields
     waits: ClassVar[bool] = False  # whether it may run mails while it processes a record
-    holds_records: ClassVar[bool] = False  # whether records wait in it, so that the task asks ``available_future`` and ``drained_future``
+    # Whether records wait in it, so that the task asks ``available_future`` and ``drained_future``.
+    holds_records: ClassVar[bool] = False
     takes_late_data: ClassVar[bool] = False  # whether its producers may send it records behind their end of data
-    # In BATCH mode, for each input: the key selector by which its records are sorted, or None; empty: no input is sorted.
+    # In BATCH mode, for each input: the key selector by which its records are sorted, or None; empty: no input is
+    # sorted.
     sorted_inputs: Sequence[Any] = ()
     # In BATCH mode: the inputs, from 0, that are read when all others have ended.
     inputs_read_last: Sequence[int] = ()
-    # Whether ``end_keys`` must follow each single key, or may follow several, whose records come input by input; None: it must if the
-    # operator has timers, keyed state or several sorted inputs.
+    # Whether ``end_keys`` must follow each single key, or may follow several, whose records come input by input; None:
+    # it must if the operator has timers, keyed state or several sorted inputs.
     ends_keys_singly: ClassVar[bool | None] = None
     declared_outputs: Mapping[str | None, DeclaredOutput] = {}  # by side output; whose records are converted
-    runs_after_finish: bool = False  # whether it has something to do if it is restored from a checkpoint taken after ``finish``
+    # Whether it has something to do if it is restored from a checkpoint taken after ``finish``.
+    runs_after_finish: bool = False
     ctx: OperatorContext  # set by setup
     output: Output  # set by setup
 
@@ -240,7 +256,9 @@ class StreamOperator:
         return AVAILABLE
 
     def drained_future(self) -> AvailabilityFuture:
-        """Done when the records that are inside now have left; the task takes mails until then, before it ends its data."""
+        """Done when the records that are inside now have left; the task takes mails until then, before it ends its
+        data.
+        """
         return AVAILABLE
 
     def end_input(self, input_id: int) -> None:
@@ -260,7 +278,9 @@ class StreamOperator:
         """Release what ``open`` acquired; also called after a failure."""
 
     def restored_after_finish(self) -> "StreamOperator":
-        """What runs in its place if it is restored from a checkpoint that was taken after ``finish``; only if ``runs_after_finish``."""
+        """What runs in its place if it is restored from a checkpoint that was taken after ``finish``; only if
+        ``runs_after_finish``.
+        """
         raise NotImplementedError(f"{type(self).__name__} does nothing after its end")
 
     # -- elements
@@ -269,7 +289,10 @@ class StreamOperator:
         """Make the key of ``record`` the current one; does nothing for an operator without keys."""
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """Process records, in stream order.  Raises UserFunctionError, which names operator and record, if a user function fails."""
+        """Process records, in stream order.
+
+        Raises UserFunctionError, which names operator and record, if a user function fails.
+        """
         raise TypeError(f"operator {self.name!r}, a {type(self).__name__}, takes no input")
 
     def process_some(self, chunk: Chunk) -> int:
@@ -328,7 +351,8 @@ class StreamOperator:
         """Restore what ``snapshot_state`` returned; None at the first start."""
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """The state with which this subtask begins, if the operator had another number of subtasks; called before ``initialize_state``.
+        """The state with which this subtask begins, if the operator had another number of subtasks; called before
+        ``initialize_state``.
 
         Args:
             states: what ``snapshot_state`` gave, by former subtask; None: it had none, or it is none of this subtask's.
@@ -340,7 +364,8 @@ class StreamOperator:
         if all(each is None for each in states):
             return None
         raise StateRestoreError(
-            f"the state of operator {self.name!r} was kept by {share.former_parallelism} subtasks and cannot be divided among "
+            f"the state of operator {self.name!r} was kept by {share.former_parallelism} subtasks and cannot be "
+            "divided among "
             f"{share.parallelism}; set its parallelism to {share.former_parallelism}"
         )
 
@@ -351,10 +376,14 @@ class StreamOperator:
         """Emit what must precede the barrier of a checkpoint."""
 
     def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
-        """Let the user's functions put what they keep into their states, which are copied next; ``timestamp_ms``: when it was triggered."""
+        """Let the user's functions put what they keep into their states, which are copied next; ``timestamp_ms``: when
+        it was triggered.
+        """
 
     def snapshot_state(self, checkpoint_id: int) -> object | None:
-        """The state to keep: a value that nobody changes any more, or a callable that another thread calls to make it; None: no state."""
+        """The state to keep: a value that nobody changes any more, or a callable that another thread calls to make it;
+        None: no state.
+        """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The checkpoint completed.  Ids rise; some are never reported."""

@@ -1,11 +1,11 @@
 """``AsyncSnapshot``: the asynchronous part of one subtask's checkpoint, up to its acknowledgement.
 
-Side:       shared.  Created and cancelled on the task thread; runs on a thread of the snapshot pool; in-flight data completes on any
-            thread.
-Invariants: ends exactly once, as acknowledged, declined or cancelled.  It is acknowledged when both the operators' parts and the in-flight
-            data are complete; no thread waits for the other.
-Ownership:  an ended snapshot is part of no cycle of references: the collector of cycles runs rarely while tasks run, and the state of
-            many checkpoints would wait for it.
+Side:       shared.  Created and cancelled on the task thread; runs on a thread of the snapshot pool; in-flight data
+            completes on any thread.
+Invariants: ends exactly once, as acknowledged, declined or cancelled.  It is acknowledged when both the operators'
+            parts and the in-flight data are complete; no thread waits for the other.
+Ownership:  an ended snapshot is part of no cycle of references: the collector of cycles runs rarely while tasks run,
+            and the state of many checkpoints would wait for it.
 Lock order: ``_lock`` is a leaf: operators' parts and the responder are called without it.
 Source:     Flink ``AsyncCheckpointRunnable``, which blocks a thread of the pool until the in-flight data is complete.
 """
@@ -97,7 +97,9 @@ class AsyncSnapshot:
             future.add_done_callback(self._on_channel_state)
 
     def cancel(self) -> bool:
-        """Cancel the snapshot and discard its parts, on the thread that is running them if there is one; False if it had ended."""
+        """Cancel the snapshot and discard its parts, on the thread that is running them if there is one; False if it
+        had ended.
+        """
         if not self._end(_State.DISCARDED):
             return False
         self._discard_unless_working()

@@ -19,7 +19,9 @@ Channel: TypeAlias = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class BarrierReceived:
-    """A barrier was polled; ``is_injected``: it is an order of the JobManager instead, so the channel's producer did not stop."""
+    """A barrier was polled; ``is_injected``: it is an order of the JobManager instead, so the channel's producer did
+    not stop.
+    """
 
     channel: Channel
     barrier: CheckpointBarrier

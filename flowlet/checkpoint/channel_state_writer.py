@@ -1,8 +1,8 @@
 """Keeps the in-flight data of unaligned checkpoints, in memory.
 
 Side:       shared.  The task thread starts, finishes and aborts; channels and subpartitions add data from any thread.
-Invariants: every buffer is recycled before the call returns.  Data for a checkpoint that is not open, or whose part is finished, is
-            dropped. Each result is completed once.  Starting a checkpoint fails the older open ones.
+Invariants: every buffer is recycled before the call returns.  Data for a checkpoint that is not open, or whose part is
+            finished, is dropped. Each result is completed once.  Starting a checkpoint fails the older open ones.
 Lock order: ``_lock`` is a leaf: buffers are recycled and results completed without it.
 Source:     Flink ``ChannelStateWriterImpl``, ``ChannelStateWriteRequestDispatcherImpl``.
 Absent:     files, and sharing them among subtasks; data is copied on the thread that adds it.
@@ -23,7 +23,8 @@ from netstack.partition.channel_state import ChannelStateWriter, InputChannelInf
 from netstack.partition.in_flight_data import InFlightData
 from netstack.wakeups import run_all
 
-_MAX_ABORTED: Final = 32  # not measured; checkpoints aborted before they start, of which there are as many as run concurrently
+# Not measured; checkpoints aborted before they start, of which there are as many as run concurrently.
+_MAX_ABORTED: Final = 32
 
 
 class CheckpointChannelState(ChannelStateWriter, Protocol):
@@ -142,7 +143,10 @@ class InMemoryChannelStateWriter:
         return result
 
     def abort(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Drop the data of ``checkpoint_id``, fail its result with ``error``, and prevent a later start.  Any thread."""
+        """Drop the data of ``checkpoint_id``, fail its result with ``error``, and prevent a later start.
+
+        Any thread.
+        """
         with self._lock:
             self._aborted.append(checkpoint_id)
             calls = self._abort_locked(checkpoint_id, error)
@@ -154,14 +158,20 @@ class InMemoryChannelStateWriter:
         with self._lock:
             self._is_closed = True
             closing = CheckpointFailureReason.TASK_CLOSING
-            calls = [call for each in list(self._open) for call in self._abort_locked(each, CheckpointError(each, closing))]
+            calls = [
+                call for each in list(self._open) for call in self._abort_locked(each, CheckpointError(each, closing))
+            ]
             self._results.clear()
         run_all(calls)
 
     # ---------------------------------------------------------------- any thread
 
     def add_input_data(
-        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Copy and recycle the buffers of an input channel."""
         pieces = _copies(buffers)
@@ -171,7 +181,11 @@ class InMemoryChannelStateWriter:
                 found.inputs.setdefault(channel, []).extend(pieces)
 
     def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        subpartition: ResultSubpartitionInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Copy and recycle the buffers of a subpartition."""
         pieces = _copies(buffers)
@@ -192,7 +206,9 @@ class InMemoryChannelStateWriter:
                 found = None
         data.on_done(partial(self._on_output_data, checkpoint_id, subpartition, found))
 
-    def _on_output_data(self, checkpoint_id: int, subpartition: Channel, found: _Open | None, data: InFlightData) -> None:
+    def _on_output_data(
+        self, checkpoint_id: int, subpartition: Channel, found: _Open | None, data: InFlightData
+    ) -> None:
         pieces, cause = _copies(data.take()), data.error
         with self._lock:
             if found is None or self._open.get(checkpoint_id) is not found:

@@ -3,7 +3,8 @@
 Side:       task.
 Invariants: orders are carried out in order, before the next event; a checkpoint that an input refuses is not triggered.
 Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
-Source:     Flink ``CheckpointBarrierHandler`` (alignment metrics, notifications), ``SingleCheckpointBarrierHandler.ControllerImpl``.
+Source:     Flink ``CheckpointBarrierHandler`` (alignment metrics, notifications),
+            ``SingleCheckpointBarrierHandler.ControllerImpl``.
 """
 
 import time
@@ -64,7 +65,9 @@ class BarrierListener(Protocol):
     def complete_inputs(self, checkpoint_id: int) -> None:
         """The inputs' part of the channel state is complete."""
 
-    def trigger_checkpoint_on_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> None:
+    def trigger_checkpoint_on_barrier(
+        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics
+    ) -> None:
         """Take the snapshot; ``alignment`` may change until ``complete_inputs``."""
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
@@ -119,7 +122,9 @@ class CheckpointBarrierHandler:
         return self._machine.is_checkpoint_pending
 
     def lets_overtake(self, checkpoint_id: int) -> bool:
-        """Whether the alignment of this checkpoint has timed out: its barriers may overtake data, which the checkpoint then keeps."""
+        """Whether the alignment of this checkpoint has timed out: its barriers may overtake data, which the checkpoint
+        then keeps.
+        """
         return self._machine.lets_overtake(checkpoint_id)
 
     @property
@@ -199,7 +204,9 @@ class CheckpointBarrierHandler:
             case TriggerCheckpoint(barrier):
                 self._trigger(barrier)
             case AbortCheckpoint(checkpoint_id, reason, details):
-                self._listener.abort_checkpoint_on_barrier(checkpoint_id, CheckpointError(checkpoint_id, reason, details))
+                self._listener.abort_checkpoint_on_barrier(
+                    checkpoint_id, CheckpointError(checkpoint_id, reason, details)
+                )
             case CompleteInputs(checkpoint_id):
                 self._listener.complete_inputs(checkpoint_id)
             case BeginAlignment() | EndAlignment() | ResetAlignment():
@@ -227,7 +234,8 @@ class CheckpointBarrierHandler:
                     self._metrics.duration_ns = self.alignment_duration_ns
                     self._aligning_since_ns = None
             case ResetAlignment():
-                if self._aligning_since_ns is not None:  # otherwise the metrics belong to a snapshot that will still report them
+                # Otherwise the metrics belong to a snapshot that will still report them.
+                if self._aligning_since_ns is not None:
                     self._metrics.bytes_processed = 0
                 self._aligning_since_ns = None
 

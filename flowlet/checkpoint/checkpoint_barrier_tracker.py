@@ -1,10 +1,11 @@
 """``CheckpointBarrierTracker``: the state machine of at-least-once barriers; it counts them and blocks nothing.
 
 Side:       pure.
-Invariants: a checkpoint is triggered when each channel that was open at its first barrier has brought its barrier or ended, unless it was
-            aborted or a newer one was triggered; each id is triggered or aborted at most once; at most 50 checkpoints are tracked.
-Source:     Flink ``CheckpointBarrierTracker``; a single open channel needs no special case here.  As in Flink, checkpoints older than a
-            triggered one are dropped without an abort: the coordinator subsumes them.
+Invariants: a checkpoint is triggered when each channel that was open at its first barrier has brought its barrier or
+            ended, unless it was aborted or a newer one was triggered; each id is triggered or aborted at most once; at
+            most 50 checkpoints are tracked.
+Source:     Flink ``CheckpointBarrierTracker``; a single open channel needs no special case here.  As in Flink,
+            checkpoints older than a triggered one are dropped without an abort: the coordinator subsumes them.
 """
 
 from dataclasses import field
@@ -52,9 +53,8 @@ class _Count:
 class CheckpointBarrierTracker:
     """The barriers of one task, several checkpoints at a time.  Threading: one thread.
 
-    Args:
-        num_channels: of all gates, all open.
-        checkpoints_after_finish: whether a channel that ends counts as if its barrier had arrived; otherwise it aborts the checkpoints.
+    Args: num_channels: of all gates, all open. checkpoints_after_finish: whether a channel that ends counts as if its
+        barrier had arrived; otherwise it aborts the checkpoints.
     """
 
     def __init__(self, num_channels: int, *, checkpoints_after_finish: bool = True) -> None:
@@ -64,7 +64,10 @@ class CheckpointBarrierTracker:
         self._counts: list[_Count] = []  # by ascending id
 
     def __repr__(self) -> str:
-        return f"<CheckpointBarrierTracker: {[each.checkpoint_id for each in self._counts]} pending, newest {self._newest}>"
+        return (
+            f"<CheckpointBarrierTracker: {[each.checkpoint_id for each in self._counts]} pending, newest "
+            f"{self._newest}>"
+        )
 
     @property
     def latest_checkpoint_id(self) -> int:
@@ -95,7 +98,11 @@ class CheckpointBarrierTracker:
             case ChannelFinished(channel=channel):
                 return self._on_finished(channel)
             case CheckpointRefused(checkpoint_id, reason, details):
-                return [ResetAlignment(), AbortCheckpoint(checkpoint_id, reason, details)] if checkpoint_id == self._newest else []
+                return (
+                    [ResetAlignment(), AbortCheckpoint(checkpoint_id, reason, details)]
+                    if checkpoint_id == self._newest
+                    else []
+                )
             case BarrierAnnounced() | AlignmentTimedOut():
                 return []  # without alignment there is no timeout
             case _:
@@ -159,7 +166,9 @@ class CheckpointBarrierTracker:
         del self._counts[:num_over]
         for count in reversed(over):
             if count.is_complete and not count.is_aborted and count.barrier is not None:
-                end: list[BarrierOrder] = [EndAlignment(count.checkpoint_id)] if count.checkpoint_id == self._newest else []
+                end: list[BarrierOrder] = (
+                    [EndAlignment(count.checkpoint_id)] if count.checkpoint_id == self._newest else []
+                )
                 return [*end, TriggerCheckpoint(count.barrier), CompleteInputs(count.checkpoint_id)]
         return []
 

@@ -27,7 +27,10 @@ class CheckpointFailureReason(Enum):
 
 
 class CheckpointError(FlowletError):
-    """One checkpoint failed; the task itself may go on.  ``details``: values that help to find the cause; may be empty."""
+    """One checkpoint failed; the task itself may go on.
+
+    ``details``: values that help to find the cause; may be empty.
+    """
 
     def __init__(self, checkpoint_id: int, reason: CheckpointFailureReason, details: str = "") -> None:
         super().__init__(f"checkpoint {checkpoint_id}: {reason.value}{': ' if details else ''}{details}")

@@ -3,10 +3,10 @@
 Side:       task.
 Hot path:   per buffer.
 Invariants: the handler sees every barrier, announcement, cancellation and end of partition before the caller gets it.
-            A channel's end of data is acknowledged when it is polled, because all data before it has been processed by then.
-            Buffers that a poll for priority events finds are kept for the next poll and are part of the in-flight data.
-            An event comes alone, never in a batch, and the caller processes a whole batch before the next poll: so no barrier is seen
-            before the data in front of it was processed, unless it overtakes.
+            A channel's end of data is acknowledged when it is polled, because all data before it has been processed by
+            then.  Buffers that a poll for priority events finds are kept for the next poll and are part of the
+            in-flight data.  An event comes alone, never in a batch, and the caller processes a whole batch before the
+            next poll: so no barrier is seen before the data in front of it was processed, unless it overtakes.
 Source:     Flink ``CheckpointedInputGate``, ``UpstreamRecoveryTrackerImpl``.
 """
 
@@ -14,7 +14,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from flowlet.checkpoint.barrier_orders import BarrierAnnounced, BarrierReceived, CancellationReceived, Channel, ChannelFinished
+from flowlet.checkpoint.barrier_orders import (
+    BarrierAnnounced,
+    BarrierReceived,
+    CancellationReceived,
+    Channel,
+    ChannelFinished,
+)
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
@@ -160,12 +166,21 @@ class CheckpointedInputGate:
         self._has_polled = has_polled
 
     def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if the gate is finished.  Raises as ``wait_for_next``."""
+        """The next buffer or event; blocks until there is one.
+
+        None if the gate is finished.  Raises as ``wait_for_next``.
+        """
         return wait_for_next(self, timeout_s, self._clock_ns)
 
     def kept_in_flight(self, channel_index: int) -> list[bytes]:
-        """The kept data of a channel: polled, but not handed over, so that the channel does not count it as in flight."""
-        return [bytes(each.buffer.view) for each in self._kept if each.buffer is not None and each.channel_index == channel_index]
+        """The kept data of a channel: polled, but not handed over, so that the channel does not
+        count it as in flight.
+        """
+        return [
+            bytes(each.buffer.view)
+            for each in self._kept
+            if each.buffer is not None and each.channel_index == channel_index
+        ]
 
     def _notify_handler(self, found: BufferOrEvent) -> None:
         event = found.event
@@ -214,7 +229,9 @@ class CheckpointedInputGate:
     def _post(self) -> None:
         """Post the mail; called on any thread."""
         try:
-            self._executor.execute(self._process_priority_events, "process priority events of %r", self._gate, options=MailOptions.URGENT)
+            self._executor.execute(
+                self._process_priority_events, "process priority events of %r", self._gate, options=MailOptions.URGENT
+            )
         except MailboxClosedError:
             return  # the task has ended
 

@@ -15,7 +15,8 @@ from netstack.timers import Timers
 class MailboxTimers:
     """Implements ``Timers``.
 
-    Threading: ``call_later`` and the returned cancel on the task thread; after the cancel the call is not made, even if its mail is queued.
+    Threading: ``call_later`` and the returned cancel on the task thread; after the cancel the call is not made, even if
+               its mail is queued.
     """
 
     def __init__(self, timers: Timers, executor: MailboxExecutor, description: str) -> None:

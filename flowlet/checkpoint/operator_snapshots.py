@@ -1,8 +1,9 @@
 """``OperatorSnapshots``: takes and restores the state of a chain of operators.
 
 Side:       task.
-Invariants: as in Flink, operators prepare for the barrier head first and are asked for their state tail first.  An operator without state
-            is not in the snapshot.  Timers and keyed state are part of their operator's state and are copied in the synchronous part.
+Invariants: as in Flink, operators prepare for the barrier head first and are asked for their state tail first.  An
+            operator without state is not in the snapshot.  Timers and keyed state are part of their operator's state
+            and are copied in the synchronous part.
 Source:     Flink ``RegularOperatorChain.prepareSnapshotPreBarrier``, ``snapshotState``, ``notifyCheckpointComplete``.
 """
 
@@ -43,11 +44,15 @@ def _do_nothing() -> None:
 class OperatorSnapshots:
     """A chain of operators, head first; implements ``CheckpointableChain``.
 
-    ``check_cancelled``: raises TaskCancelled if the task was cancelled, so that no other function of the chain is called then.
+    ``check_cancelled``: raises TaskCancelled if the task was cancelled, so that no other function of the chain is
+        called then.
     """
 
     def __init__(
-        self, operators: Sequence[SnapshotOperator], is_closed: Callable[[], bool], check_cancelled: Callable[[], None] = _do_nothing
+        self,
+        operators: Sequence[SnapshotOperator],
+        is_closed: Callable[[], bool],
+        check_cancelled: Callable[[], None] = _do_nothing,
     ) -> None:
         self._operators = tuple(operators)
         self._is_closed = is_closed
@@ -64,40 +69,53 @@ class OperatorSnapshots:
             self._check_cancelled()
             each.operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
-    def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
+    def snapshot_state(
+        self, metadata: CheckpointMetadata, options: CheckpointOptions
+    ) -> Mapping[str, OperatorSnapshot]:
         """Each operator's state: a value, or a callable that makes it on another thread.
 
-        Raises:
-            FlowletError: a state cannot be written, for example a value of another type than declared; names the operator.
-            Exception: whatever a user function raises.
+        Raises: FlowletError: a state cannot be written, for example a value of another type than declared; names the
+            operator.  Exception: whatever a user function raises.
         """
         snapshots = {}
-        is_full = options.type.is_savepoint  # it names no file that a checkpoint of the job may remove, and every back end reads it
+        # It names no file that a checkpoint of the job may remove, and every back end reads it.
+        is_full = options.type.is_savepoint
         for each in reversed(self._operators):
             self._check_cancelled()
             each.operator.snapshot_functions(metadata.checkpoint_id, metadata.timestamp_ms)
             own = each.operator.snapshot_state(metadata.checkpoint_id)
             timers = {} if each.timers is None else each.timers.snapshot()
             with _naming(each.operator.name):
-                keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)
+                keyed = (
+                    None
+                    if each.keyed_state is None
+                    else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)
+                )
                 by_subtask = None if each.operator_state is None else each.operator_state.snapshot()
             if own is not None or timers or keyed is not None or by_subtask is not None:
-                finish = partial(_finish, each.operator.name, own, timers, each.operator.state_version, keyed, by_subtask)
-                snapshots[each.operator_id] = OperatorSnapshot(finish, partial(_discard, each.keyed_state, metadata.checkpoint_id))
+                finish = partial(
+                    _finish, each.operator.name, own, timers, each.operator.state_version, keyed, by_subtask
+                )
+                snapshots[each.operator_id] = OperatorSnapshot(
+                    finish, partial(_discard, each.keyed_state, metadata.checkpoint_id)
+                )
         return snapshots
 
     def restore(self, states: Mapping[str, object]) -> None:
         """Restore state and timers of every operator, tail first (None: it has none); before the operators are opened.
 
-        Raises:
-            StateRestoreError: an operator's state has another version than the operator reads, or another number of key groups.
+        Raises: StateRestoreError: an operator's state has another version than the operator reads, or another number of
+            key groups.
         """
         for each in reversed(self._operators):
             state = states.get(each.operator_id, _NOTHING)
-            assert isinstance(state, OperatorState), f"the state of {each.operator!r} is no OperatorState, but {state!r}"
+            assert isinstance(state, OperatorState), (
+                f"the state of {each.operator!r} is no OperatorState, but {state!r}"
+            )
             if state.own is not None and state.version != each.operator.state_version:
                 raise StateRestoreError(
-                    f"the state of operator {each.operator.name!r} has version {state.version}, this flowlet reads version "
+                    f"the state of operator {each.operator.name!r} has version {state.version}, this flowlet reads "
+                    "version "
                     f"{each.operator.state_version}; restore it with the flowlet that wrote it"
                 )
             if each.timers is not None:

@@ -1,8 +1,10 @@
 """``CheckpointResponder``: receives a subtask's acknowledgements; an implementation keeps them in memory.
 
 Side:       shared.  Any thread.
-Invariants: the first acknowledgement of a subtask for a checkpoint is kept; at most ``max_retained`` checkpoints are kept.
-Source:     Flink ``CheckpointResponder``, ``MemoryBackendCheckpointStorageAccess``; in Flink the coordinator retains checkpoints.
+Invariants: the first acknowledgement of a subtask for a checkpoint is kept; at most ``max_retained`` checkpoints are
+            kept.
+Source:     Flink ``CheckpointResponder``, ``MemoryBackendCheckpointStorageAccess``; in Flink the coordinator retains
+            checkpoints.
 Absent:     files: ``TaskCheckpointing`` of a TaskManager writes them, and tells the JobManager.
 """
 
@@ -48,7 +50,8 @@ class CheckpointCounts:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._statistics = CheckpointStatistics()  # Guarded by _lock for writes; replaced as a whole, so it is read bare.
+        # Guarded by _lock for writes; replaced as a whole, so it is read bare.
+        self._statistics = CheckpointStatistics()
 
     @property
     def statistics(self) -> CheckpointStatistics:
@@ -59,7 +62,9 @@ class CheckpointCounts:
         """Count an acknowledgement and keep its metrics."""
         with self._lock:
             before = self._statistics
-            self._statistics = replace(before, num_acknowledged=before.num_acknowledged + 1, last_checkpoint_id=checkpoint_id, last=metrics)
+            self._statistics = replace(
+                before, num_acknowledged=before.num_acknowledged + 1, last_checkpoint_id=checkpoint_id, last=metrics
+            )
 
     def declined(self) -> None:
         """Count a decline."""
@@ -144,7 +149,10 @@ class InMemoryCheckpointStore:
             return len(self._acknowledged.get(checkpoint_id, {}))
 
     def discard(self, checkpoint_id: int) -> None:
-        """Drop a checkpoint.  A later acknowledgement is kept again, until ``max_retained`` newer checkpoints push it out."""
+        """Drop a checkpoint.
+
+        A later acknowledgement is kept again, until ``max_retained`` newer checkpoints push it out.
+        """
         with self._lock:
             self._acknowledged.pop(checkpoint_id, None)
             self._declined.pop(checkpoint_id, None)

@@ -1,13 +1,15 @@
 """``SingleCheckpointBarrierHandler``: the state machine of exactly-once barriers, aligned or unaligned.
 
 Side:       pure.
-Invariants: ``_aligned`` has the channels whose barrier of the pending checkpoint has arrived, or which have ended since its first barrier.
-            The snapshot is triggered once: when the last channel joins them (unaligned: the first).  A blocked channel is resumed exactly
-            once.  After an order for a checkpoint, no older one is triggered or aborted.
+Invariants: ``_aligned`` has the channels whose barrier of the pending checkpoint has arrived, or which have ended since
+            its first barrier.  The snapshot is triggered once: when the last channel joins them (unaligned: the first).
+            A blocked channel is resumed exactly once.  After an order for a checkpoint, no older one is triggered or
+            aborted.
 Units:      milliseconds of the wall clock, as the barriers' timestamps.
-Source:     Flink ``SingleCheckpointBarrierHandler`` and its states (``WaitingForFirstBarrier``, ``CollectingBarriers``, the four
-            ``Alternating...``).  Waiting and collecting differ only in whether a barrier has arrived, so one phase stands for both.
-            Unlike Flink, a checkpoint that is pending when a newer one is cancelled is declined, not only forgotten.
+Source:     Flink ``SingleCheckpointBarrierHandler`` and its states (``WaitingForFirstBarrier``, ``CollectingBarriers``,
+            the four ``Alternating...``).  Waiting and collecting differ only in whether a barrier has arrived, so one
+            phase stands for both.  Unlike Flink, a checkpoint that is pending when a newer one is cancelled is
+            declined, not only forgotten.
 """
 
 from enum import Enum, auto
@@ -59,13 +61,13 @@ class _Phase(Enum):
 class SingleCheckpointBarrierHandler:
     """The barriers of one task, one checkpoint at a time.  Threading: one thread.
 
-    Args:
-        num_channels: of all gates, all open.
-        mode: of the whole task.
-        checkpoints_after_finish: whether a channel that ends counts as if its barrier had arrived; otherwise it aborts the checkpoint.
+    Args: num_channels: of all gates, all open. mode: of the whole task. checkpoints_after_finish: whether a channel
+        that ends counts as if its barrier had arrived; otherwise it aborts the checkpoint.
     """
 
-    def __init__(self, num_channels: int, mode: BarrierMode = BarrierMode.ALTERNATING, *, checkpoints_after_finish: bool = True) -> None:
+    def __init__(
+        self, num_channels: int, mode: BarrierMode = BarrierMode.ALTERNATING, *, checkpoints_after_finish: bool = True
+    ) -> None:
         self._mode = mode
         self._checkpoints_after_finish = checkpoints_after_finish
         self._num_open = num_channels
@@ -133,7 +135,8 @@ class SingleCheckpointBarrierHandler:
         barrier = event.barrier
         checkpoint_id = barrier.checkpoint_id
         if checkpoint_id < self._current or (checkpoint_id == self._current and not self.is_checkpoint_pending):
-            # Too late.  Its producer has stopped after it, unless the barrier overtook or was injected: let the producer go on.
+            # Too late.  Its producer has stopped after it, unless the barrier overtook or was injected: let the
+            # producer go on.
             is_blocking = barrier.options.needs_alignment and not event.is_injected
             return [ResumeChannels((event.channel,))] if is_blocking else []
         orders = self._start_checkpoint(barrier, now_ms)
@@ -182,7 +185,9 @@ class SingleCheckpointBarrierHandler:
         return orders + self._abort(checkpoint_id, CheckpointFailureReason.CANCELLATION_BARRIER)
 
     def _abort_older(self, details: str) -> list[BarrierOrder]:
-        return self._abort(self._current, CheckpointFailureReason.SUBSUMED, details) if self.is_checkpoint_pending else []
+        return (
+            self._abort(self._current, CheckpointFailureReason.SUBSUMED, details) if self.is_checkpoint_pending else []
+        )
 
     def _start_checkpoint(self, barrier: CheckpointBarrier, now_ms: int) -> list[BarrierOrder]:
         """Make the barrier's checkpoint the pending one, if it is new."""
@@ -194,7 +199,8 @@ class SingleCheckpointBarrierHandler:
         self._num_expected = self._num_open
         self._aligned.clear()
         if self._mode is BarrierMode.ALTERNATING and barrier.options.is_timeoutable:
-            # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one was put back.
+            # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this
+            # one was put back.
             delay_ms = max(0, barrier.options.aligned_timeout_ms - max(0, now_ms - barrier.timestamp_ms))
             orders.append(StartTimer(self._current, delay_ms))
         return orders
@@ -230,8 +236,13 @@ class SingleCheckpointBarrierHandler:
             return self._take_unaligned(barrier)
         if barrier.options.is_unaligned:
             if self._mode is BarrierMode.ALIGNED:
-                # A producer is configured differently: the data that the barrier overtook would be missing in the snapshot.
-                return self._abort(self._current, CheckpointFailureReason.UNSUPPORTED_SNAPSHOT, f"unaligned barrier on channel {channel}")
+                # A producer is configured differently: the data that the barrier overtook would be missing in the
+                # snapshot.
+                return self._abort(
+                    self._current,
+                    CheckpointFailureReason.UNSUPPORTED_SNAPSHOT,
+                    f"unaligned barrier on channel {channel}",
+                )
             return [*self._prioritize_announced(), *self._take_unaligned(barrier)]
         if self._is_complete:
             return self._take_aligned(barrier)

@@ -1,11 +1,11 @@
 """From the states of a vertex's former subtasks to those of one subtask now.
 
 Side:       pure.
-Invariants: each key, timer and element of split state is in exactly one subtask's share, whatever the former and the new parallelism are.
-            The states are not changed.
+Invariants: each key, timer and element of split state is in exactly one subtask's share, whatever the former and the
+            new parallelism are.  The states are not changed.
 Source:     Flink ``StateAssignmentOperation``, ``RoundRobinOperatorStateRepartitioner``.
-Rules:      state is matched by operator, not by vertex, so that operators may be chained otherwise than before.  An operator with the
-            parallelism that it had takes over what its own subtask had, and union state of all.
+Rules:      state is matched by operator, not by vertex, so that operators may be chained otherwise than before.  An
+            operator with the parallelism that it had takes over what its own subtask had, and union state of all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +66,9 @@ class NewSubtask:
     max_parallelism: int
 
 
-def assigned_states(operators: Mapping[str, Restorable], former: Iterable[FormerVertex], place: NewSubtask) -> dict[str, OperatorState]:
+def assigned_states(
+    operators: Mapping[str, Restorable], former: Iterable[FormerVertex], place: NewSubtask
+) -> dict[str, OperatorState]:
     """The states with which the operators of one subtask begin, by operator id; an operator without any is left out.
 
     Args:
@@ -74,14 +76,16 @@ def assigned_states(operators: Mapping[str, Restorable], former: Iterable[Former
         former: the vertices of the checkpoint that had any of them.
         place: the subtask.
 
-    Raises:
-        StateRestoreError: an operator's state has another version or number of key groups, or cannot be divided; the message names it.
+    Raises: StateRestoreError: an operator's state has another version or number of key groups, or cannot be divided;
+        the message names it.
     """
     found = {}
     for vertex in former:
         share = StateShare(place.subtask, place.parallelism, place.max_parallelism, vertex.parallelism, vertex.finished)
         for operator_id in vertex.operators & operators.keys():
-            state = _state_of(operators[operator_id], [_part(vertex, each, operator_id) for each in range(vertex.parallelism)], share)
+            state = _state_of(
+                operators[operator_id], [_part(vertex, each, operator_id) for each in range(vertex.parallelism)], share
+            )
             if state is not None:
                 found[operator_id] = state
     return found
@@ -90,7 +94,9 @@ def assigned_states(operators: Mapping[str, Restorable], former: Iterable[Former
 def is_by_key(states: Mapping[str, object]) -> bool:
     """Whether all state of a subtask goes by its key: then only subtasks that have some of its key groups need it."""
     return bool(states) and all(
-        isinstance(each, OperatorState) and each.by_subtask is None and (each.own is None or getattr(each.own, "is_by_key", False))
+        isinstance(each, OperatorState)
+        and each.by_subtask is None
+        and (each.own is None or getattr(each.own, "is_by_key", False))
         for each in states.values()
     )
 
@@ -134,12 +140,16 @@ def _timers(parts: Sequence[OperatorState], share: StateShare) -> dict[int, Mapp
 
 
 def _keyed(
-    operator: Restorable, found: Sequence[KeyedStateSnapshot | IncrementalSnapshot | Sequence[IncrementalSnapshot]], share: StateShare
+    operator: Restorable,
+    found: Sequence[KeyedStateSnapshot | IncrementalSnapshot | Sequence[IncrementalSnapshot]],
+    share: StateShare,
 ) -> KeyedStateSnapshot | Sequence[IncrementalSnapshot] | None:
     incremental = [each for each in found if isinstance(each, IncrementalSnapshot)]
     if incremental:
         groups = share.key_groups  # the back end takes its rows of each; all of a checkpoint are of one form
-        return tuple(each for each in incremental if each.first_key_group < groups.stop and groups.start < each.end_key_group)
+        return tuple(
+            each for each in incremental if each.first_key_group < groups.stop and groups.start < each.end_key_group
+        )
     parts = [each for each in found if isinstance(each, KeyedStateSnapshot)]
     if not parts:
         return None
@@ -148,20 +158,24 @@ def _keyed(
     for part in parts:
         if part.max_parallelism != share.max_parallelism:
             raise StateRestoreError(
-                f"the keyed state of operator {operator.name!r} has {part.max_parallelism} key groups, the operator has "
+                f"the keyed state of operator {operator.name!r} has {part.max_parallelism} key groups, the operator "
+                "has "
                 f"{share.max_parallelism}: set its max parallelism to {part.max_parallelism}"
             )
         if part.version != parts[0].version:
             raise StateRestoreError(
-                f"the keyed state of operator {operator.name!r} has the versions {part.version} and {parts[0].version}; restore it with "
+                f"the keyed state of operator {operator.name!r} has the versions {part.version} and "
+                f"{parts[0].version}; restore it with "
                 "the flowlet that wrote it"
             )
         for name, description in part.descriptions.items():
             known = descriptions.setdefault(name, description)
             if known != description:
                 raise StateRestoreError(
-                    f"operator {operator.name!r}: state {name!r} was written as {known} by one subtask and as {description} by another; "
-                    "restore it with the former parallelism first, and declare the state in open(), so that every subtask does"
+                    f"operator {operator.name!r}: state {name!r} was written as {known} by one subtask and as "
+                    f"{description} by another; "
+                    "restore it with the former parallelism first, and declare the state in open(), so that every "
+                    "subtask does"
                 )
         rows |= {group: states for group, states in part.groups.items() if group in share.key_groups}
     return replace(parts[0], descriptions=descriptions, groups=rows)
@@ -182,7 +196,10 @@ def _rows(parts: Sequence[OperatorStateRows | None], share: StateShare) -> Opera
         case Redistribution.UNION:
             return replace(kept[0], elements=tuple(everything))
         case Redistribution.SPLIT:
-            return parts[share.subtask] if share.is_the_same else replace(kept[0], elements=tuple(share.dealt(everything)))
+            return (
+                parts[share.subtask] if share.is_the_same else replace(kept[0], elements=tuple(share.dealt(everything)))
+            )
         case Redistribution.BROADCAST:
             own = parts[share.subtask % len(parts)]
-            return kept[share.subtask % len(kept)] if own is None else own  # a finished subtask left none; all are the same
+            # A finished subtask left none; all are the same.
+            return kept[share.subtask % len(kept)] if own is None else own

@@ -1,8 +1,9 @@
-"""``SubtaskCheckpointCoordinator``: takes one subtask's checkpoints: barrier, synchronous part, asynchronous part, acknowledgement.
+"""``SubtaskCheckpointCoordinator``: takes one subtask's checkpoints: barrier, synchronous part, asynchronous part,
+acknowledgement.
 
 Side:       task.
-Invariants: ids only rise.  A checkpoint that was aborted before its barrier arrived is not taken; a cancel marker replaces its barrier.
-            Every checkpoint that was begun ends as acknowledged, declined or aborted, once.
+Invariants: ids only rise.  A checkpoint that was aborted before its barrier arrived is not taken; a cancel marker
+            replaces its barrier.  Every checkpoint that was begun ends as acknowledged, declined or aborted, once.
 Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
 Source:     Flink ``SubtaskCheckpointCoordinatorImpl``.
 Absent:     file merging, changelogs.
@@ -36,7 +37,9 @@ class CheckpointableChain(Protocol):
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit records that belong before the barrier."""
 
-    def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
+    def snapshot_state(
+        self, metadata: CheckpointMetadata, options: CheckpointOptions
+    ) -> Mapping[str, OperatorSnapshot]:
         """The synchronous part, by operator id; an exception fails the task."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -117,7 +120,9 @@ class SubtaskCheckpointCoordinator:
         self._snapshots: dict[int, AsyncSnapshot] = {}  # Guarded by _lock.
 
     def __repr__(self) -> str:
-        return f"<SubtaskCheckpointCoordinator of {self._name}: last {self._last_id}, {sorted(self._snapshots)} under way>"
+        return (
+            f"<SubtaskCheckpointCoordinator of {self._name}: last {self._last_id}, {sorted(self._snapshots)} under way>"
+        )
 
     @property
     def last_checkpoint_id(self) -> int:
@@ -133,7 +138,10 @@ class SubtaskCheckpointCoordinator:
     # ---------------------------------------------------------------- inputs
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it needs one and was not aborted.  Raises CheckpointError: it was opened before."""
+        """Open the channel state of a checkpoint, if it needs one and was not aborted.
+
+        Raises CheckpointError: it was opened before.
+        """
         if not options.needs_channel_state or checkpoint_id <= self._last_id or self._is_aborted(checkpoint_id):
             return
         self._open_channel_state(checkpoint_id, options)
@@ -154,7 +162,12 @@ class SubtaskCheckpointCoordinator:
     # ---------------------------------------------------------------- the snapshot
 
     def checkpoint_state(
-        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics, *, is_finished: bool = False
+        self,
+        metadata: CheckpointMetadata,
+        options: CheckpointOptions,
+        alignment: AlignmentMetrics,
+        *,
+        is_finished: bool = False,
     ) -> None:
         """Take the checkpoint, unless it was aborted or is older than the last one.
 
@@ -189,7 +202,12 @@ class SubtaskCheckpointCoordinator:
             self._channel_state.finish_output(checkpoint_id)
 
     def _take_snapshot(
-        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics, *, is_finished: bool
+        self,
+        metadata: CheckpointMetadata,
+        options: CheckpointOptions,
+        alignment: AlignmentMetrics,
+        *,
+        is_finished: bool,
     ) -> None:
         checkpoint_id = metadata.checkpoint_id
         if self._chain.is_closed:
@@ -206,7 +224,9 @@ class SubtaskCheckpointCoordinator:
             failed = CheckpointError(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, details)
             self._channel_state.abort(checkpoint_id, failed)
             raise
-        self._start_async(metadata, options, alignment, parts, channel_state, self._clock_ns() - started_ns, is_finished=is_finished)
+        self._start_async(
+            metadata, options, alignment, parts, channel_state, self._clock_ns() - started_ns, is_finished=is_finished
+        )
 
     def _start_async(
         self,
@@ -260,7 +280,8 @@ class SubtaskCheckpointCoordinator:
             self._alignment_timer = None
             self._outputs.aligned_barrier_timeout(checkpoint_id)
 
-        # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one was put back.
+        # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one
+        # was put back.
         delay_ms = max(0, options.aligned_timeout_ms - max(0, self._wall_ms() - barrier.timestamp_ms))
         self._alignment_timer = (checkpoint_id, self._timers.call_later(delay_ms, fire))
 

@@ -1,8 +1,9 @@
-"""``TaskCheckpoints``: the checkpoints of a stream task; triggered by mails of the JobManager and by barriers of its inputs.
+"""``TaskCheckpoints``: the checkpoints of a stream task; triggered by mails of the JobManager and by barriers of its
+inputs.
 
 Side:       task.  The ``..._async`` methods on any thread.
-Invariants: operators are touched only in a mail or a poll, on the task thread; every trigger ends in a result, an exception or a cancelled
-            future.
+Invariants: operators are touched only in a mail or a poll, on the task thread; every trigger ends in a result, an
+            exception or a cancelled future.
 Source:     Flink ``StreamTask.triggerCheckpointAsync``, ``triggerUnfinishedChannelsCheckpoint``, ``performCheckpoint``,
             ``notifyCheckpointOperation``; the final checkpoint of ``afterInvoke``.
 """
@@ -25,7 +26,10 @@ from netstack.availability import AvailabilityFuture
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType, StopMode
 
 _NS_PER_MS = 1_000_000
-_STOP_MODES: Final = {SnapshotType.SAVEPOINT_SUSPEND: StopMode.NO_DRAIN, SnapshotType.SAVEPOINT_TERMINATE: StopMode.DRAIN}
+_STOP_MODES: Final = {
+    SnapshotType.SAVEPOINT_SUSPEND: StopMode.NO_DRAIN,
+    SnapshotType.SAVEPOINT_TERMINATE: StopMode.DRAIN,
+}
 _SYNCHRONOUS: Final = frozenset(_STOP_MODES)
 ALL_TYPES: Final = frozenset(SnapshotType)
 ALL_FORMATS: Final = frozenset(SavepointFormat)
@@ -82,14 +86,18 @@ class TaskCheckpoints:
         # Written by the task thread, as all below.
         self._synchronous_id: int | None = None  # the savepoint that stops the job
         self._stop_source: Callable[[StopMode], None] | None = None
-        self._behind_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions]] = []  # savepoints to take once the source has stopped
+        # Savepoints to take once the source has stopped.
+        self._behind_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions]] = []
         self._on_stop: Callable[[], None] | None = None  # set when the data has ended, and operators still hold records
-        self._at_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions, AlignmentMetrics]] = []  # savepoints whose barriers came
+        # Savepoints whose barriers came.
+        self._at_end_of_data: list[tuple[CheckpointMetadata, CheckpointOptions, AlignmentMetrics]] = []
         self._is_end_of_data = False
         self._has_finished = False  # the operators
         self._final_min_id: int | None = None  # the first checkpoint taken after the end of data
         self.final_checkpoint = AvailabilityFuture()
-        """Done when a checkpoint is complete that was taken after the end of data, or the savepoint that stops the job."""
+        """Done when a checkpoint is complete that was taken after the end of data, or the savepoint
+        that stops the job.
+        """
 
     def __repr__(self) -> str:
         stop = "" if self._synchronous_id is None else f", stops with savepoint {self._synchronous_id}"
@@ -101,7 +109,9 @@ class TaskCheckpoints:
         self._handler = handler
 
     def attach_source(self, stop: Callable[[StopMode], None]) -> None:
-        """Set the function that makes a source end its data soon, for savepoints that stop the job; called on the task thread."""
+        """Set the function that makes a source end its data soon, for savepoints that stop the job; called on the task
+        thread.
+        """
         self._stop_source = stop
 
     @property
@@ -137,7 +147,8 @@ class TaskCheckpoints:
         """
         self._check_supported(metadata.checkpoint_id, options)
         mail = _TriggerMail(lambda: self._trigger(metadata, options))
-        # A source has no data in front of its barrier; its trigger keeps its place among the mails that bring its splits.
+        # A source has no data in front of its barrier; its trigger keeps its place among the mails that bring its
+        # splits.
         is_urgent = options.is_unaligned and self._stop_source is None
         mail_options = MailOptions.URGENT if is_urgent else MailOptions.DEFAULT
         try:
@@ -157,7 +168,11 @@ class TaskCheckpoints:
 
     def notify_checkpoint_subsumed_async(self, checkpoint_id: int) -> None:
         """A newer checkpoint has completed."""
-        self._notify(lambda: self._coordinator.notify_checkpoint_subsumed(checkpoint_id), "checkpoint %s is subsumed", checkpoint_id)
+        self._notify(
+            lambda: self._coordinator.notify_checkpoint_subsumed(checkpoint_id),
+            "checkpoint %s is subsumed",
+            checkpoint_id,
+        )
 
     def _notify(self, action: Callable[[], object], description: str, checkpoint_id: int) -> None:
         def run() -> None:
@@ -181,8 +196,9 @@ class TaskCheckpoints:
     def _trigger(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> bool:
         handler = self._handler
         if options.type in _SYNCHRONOUS and self._stop_source is not None and not self._is_end_of_data:
-            # Flink ``SourceStreamTask.triggerStopWithSavepointAsync``: no record may follow the barrier of this savepoint.
-            if self._coordinator.is_aborted(metadata.checkpoint_id):  # the notification has overtaken the trigger: the source goes on
+            # Flink ``SourceStreamTask.triggerStopWithSavepointAsync``: no record may follow the barrier of this
+            # savepoint.  The notification has overtaken the trigger: the source goes on.
+            if self._coordinator.is_aborted(metadata.checkpoint_id):
                 self._coordinator.checkpoint_state(metadata, options, AlignmentMetrics())
                 return False
             self._synchronous_id = metadata.checkpoint_id
@@ -221,7 +237,8 @@ class TaskCheckpoints:
     # ---------------------------------------------------------------- task thread
 
     def draining_began(self, on_stop: Callable[[], None]) -> None:
-        """The data has ended, and operators still hold records: a savepoint that stops the task is taken behind its end of data.
+        """The data has ended, and operators still hold records: a savepoint that stops the task is taken behind its end
+        of data.
 
         ``on_stop`` is called when one waits; then ``stops_without_drain`` may be true.
         """
@@ -229,7 +246,9 @@ class TaskCheckpoints:
 
     @property
     def stops_without_drain(self) -> bool:
-        """Whether a savepoint waits for the end of data that stops the task without the records that its operators hold."""
+        """Whether a savepoint waits for the end of data that stops the task without the records that its operators
+        hold.
+        """
         return any(_STOP_MODES[options.type] is StopMode.NO_DRAIN for _, options, _ in self._at_end_of_data)
 
     def end_of_data_received(self, mode: StopMode) -> None:
@@ -254,7 +273,9 @@ class TaskCheckpoints:
             self._perform(metadata, options, alignment)
 
     def waits_for_final_checkpoint(self, *, is_wanted: bool) -> bool:
-        """Whether the task must wait for a final checkpoint, if one ``is_wanted``, or for the savepoint that stops it."""
+        """Whether the task must wait for a final checkpoint, if one ``is_wanted``, or for the
+        savepoint that stops it.
+        """
         return (is_wanted or self._synchronous_id is not None) and not self.final_checkpoint.is_done
 
     @property
@@ -263,19 +284,27 @@ class TaskCheckpoints:
         return self._synchronous_id
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        """Open the channel state of a checkpoint, if it needs one.  Raises CheckpointError: it was opened or aborted before."""
+        """Open the channel state of a checkpoint, if it needs one.
+
+        Raises CheckpointError: it was opened or aborted before.
+        """
         self._coordinator.init_inputs(checkpoint_id, options)
 
     def complete_inputs(self, checkpoint_id: int) -> None:
         """The inputs' part of the channel state is complete."""
         self._coordinator.complete_inputs(checkpoint_id)
 
-    def trigger_checkpoint_on_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> None:
+    def trigger_checkpoint_on_barrier(
+        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics
+    ) -> None:
         """Take the snapshot.  Raises Exception: from the chain or an output; the task cannot go on."""
         self._perform(metadata, options, alignment)
 
     def abort_checkpoint_on_barrier(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Decline the checkpoint and tell the downstream tasks.  Raises CheckpointError: the task waits for this savepoint to stop."""
+        """Decline the checkpoint and tell the downstream tasks.
+
+        Raises CheckpointError: the task waits for this savepoint to stop.
+        """
         self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, error)
         self._fail_stop(checkpoint_id, error.reason)
 

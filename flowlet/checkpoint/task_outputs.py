@@ -2,7 +2,8 @@
 
 Side:       task.
 Invariants: records emitted before an event precede it in the partitions, because pending chunks are flushed first.
-Source:     Flink ``RecordWriterOutput.broadcastEvent``, ``OperatorChain.broadcastEvent``, ``alignedBarrierTimeout``, ``abortCheckpoint``.
+Source:     Flink ``RecordWriterOutput.broadcastEvent``, ``OperatorChain.broadcastEvent``, ``alignedBarrierTimeout``,
+            ``abortCheckpoint``.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +16,10 @@ from netstack.wire.events import CheckpointBarrier, Event
 
 @dataclass(frozen=True, slots=True)
 class CheckpointedOutput:
-    """One partition.  Barriers stay aligned on a pointwise edge, whose in-flight data cannot be redistributed when parallelism changes."""
+    """One partition.
+
+    Barriers stay aligned on a pointwise edge, whose in-flight data cannot be redistributed when parallelism changes.
+    """
 
     partition: ResultPartition
     supports_unaligned: bool = True
@@ -37,14 +41,19 @@ class TaskOutputs:
         self._flush_pending()
         for output in self._outputs:
             event_here, is_priority_here = event, is_priority
-            if isinstance(event, CheckpointBarrier) and not output.supports_unaligned and event.options.needs_channel_state:
+            if (
+                isinstance(event, CheckpointBarrier)
+                and not output.supports_unaligned
+                and event.options.needs_channel_state
+            ):
                 event_here, is_priority_here = replace(event, options=event.options.with_unaligned_unsupported()), False
             output.partition.broadcast_event(event_here, is_priority=is_priority_here)
 
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
         """Let queued barriers of the checkpoint overtake the data before them."""
         for output in self._outputs:
-            output.partition.aligned_barrier_timeout(checkpoint_id)  # ignored by partitions that got a barrier without a timeout
+            # Ignored by partitions that got a barrier without a timeout.
+            output.partition.aligned_barrier_timeout(checkpoint_id)
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
         """Stop keeping data in front of the barriers of the checkpoint."""

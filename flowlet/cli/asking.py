@@ -18,7 +18,8 @@ from flowlet.errors import FlowletError
 T = TypeVar("T")
 
 JobManagerOption = Annotated[
-    str, typer.Option("--jobmanager", "-m", envvar=JOB_MANAGER_VARIABLE, help="Where the JobManager listens, host:port.")
+    str,
+    typer.Option("--jobmanager", "-m", envvar=JOB_MANAGER_VARIABLE, help="Where the JobManager listens, host:port."),
 ]
 SecretFileOption = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
 JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first digits of it.")]
@@ -38,7 +39,9 @@ async def full_job_id(api: JobManagerApi, prefix: str) -> str:
     """The id of the one job whose id begins so.  Raises FlowletError: there is none, or more than one."""
     found = [job["jid"] for job in await api.list_jobs() if job["jid"].startswith(prefix)]
     if len(found) != 1:
-        raise FlowletError(f"no job's id begins with {prefix!r}" if not found else f"{len(found)} jobs' ids begin with {prefix!r}")
+        raise FlowletError(
+            f"no job's id begins with {prefix!r}" if not found else f"{len(found)} jobs' ids begin with {prefix!r}"
+        )
     job_id: str = found[0]
     return job_id
 

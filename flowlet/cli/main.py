@@ -1,8 +1,8 @@
 """The command ``flowlet``: run programs, look at a cluster, stop jobs, read state, start the processes.
 
 Side:   shared.
-Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, exit code 130.  ``jm`` and ``tm`` replace this process:
-        signals and output are theirs.
+Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, exit code 130.  ``jm`` and ``tm`` replace
+        this process: signals and output are theirs.
 """
 
 import os
@@ -75,7 +75,10 @@ def _defaults_of_file() -> dict[str, dict[str, str]]:
 
 
 @app.callback(invoke_without_command=True)
-def options(*, show_version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False) -> None:
+def options(
+    *,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the version and end.", is_eager=True)] = False,
+) -> None:
     """Stateful stream processing in pure Python."""
     if show_version:
         typer.echo(f"flowlet {installed_version()}")
@@ -105,7 +108,9 @@ def show_job(
     job: JobArgument,
     jobmanager: JobManagerOption = DEFAULT_JOBMANAGER,
     secret_file: SecretFileOption = None,
-    output_format: Annotated[str, typer.Option("--format", help="table, or json: the whole document of the REST API.")] = "table",
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, or json: the whole document of the REST API.")
+    ] = "table",
 ) -> None:
     """Show one job: its tasks with their counters since its start, why it started again, and why it failed."""
     if output_format not in _FORMATS:
@@ -132,7 +137,9 @@ def show_job(
     ]
     print_table(("task", "state", *_METRICS), rows)
     _show_restarts(document)
-    if document["state"] in (JobStatus.FAILED.name, JobStatus.FAILING.name, JobStatus.CANCELLING.name) or document.get("cancel-reason"):
+    if document["state"] in (JobStatus.FAILED.name, JobStatus.FAILING.name, JobStatus.CANCELLING.name) or document.get(
+        "cancel-reason"
+    ):
         typer.echo(describe_end(document))
 
 
@@ -148,18 +155,25 @@ def _show_restarts(document: JobDocument) -> None:
         return
     number = document["numRestarts"]
     more = f", the last {len(restarts)} of them" if number > len(restarts) else ""
-    typer.echo(f"\n{number} restart{'' if number == 1 else 's'}{more}, the newest first; the counters above are sums over all attempts")
+    typer.echo(
+        f"\n{number} restart{'' if number == 1 else 's'}{more}, the newest first; the counters above are sums over all "
+        "attempts"
+    )
     rows = [(_time(each["failed"]), _time(each["restarted"]), each["task"] or "", each["cause"]) for each in restarts]
     print_table(("failed", "started again", "task", "cause"), rows)
 
 
 def _time(time_ms: int) -> str:
     """A time of this machine's clock, to the second."""
-    return "not yet" if time_ms < 0 else datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    return (
+        "not yet" if time_ms < 0 else datetime.fromtimestamp(time_ms / 1000).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    )
 
 
 @app.command()
-def cancel(job: JobArgument, jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None) -> None:
+def cancel(
+    job: JobArgument, jobmanager: JobManagerOption = DEFAULT_JOBMANAGER, secret_file: SecretFileOption = None
+) -> None:
     """Cancel a job and wait for its end, or for the tasks that do not end: then it shows where they stand."""
 
     async def cancel_and_wait(api: JobManagerApi) -> JobDocument:

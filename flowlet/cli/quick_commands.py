@@ -3,8 +3,8 @@
 ``flowlet list`` costs 1.2 CPU seconds with these, 0.25 without (``bench/startup.py``), and people type it often.
 
 Side:   shared.
-Rules:  a command line that is not understood here, with ``--help`` or a mistake in it, is left to ``flowlet.cli.main``, whose commands call
-        the same functions.  So does one for which ``config.yaml`` may have an address.
+Rules:  a command line that is not understood here, with ``--help`` or a mistake in it, is left to ``flowlet.cli.main``,
+        whose commands call the same functions.  So does one for which ``config.yaml`` may have an address.
 """
 
 import os
@@ -30,14 +30,20 @@ _GAP: Final = 2  # between columns, as rich has it
 def list_jobs(jobmanager: str, secret_file: Path | None, *, running: bool, everything: bool) -> None:
     """Print the jobs that have not ended, those that run, or all."""
     jobs = [
-        job for job in _ask(jobmanager, secret_file, "/jobs/overview")["jobs"] if _is_listed(job, running=running, everything=everything)
+        job
+        for job in _ask(jobmanager, secret_file, "/jobs/overview")["jobs"]
+        if _is_listed(job, running=running, everything=everything)
     ]
-    rows = [(job["jid"], job["name"], job["state"], f"{job['duration'] / 1000:.1f} s", str(job["tasks"]["total"])) for job in jobs]
+    rows = [
+        (job["jid"], job["name"], job["state"], f"{job['duration'] / 1000:.1f} s", str(job["tasks"]["total"]))
+        for job in jobs
+    ]
     print_table(("job", "name", "state", "duration", "tasks"), rows)
     for job in jobs:
         if job["stuck-tasks"]:
             print(  # noqa: T201 - for the person who typed the command
-                f"{job['name']}: {job['stuck-tasks']} cancelled tasks do not end; 'flowlet job {job['jid'][:8]}' shows where they stand"
+                f"{job['name']}: {job['stuck-tasks']} cancelled tasks do not end; 'flowlet job {job['jid'][:8]}' shows "
+                "where they stand"
             )
 
 

@@ -1,8 +1,8 @@
 """``flowlet run``: starts a program as ``python PROGRAM.py`` does, with options from the command line.
 
 Side:   shared.
-Rules:  this process becomes the program: its output, signals and exit code are those of ``python``.  What the program sets itself wins, as
-        in Flink.
+Rules:  this process becomes the program: its output, signals and exit code are those of ``python``.  What the program
+        sets itself wins, as in Flink.
 Source: Flink ``CliFrontend.run``, ``ProgramOptions``.
 """
 
@@ -29,14 +29,27 @@ _SECRET_FILE_VARIABLE: Final = "FLOWLET_SECRET_FILE"  # noqa: S105 - the name of
 def run_program(
     program: Annotated[Path, typer.Argument(help="The Python file.")],
     arguments: Annotated[list[str] | None, typer.Argument(help="What the program gets.", metavar="ARGS...")] = None,
-    jobmanager: Annotated[str | None, typer.Option("--jobmanager", "-m", help="host:port; default: a cluster of its own.")] = None,
-    parallelism: Annotated[int | None, typer.Option("--parallelism", "-p", min=1, help="Of operators that set none.")] = None,
-    savepoint: Annotated[str | None, typer.Option("--from-savepoint", "-s", help="The savepoint or checkpoint to start from.")] = None,
-    option: Annotated[list[str] | None, typer.Option("-D", metavar="NAME=VALUE", help="Any option of docs/options.md.")] = None,
-    secret_file: Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")] = None,
+    jobmanager: Annotated[
+        str | None, typer.Option("--jobmanager", "-m", help="host:port; default: a cluster of its own.")
+    ] = None,
+    parallelism: Annotated[
+        int | None, typer.Option("--parallelism", "-p", min=1, help="Of operators that set none.")
+    ] = None,
+    savepoint: Annotated[
+        str | None, typer.Option("--from-savepoint", "-s", help="The savepoint or checkpoint to start from.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("-D", metavar="NAME=VALUE", help="Any option of docs/options.md.")
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
+    ] = None,
     *,
     allow_non_restored_state: Annotated[
-        bool, typer.Option("--allow-non-restored-state", "-n", help="Leave out state of operators that the program does not have.")
+        bool,
+        typer.Option(
+            "--allow-non-restored-state", "-n", help="Leave out state of operators that the program does not have."
+        ),
     ] = False,
     detached: Annotated[bool, typer.Option("--detached", "-d", help="Do not wait for the end of the job.")] = False,
 ) -> None:

@@ -37,13 +37,17 @@ def stop_job(
     jobmanager: JobManagerOption = DEFAULT_JOBMANAGER,
     secret_file: SecretFileOption = None,
     *,
-    drain: Annotated[bool, typer.Option("--drain", help="Fire all timers of event time before: the job will not go on.")] = False,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Fire all timers of event time before: the job will not go on.")
+    ] = False,
 ) -> None:
     """Stop a job with a savepoint, and wait for its end; prints the savepoint's directory."""
 
     async def stop(api: JobManagerApi) -> str:
         job_id = await full_job_id(api, job)
-        request_id = await api.stop_with_savepoint(job_id, None if directory is None else absolute(directory), drain=drain)
+        request_id = await api.stop_with_savepoint(
+            job_id, None if directory is None else absolute(directory), drain=drain
+        )
         return await api.wait_for_savepoint(job_id, request_id)
 
     typer.echo(ask(jobmanager, secret_file, stop))

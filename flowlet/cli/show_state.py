@@ -31,7 +31,9 @@ def show_state(
     ] = "table",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of the terminal.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows of a table that are shown.")] = _MAX_ROWS,
-    secret_file: Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
+    ] = None,
 ) -> None:
     """Show the operators and states of a savepoint or checkpoint, or the entries of one state."""
     if output_format not in _FORMATS:
@@ -39,7 +41,9 @@ def show_state(
     if (operator is None) != (state is None):
         raise FlowletError("--operator and --state go together")
     if operator is None and (output is not None or output_format != "table"):
-        raise FlowletError("--format and --output are for the entries of one state: name it with --operator and --state")
+        raise FlowletError(
+            "--format and --output are for the entries of one state: name it with --operator and --state"
+        )
     if output_format == "arrow" and output is None:
         raise FlowletError("--format arrow needs a file: --output FILE")
     sys.path.insert(0, os.getcwd())  # the classes of values are often beside the program
@@ -57,7 +61,12 @@ def _show_operators(found: "SavedState") -> None:
     typer.echo(f"{kind} {found.checkpoint_id} of job {found.job_name}  {found.job_id}")
     rows: list[tuple[str, ...]] = []
     for each in found.operators():
-        head = (each.uid or each.operator_id, each.name, f"{each.parallelism}/{each.max_parallelism}", f"{each.num_bytes:,}")
+        head = (
+            each.uid or each.operator_id,
+            each.name,
+            f"{each.parallelism}/{each.max_parallelism}",
+            f"{each.num_bytes:,}",
+        )
         states = [(state.name, state.kind, state.type_name, f"{state.num_entries:,}") for state in each.states]
         if each.num_timers:
             states.append(("timers", "timers", "", f"{each.num_timers:,}"))

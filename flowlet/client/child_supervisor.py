@@ -1,8 +1,8 @@
 """Keeps a cluster's TaskManager processes running: one that dies gets a successor with the same options.
 
 Side:       shared.
-Invariants: a child that was started is known, so that ``stop`` ends it; after ``stop`` none is started.  A restarting job gets its slots
-            back, unless the TaskManagers die again and again (``RespawnPolicy``).
+Invariants: a child that was started is known, so that ``stop`` ends it; after ``stop`` none is started.  A restarting
+            job gets its slots back, unless the TaskManagers die again and again (``RespawnPolicy``).
 Units:      seconds.
 Source:     Flink leaves this to YARN or Kubernetes; its ``MiniCluster`` has nothing like it.
 """
@@ -42,15 +42,19 @@ class ChildSupervisor:
         start_child: makes a process.
     """
 
-    def __init__(self, forwarder: OutputForwarder, policy: RespawnPolicy, start_child: StartChild = TaskManagerProcess) -> None:
+    def __init__(
+        self, forwarder: OutputForwarder, policy: RespawnPolicy, start_child: StartChild = TaskManagerProcess
+    ) -> None:
         self._forwarder = forwarder
         self._policy = policy  # Supervisor's thread only.
         self._start_child = start_child
         self._lock = threading.Lock()
         self._children: dict[TaskManagerProcess, TaskManagerOptions] = {}  # Guarded by _lock.
         self._ends: deque[str] = deque(maxlen=_MAX_ENDS)  # Guarded by _lock.
-        self._unread: list[TaskManagerProcess] = []  # ended, but the forwarder has their pipes.  Supervisor's thread, then stop().
-        self._due: list[tuple[float, int, TaskManagerOptions]] = []  # a heap: when, a number, what to start.  Supervisor's thread only.
+        # Ended, but the forwarder has their pipes.  Supervisor's thread, then stop().
+        self._unread: list[TaskManagerProcess] = []
+        # A heap: when, a number, what to start.  Supervisor's thread only.
+        self._due: list[tuple[float, int, TaskManagerOptions]] = []
         self._num_due = 0  # Supervisor's thread only.
         self._is_stopping = False  # Written by stop_replacing() before it wakes the supervisor.
         self._has_stopped = False  # Thread of stop() only.
@@ -98,7 +102,10 @@ class ChildSupervisor:
         if self._thread.ident is not None:
             self._thread.join(_JOIN_TIMEOUT_S)
         if self._thread.is_alive():
-            _log.warning("a TaskManager that was being started is left behind; it ends with this program", timeout_s=_JOIN_TIMEOUT_S)
+            _log.warning(
+                "a TaskManager that was being started is left behind; it ends with this program",
+                timeout_s=_JOIN_TIMEOUT_S,
+            )
 
     def stop(self) -> None:
         """Start no more, end every child, and pass on their last words; idempotent."""
@@ -128,7 +135,8 @@ class ChildSupervisor:
             self._watch(child)
         while not self._is_stopping:
             timeout_s = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
-            for key, _ in self._selector.select(timeout_s):  # waits for the end of a child, or the next start; ended by stop_replacing()
+            # waits for the end of a child, or the next start; ended by stop_replacing().
+            for key, _ in self._selector.select(timeout_s):
                 if key.data is not None:
                     self._selector.unregister(key.fd)
                     os.close(key.fd)
@@ -139,7 +147,8 @@ class ChildSupervisor:
     def _watch(self, child: TaskManagerProcess) -> None:
         try:
             fd = child.end_event_fd()
-        except ProcessLookupError:  # it has ended, and the program waits for every child of its own accord, or ignores SIGCHLD
+        # It has ended, and the program waits for every child of its own accord, or ignores SIGCHLD.
+        except ProcessLookupError:
             self._child_ended(child)
             return
         self._selector.register(fd, selectors.EVENT_READ, child)

@@ -1,9 +1,10 @@
 """TaskManagers as child processes of a user's program.
 
 Side:       shared.
-Invariants: a child lives in a session of its own, so that the terminal's Ctrl-C reaches the client first.  The kernel ends it with its
-            parent, whatever it does, and what it leaves behind is ended with it.  All that it prints appears on this program's
-            standard output in whole lines; what it tells this program goes through a pipe of its own.
+Invariants: a child lives in a session of its own, so that the terminal's Ctrl-C reaches the client first.  The kernel
+            ends it with its parent, whatever it does, and what it leaves behind is ended with it.  All that it prints
+            appears on this program's standard output in whole lines; what it tells this program goes through a pipe of
+            its own.
 Units:      seconds.
 """
 
@@ -32,7 +33,8 @@ from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
 
-STOP_GRACE_S: Final = 5.0  # between SIGTERM and SIGKILL; a child promises 1.8 s, and on a busy machine it may not get the processor
+# Between SIGTERM and SIGKILL; a child promises 1.8 s, and on a busy machine it may not get the processor.
+STOP_GRACE_S: Final = 5.0
 _KILL_TIMEOUT_S: Final = 5.0  # for the kernel
 _PRINT_TIMEOUT_S: Final = 5.0  # for the last words of all children
 _LOOK_INTERVAL_S: Final = 0.25  # a child may have ended while another process has the other end of its pipe
@@ -55,7 +57,14 @@ class TaskManagerOptions:
 
     def arguments(self, parent_pid: int | None = None) -> list[str]:
         """The options of ``python -m flowlet.tm``; ``parent_pid`` None: its parent is this process."""
-        arguments = ["--jobmanager", self.jobmanager, "--slots", str(self.num_slots), "--secret-file", str(self.secret_file)]
+        arguments = [
+            "--jobmanager",
+            self.jobmanager,
+            "--slots",
+            str(self.num_slots),
+            "--secret-file",
+            str(self.secret_file),
+        ]
         arguments += ["--parent-pid", str(parent_pid or os.getpid())]
         if self.pin_cpu is not None:
             arguments += ["--pin-cpu", str(self.pin_cpu)]
@@ -83,7 +92,8 @@ class _Pipe:
 class OutputForwarder:
     """Prints on this program's standard output what the children print.
 
-    Threading: one thread of its own, which calls ``on_failure``, once, when something cannot be printed; the methods on any other.
+    Threading: one thread of its own, which calls ``on_failure``, once, when something cannot be printed; the methods on
+               any other.
     Life cycle: ``close`` after the children ended.
     """
 
@@ -115,7 +125,9 @@ class OutputForwarder:
         return pipe
 
     def remove(self, pipe: _Pipe, timeout_s: float = 1.0) -> bool:
-        """Print what is still in the pipe, and read no more; False if that is not done in time: the pipe is read until ``close``."""
+        """Print what is still in the pipe, and read no more; False if that is not done in time: the pipe is read until
+        ``close``.
+        """
         removed = Latch()
         with self._lock:
             if self._is_closing:
@@ -147,7 +159,10 @@ class OutputForwarder:
         os.eventfd_write(self._wake_fd, 1)
         self._thread.join(_PRINT_TIMEOUT_S)
         if self._thread.is_alive():
-            _log.warning("what the TaskManagers printed is not taken by the reader of standard output", timeout_s=_PRINT_TIMEOUT_S)
+            _log.warning(
+                "what the TaskManagers printed is not taken by the reader of standard output",
+                timeout_s=_PRINT_TIMEOUT_S,
+            )
             return
         self._selector.close()
         os.close(self._wake_fd)
@@ -156,7 +171,8 @@ class OutputForwarder:
 
     def _run(self) -> None:
         while True:
-            for key, _ in self._selector.select():  # waits for what TaskManagers print; ended by close(), which wakes it
+            # waits for what TaskManagers print; ended by close(), which wakes it.
+            for key, _ in self._selector.select():
                 if key.data is None:
                     os.eventfd_read(self._wake_fd)
                 else:
@@ -209,8 +225,8 @@ class OutputForwarder:
             sys.stdout.write(text)
             sys.stdout.flush()
         except (OSError, ValueError) as error:
-            # The disk is full, the reader left, as in ``program | head``, or the program closed its output.  Reading goes on, because a
-            # full pipe would stop the children's tasks, which could then not end.
+            # The disk is full, the reader left, as in ``program | head``, or the program closed its output.  Reading
+            # goes on, because a full pipe would stop the children's tasks, which could then not end.
             self.failure = error
             self._on_failure()
 
@@ -245,7 +261,9 @@ class ChildProcess(Protocol):
 
 
 Launch = Callable[[TaskManagerOptions, int, int], ChildProcess]
-"""Starts a child with the ends of two pipes: the kernel ends it with the first one; it tells the program something through the second."""
+"""Starts a child with the ends of two pipes: the kernel ends it with the first one; it tells the program something
+through the second.
+"""
 
 
 class ExecutedProcess(subprocess.Popen[bytes]):
@@ -296,7 +314,10 @@ class TaskManagerProcess:
         self._pipe = forwarder.add(self._stdout.fileno())
 
     def __repr__(self) -> str:
-        return f"<TaskManagerProcess {self.pid} {'running' if self._process.returncode is None else self._process.returncode}>"
+        return (
+            f"<TaskManagerProcess {self.pid} "
+            f"{'running' if self._process.returncode is None else self._process.returncode}>"
+        )
 
     @property
     def pid(self) -> int:
@@ -304,7 +325,9 @@ class TaskManagerProcess:
         return self._process.pid
 
     def end_event_fd(self) -> int:
-        """A new descriptor, the caller's, that can be read once the process has ended; call it before ``end`` says so."""
+        """A new descriptor, the caller's, that can be read once the process has ended; call it
+        before ``end`` says so.
+        """
         return self._process.end_event_fd()
 
     def end(self) -> str | None:
@@ -359,7 +382,9 @@ class TaskManagerProcess:
             self._process.terminate()
 
     def wait_or_kill(self, deadline: float) -> None:
-        """Wait for its end; kill it at the deadline (monotonic clock), or later if its functions have left work for its end."""
+        """Wait for its end; kill it at the deadline (monotonic clock), or later if its functions have left work for its
+        end.
+        """
         if self._has_ended(deadline - time.monotonic()):
             return
         if ENDING in iter(self._next_told, None) and self._has_ended(EXIT_WORK_S):
@@ -400,7 +425,9 @@ class TaskManagerProcess:
         os.close(self._status_fd)
 
     def remove_output(self, forwarder: OutputForwarder) -> bool:
-        """Pass on its last words and give the pipes back; False: the forwarder still has one, so ``close_output`` after its end."""
+        """Pass on its last words and give the pipes back; False: the forwarder still has one, so ``close_output`` after
+        its end.
+        """
         if not forwarder.remove(self._pipe):
             return False
         self.close_output()

@@ -1,16 +1,17 @@
 """Reads an external edge of a running job into the user's program, over the job's restarts.
 
 Side:       shared.  Values are taken on one thread of the user's; the buffers arrive on the client's loop thread.
-Invariants: a job that finished was read to its end; values of one producer are given out in the order of their arrival, and with
-            exactly-once checkpoints each of them once (``ResultBuffer``, which says when).
-Memory:     without checkpoints at most the gate's own buffers wait here, the rest waits in the job.  With exactly-once checkpoints all that
-            came since the last complete one waits here, too: it is not limited, because a reader that stopped would never see the barrier
-            that it waits for; from ``WARN_BYTES`` on a warning says so.
-Rules:      without checkpoints and restarts iteration ends with the data, not with the partition: a task sends the end of its partitions
-            only when all of them were acknowledged, so that a reader of two edges would wait for itself.  With them it ends when the job
-            has finished: until then a restart may repeat the data, and needs its reader.  So two edges of such a job need two threads.
-            A reader that pauses stops the barriers, and with them the checkpoints, too.
-            A connection that breaks while the job runs loses what was under way: the reader has the job start again.
+Invariants: a job that finished was read to its end; values of one producer are given out in the order of their arrival,
+            and with exactly-once checkpoints each of them once (``ResultBuffer``, which says when).
+Memory:     without checkpoints at most the gate's own buffers wait here, the rest waits in the job.  With exactly-once
+            checkpoints all that came since the last complete one waits here, too: it is not limited, because a reader
+            that stopped would never see the barrier that it waits for; from ``WARN_BYTES`` on a warning says so.
+Rules:      without checkpoints and restarts iteration ends with the data, not with the partition: a task sends the end
+            of its partitions only when all of them were acknowledged, so that a reader of two edges would wait for
+            itself.  With them it ends when the job has finished: until then a restart may repeat the data, and needs
+            its reader.  So two edges of such a job need two threads.  A reader that pauses stops the barriers, and with
+            them the checkpoints, too.  A connection that breaks while the job runs loses what was under way: the reader
+            has the job start again.
 Source:     Flink ``CollectResultIterator``, with a gate in place of a socket per sink.
 """
 
@@ -44,9 +45,11 @@ _log = LogLines(__name__)
 WARN_BYTES: Final = 64 * 1024 * 1024
 # After a channel broke: how long the JobManager may take to say how the job goes on, before the reader gives up.
 _NOTICE_TIMEOUT_S: Final = 60.0
-# Then the JobManager is told.  It knows of a TaskManager that was killed within milliseconds, and not of a connection to this reader.
+# Then the JobManager is told.  It knows of a TaskManager that was killed within milliseconds, and not of a connection
+# to this reader.
 _REPORT_AFTER_S: Final = 1.0
-_MAX_FRUITLESS_RUNS: Final = 3  # that this reader ended, and of which it had read nothing: starting the job once more does not help
+# That this reader ended, and of which it had read nothing: starting the job once more does not help.
+_MAX_FRUITLESS_RUNS: Final = 3
 
 
 class JobHandle(Protocol):
@@ -64,7 +67,9 @@ class JobHandle(Protocol):
         """Show what the tasks have printed.  Raises JobExecutionError: it could not be written."""
 
     def explain(self, error: Exception) -> JobExecutionError:
-        """The failure of the job that lies behind an error of the reader's; its cause is what the user should see first."""
+        """The failure of the job that lies behind an error of the reader's; its cause is what the user should see
+        first.
+        """
 
     def cancel_quietly(self) -> None:
         """Ask for the job's end; a cluster that cannot be reached is no error."""
@@ -74,7 +79,8 @@ class CollectedValues(Iterator[Any]):
     """The values of one edge.
 
     Threading: one thread; ``release`` on any.
-    Life cycle: ends by itself; ``close`` before the end cancels the job.  ``release`` only frees what it holds; the job calls it when it
+    Life cycle: ends by itself; ``close`` before the end cancels the job.  ``release`` only frees what it holds; the job
+        calls it when it
     has ended or is closed.
 
     Args:
@@ -85,7 +91,9 @@ class CollectedValues(Iterator[Any]):
         guarantee: what holds over restarts; None: the job has no checkpoints and never restarts.
     """
 
-    def __init__(self, client: ClusterClient, edge_id: str, run: RunChannels, job: JobHandle, guarantee: Guarantee | None = None) -> None:
+    def __init__(
+        self, client: ClusterClient, edge_id: str, run: RunChannels, job: JobHandle, guarantee: Guarantee | None = None
+    ) -> None:
         self._client = client
         self._edge_id = edge_id
         self._job = job
@@ -148,7 +156,9 @@ class CollectedValues(Iterator[Any]):
             self.release()
 
     def release(self, *, has_job_finished: bool = False) -> None:
-        """Give back buffers and connections; a reader that waits gets an error, unless the job has finished and all has arrived."""
+        """Give back buffers and connections; a reader that waits gets an error, unless the job has finished and all has
+        arrived.
+        """
         with DeferredSignals():
             with self._lock:
                 if self._is_released:
@@ -184,7 +194,9 @@ class CollectedValues(Iterator[Any]):
             raise
 
     def _advance(self) -> float | None:
-        """Take the next event; returns how long to wait for another one first, in seconds, negative: for ever; None: not at all."""
+        """Take the next event; returns how long to wait for another one first, in seconds, negative: for ever; None:
+        not at all.
+        """
         news = self._news.take()
         if isinstance(news, RunChannels):
             self._restart(news)
@@ -208,7 +220,8 @@ class CollectedValues(Iterator[Any]):
         if self._buffer.kept_bytes >= self._warn_bytes:
             self._warn_bytes *= 2
             _log.warning(
-                "results wait for a checkpoint and fill the memory of this program; take checkpoints more often, or read at least once",
+                "results wait for a checkpoint and fill the memory of this program; take checkpoints more often, or "
+                "read at least once",
                 job=self._job.name,
                 megabytes=self._buffer.kept_bytes // 2**20,
             )
@@ -246,11 +259,16 @@ class CollectedValues(Iterator[Any]):
     def _report(self, barrier: BarrierReceived) -> None:
         """The producer's part of the checkpoint counts once we have what lies before the barrier."""
         producer, job_id = self._reader.producer(barrier.channel), self._job.job_id
-        told = self._client.begin(lambda api: api.report_barrier(job_id, self._edge_id, producer, barrier.checkpoint_id))
+        told = self._client.begin(
+            lambda api: api.report_barrier(job_id, self._edge_id, producer, barrier.checkpoint_id)
+        )
         told.add_done_callback(_log_untold)
 
     def _wait_for_next_run(self, error: NetstackError) -> float:
-        """The channels broke: the job restarts, or it ends.  If the JobManager does not say so, it does not know yet, and is told."""
+        """The channels broke: the job restarts, or it ends.
+
+        If the JobManager does not say so, it does not know yet, and is told.
+        """
         self._prepare_to_wait()
         waited_s = time.monotonic() - self._broken_s
         if not self._is_break_told:
@@ -261,7 +279,11 @@ class CollectedValues(Iterator[Any]):
                 raise error
             self._is_break_told = True
             job_id, attempt, reason = self._job.job_id, self._attempt, str(error)
-            _log.warning("the results of this run can be read no further; the job is to start again", job=self._job.name, reason=reason)
+            _log.warning(
+                "the results of this run can be read no further; the job is to start again",
+                job=self._job.name,
+                reason=reason,
+            )
             told = self._client.begin(lambda api: api.report_broken_results(job_id, self._edge_id, attempt, reason))
             told.add_done_callback(_log_untold_break)
         left_s = _NOTICE_TIMEOUT_S + self._client.patience_s - waited_s
@@ -301,7 +323,10 @@ class CollectedValues(Iterator[Any]):
 
 def _log_untold(told: "Future[None]") -> None:
     if not told.cancelled() and (problem := told.exception()) is not None:
-        _log.warning("the JobManager was not told that a barrier has arrived, so its checkpoint will time out", reason=str(problem))
+        _log.warning(
+            "the JobManager was not told that a barrier has arrived, so its checkpoint will time out",
+            reason=str(problem),
+        )
 
 
 def _log_untold_break(told: "Future[None]") -> None:

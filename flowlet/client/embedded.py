@@ -1,9 +1,9 @@
 """A cluster of its own for one program: a JobManager in this process, TaskManagers as children or in this process, too.
 
 Side:       shared.
-Invariants: whatever way the program ends, no child, thread, socket or file stays: ``close``, else at exit, else (killed) the children
-            notice that their parent is gone.  A child that dies before is replaced (``ChildSupervisor``).  The secret is made for this
-            cluster and is readable by this user alone.
+Invariants: whatever way the program ends, no child, thread, socket or file stays: ``close``, else at exit, else
+            (killed) the children notice that their parent is gone.  A child that dies before is replaced
+            (``ChildSupervisor``).  The secret is made for this cluster and is readable by this user alone.
 Source:     Flink ``MiniCluster`` as used by ``LocalExecutor``; processes because of the interpreter lock.
 """
 
@@ -62,7 +62,9 @@ _STOP_JOB_MANAGER_S: Final = 5.0  # it promises 2 s
 
 
 class Sharing(Enum):
-    """Whether other clusters of this user, which have one secret, can start jobs from the checkpoints and savepoints of a job."""
+    """Whether other clusters of this user, which have one secret, can start jobs from the checkpoints and savepoints of
+    a job.
+    """
 
     NONE = "no: it keeps none"
     WANTED = "if there can be a secret: it may take savepoints"
@@ -73,8 +75,9 @@ class Sharing(Enum):
 class EmbeddedTarget:
     """A new cluster for one job; it ends when the job is closed.
 
-    ``in_process`` None: everything runs in this process if ``parallelism`` is 1 or ``FLOWLET_LOCAL=inprocess`` is set, so that a debugger
-    works.  ``num_task_managers`` None: one in this process, else as many as there are cores, but not more than ``parallelism``.
+    ``in_process`` None: everything runs in this process if ``parallelism`` is 1 or ``FLOWLET_LOCAL=inprocess`` is set,
+    so that a debugger works.  ``num_task_managers`` None: one in this process, else as many as there are cores, but not
+    more than ``parallelism``.
     """
 
     parallelism: int = 1
@@ -125,12 +128,15 @@ class EmbeddedTarget:
 class EmbeddedCluster(ClusterClient):
     """A running embedded cluster and the client of it.
 
-    Threading and life cycle: as ``ClusterClient``; ``close`` cancels running jobs and ends everything, within two seconds as a rule.
+    Threading and life cycle: as ``ClusterClient``; ``close`` cancels running jobs and ends everything, within two
+    seconds as a rule.
     """
 
     outlives_program = False
 
-    def __init__(self, loop: EventLoopThread, rpc: LocalRpc, job_manager: JobManager, address: tuple[str, int], secret: bytes) -> None:
+    def __init__(
+        self, loop: EventLoopThread, rpc: LocalRpc, job_manager: JobManager, address: tuple[str, int], secret: bytes
+    ) -> None:
         super().__init__(loop, rpc, secret)
         self.host, self.port = address
         self.task_executors: list[TaskExecutor] = []  # those in this process
@@ -151,9 +157,11 @@ class EmbeddedCluster(ClusterClient):
         checkpoint_secret: bytes | None = None,
         python: str | None = None,
     ) -> "EmbeddedCluster":
-        """A cluster whose TaskManagers, ``num_slots`` slots each, are registered; ``config`` is for TaskManagers in this process alone.
+        """A cluster whose TaskManagers, ``num_slots`` slots each, are registered; ``config`` is for TaskManagers in
+        this process alone.
 
-        ``checkpoint_secret``: of the manifests of checkpoints; None: a new one, for this cluster alone.  ``python``: the interpreter of
+        ``checkpoint_secret``: of the manifests of checkpoints; None: a new one, for this cluster alone.  ``python``:
+            the interpreter of
         children; None: this one.
 
         Raises:
@@ -170,7 +178,9 @@ class EmbeddedCluster(ClusterClient):
             if in_process:
                 cluster._start_in_process(num_task_managers, num_slots, config)
             else:
-                cluster._start_children(num_task_managers, num_slots, None if python is None else checked_interpreter(python))
+                cluster._start_children(
+                    num_task_managers, num_slots, None if python is None else checked_interpreter(python)
+                )
         except BaseException:
             if cluster is not None:  # else it was interrupted before there was anything
                 cluster.close()
@@ -182,7 +192,9 @@ class EmbeddedCluster(ClusterClient):
         """A cluster without TaskManagers."""
         loop = EventLoopThread.start("flowlet-client")
         try:
-            job_manager, rpc, address = loop.submit(_start_job_manager(secret, checkpoint_secret)).result(_READY_TIMEOUT_S)
+            job_manager, rpc, address = loop.submit(_start_job_manager(secret, checkpoint_secret)).result(
+                _READY_TIMEOUT_S
+            )
         except BaseException:
             loop.close()
             raise
@@ -193,8 +205,14 @@ class EmbeddedCluster(ClusterClient):
         return [] if self._supervisor is None else self._supervisor.pids()
 
     def where_to_look(self, job_id: str) -> str:
-        """The command that shows the job, or "in this process": without a file with the cluster's secret no command can ask."""
-        return "in this process" if self._folder is None else f"{super().where_to_look(job_id)} --secret-file {self._folder / 'secret'}"
+        """The command that shows the job, or "in this process": without a file with the cluster's secret no command can
+        ask.
+        """
+        return (
+            "in this process"
+            if self._folder is None
+            else f"{super().where_to_look(job_id)} --secret-file {self._folder / 'secret'}"
+        )
 
     def after_job(self) -> None:
         """Show what the TaskManagers printed before the job ended."""
@@ -210,7 +228,9 @@ class EmbeddedCluster(ClusterClient):
         if isinstance(error, BrokenPipeError):
             return ClosedOutputError(f"{what}: its reader has left")
         if isinstance(error, ValueError) or (isinstance(error, OSError) and error.errno == errno.EBADF):
-            return ClosedOutputError(f"{what}: it is closed; start the program with one, such as >/dev/null, or use another sink")
+            return ClosedOutputError(
+                f"{what}: it is closed; start the program with one, such as >/dev/null, or use another sink"
+            )
         return JobExecutionError(f"{what}: {error}")
 
     def _cancel_jobs(self) -> None:
@@ -219,7 +239,9 @@ class EmbeddedCluster(ClusterClient):
             self.begin(_cancel_all)
 
     def process_ends(self) -> list[str]:
-        """How children ended that should still run, one line each; waits a moment for one whose connection has just broken off."""
+        """How children ended that should still run, one line each; waits a moment for one whose connection has just
+        broken off.
+        """
         if self._supervisor is None:
             return []
         deadline = time.monotonic() + _EXIT_CODE_S
@@ -243,7 +265,9 @@ class EmbeddedCluster(ClusterClient):
 
         # Nothing can end one of them alone: the process is the user's.
         config = config or TaskExecutorConfig(cancellation=CancellationConfig(fatal_timeout_s=0))
-        config = replace(config, num_slots=num_slots, network=replace(config.network, security=SecurityConfig.hmac(self.secret)))
+        config = replace(
+            config, num_slots=num_slots, network=replace(config.network, security=SecurityConfig.hmac(self.secret))
+        )
         for _ in range(num_task_managers):
             self.run(partial(self._start_executor, config))
         for executor in self.task_executors:
@@ -252,9 +276,12 @@ class EmbeddedCluster(ClusterClient):
     async def _start_executor(self, config: "TaskExecutorConfig") -> None:
         from flowlet.tm.task_executor import ProcessHooks, TaskExecutor
 
-        hooks = ProcessHooks(failed=lambda reason: _log.error("a TaskManager in this process cannot go on", reason=reason))
+        hooks = ProcessHooks(
+            failed=lambda reason: _log.error("a TaskManager in this process cannot go on", reason=reason)
+        )
         executor = TaskExecutor(f"tm-{secrets.token_hex(4)}", config, self.loop, hooks)
-        self.task_executors.append(executor)  # before anything is open: whoever is interrupted while it starts closes it
+        # Before anything is open: whoever is interrupted while it starts closes it.
+        self.task_executors.append(executor)
         await executor.start(self._rpc)
 
     def _start_children(self, num_task_managers: int, num_slots: int, python: str | None) -> None:
@@ -271,7 +298,10 @@ class EmbeddedCluster(ClusterClient):
         cpus = sorted(os.sched_getaffinity(0))
         pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
         address = f"{self.host}:{self.port}"
-        options = [TaskManagerOptions(address, secret_file, program_file, num_slots, pin_cpu=pin_cpu, python=python) for pin_cpu in pins]
+        options = [
+            TaskManagerOptions(address, secret_file, program_file, num_slots, pin_cpu=pin_cpu, python=python)
+            for pin_cpu in pins
+        ]
         self._supervisor.start(options, _READY_TIMEOUT_S)
 
     def _connect_child(self, end: socket.socket) -> None:
@@ -321,10 +351,14 @@ async def _wait_registered(executor: "TaskExecutor") -> None:
         async with asyncio.timeout(_READY_TIMEOUT_S):
             await executor.is_registered.wait()
     except TimeoutError:
-        raise FlowletError(f"TaskManager {executor.tm_id} of this process was not ready within {_READY_TIMEOUT_S:g} s") from None
+        raise FlowletError(
+            f"TaskManager {executor.tm_id} of this process was not ready within {_READY_TIMEOUT_S:g} s"
+        ) from None
 
 
-async def _start_job_manager(secret: bytes, checkpoint_secret: bytes | None) -> tuple[JobManager, LocalRpc, tuple[str, int]]:
+async def _start_job_manager(
+    secret: bytes, checkpoint_secret: bytes | None
+) -> tuple[JobManager, LocalRpc, tuple[str, int]]:
     job_manager = JobManager(JobManagerConfig(secret=secret, checkpoint_secret=checkpoint_secret))
     address = await job_manager.start(_HOST, 0, expects_strangers=False)
     return job_manager, LocalRpc(job_manager.local, f"{address[0]}:{address[1]}"), address
@@ -332,6 +366,8 @@ async def _start_job_manager(secret: bytes, checkpoint_secret: bytes | None) -> 
 
 def write_secret(path: Path, secret: bytes) -> Path:
     """A new file that this user alone can read; returns its path."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="ascii") as file:
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="ascii"
+    ) as file:
         file.write(secret.hex() + "\n")
     return path

@@ -20,7 +20,14 @@ from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, UserCode, VertexMessage, WatermarkAlignmentMessage
+from flowlet.rpc.control_messages import (
+    EdgeMessage,
+    JobGraphMessage,
+    RemoteGateMessage,
+    UserCode,
+    VertexMessage,
+    WatermarkAlignmentMessage,
+)
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES
 from flowlet.rpc.shared_pieces import pieces_of
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers
@@ -50,15 +57,15 @@ class Target(Protocol):
 
 
 def execute(
-    job_graph: JobGraph, target: Target, dependencies: DependencySettings | None = None, keep: Callable[[RunningJob], None] | None = None
+    job_graph: JobGraph,
+    target: Target,
+    dependencies: DependencySettings | None = None,
+    keep: Callable[[RunningJob], None] | None = None,
 ) -> RunningJob:
     """Start a job; returns when the JobManager has taken it.  Ctrl-C before that takes it back.
 
-    Args:
-        job_graph: what runs.
-        target: where.
-        dependencies: the files that travel with it.
-        keep: called with the job before the JobManager is asked.  A Ctrl-C can come when this has returned and the caller has no hold of
+    Args: job_graph: what runs. target: where. dependencies: the files that travel with it. keep: called with the job
+        before the JobManager is asked.  A Ctrl-C can come when this has returned and the caller has no hold of
             the result yet: a caller that kept the job can take it back then, too.
 
     Raises:
@@ -76,7 +83,11 @@ def execute(
 
 
 def _start(
-    job_graph: JobGraph, target: Target, dependencies: DependencySettings, code: ProgramCode, keep: Callable[[RunningJob], None]
+    job_graph: JobGraph,
+    target: Target,
+    dependencies: DependencySettings,
+    code: ProgramCode,
+    keep: Callable[[RunningJob], None],
 ) -> RunningJob:
     client = job = None
     try:
@@ -96,14 +107,17 @@ def _start(
         raise
 
 
-def _submit(message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedFiles) -> None:
+def _submit(
+    message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedFiles
+) -> None:
     if heartbeat is not None:
         message = msgspec.structs.replace(message, client_heartbeat_timeout_ms=heartbeat.timeout_ms)
     if packed.files:
         client.call(lambda api: api.ship(packed))
     client.call(lambda api: api.submit(message))
     if heartbeat is not None:
-        client.begin(lambda api: keep_job_alive(api, message.job_id, heartbeat.interval_ms / 1000))  # until the client is closed
+        # Until the client is closed.
+        client.begin(lambda api: keep_job_alive(api, message.job_id, heartbeat.interval_ms / 1000))
 
 
 def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
@@ -118,11 +132,15 @@ def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
     reason = describe_largest(vertices[largest.id].chain)
     copies = sum(2 * len(vertex.chain) > sizes[largest.id] for vertex in message.vertices)
     others = (
-        f"; {copies - 1} more vertices are as large: each has its own copy of what consists of many small objects" if copies > 1 else ""
+        f"; {copies - 1} more vertices are as large: each has its own copy of what consists of many small objects"
+        if copies > 1
+        else ""
     )
     raise JobSubmissionError(
-        f"the functions of job {job_graph.name!r} have {size} bytes, the limit is {MAX_MESSAGE_BYTES}: vertex {largest.name!r} has "
-        f"{sizes[largest.id]}, {reason}{others}; read large data in open() of a function class, from a file that every TaskManager can "
+        f"the functions of job {job_graph.name!r} have {size} bytes, the limit is {MAX_MESSAGE_BYTES}: vertex "
+        f"{largest.name!r} has "
+        f"{sizes[largest.id]}, {reason}{others}; read large data in open() of a function class, from a file that every "
+        "TaskManager can "
         "read or that env.register_cached_file() sends"
     )
 
@@ -132,13 +150,16 @@ def _bytes_of_pieces(blob: bytes, code: UserCode) -> int:
 
 
 def _users_part(cause: BaseException | None) -> BaseException | None:
-    """What led to an error, from the user's code on, such as a ``__getstate__`` that raised; the rest is ours, and the error says it."""
+    """What led to an error, from the user's code on, such as a ``__getstate__`` that raised; the rest is ours, and the
+    error says it.
+    """
     trace = None if cause is None else from_user_frame(cause.__traceback__)
     return None if cause is None or trace is None else cause.with_traceback(trace)
 
 
 def to_message(job_graph: JobGraph, code: UserCode | None = None) -> JobGraphMessage:
-    """The job as it travels, with operators and partitioners as opaque blobs; ``code`` is what the operators need besides.
+    """The job as it travels, with operators and partitioners as opaque blobs; ``code`` is what the operators need
+    besides.
 
     What is large in several of the blobs travels once.
 
@@ -186,7 +207,8 @@ def _split_set(vertex: JobVertex) -> SplitSet | None:
         return found
     kind = type(enumerator).__name__
     raise JobSubmissionError(
-        f"vertex {vertex.name!r}: its source has an enumerator of its own, a {kind}; the JobManager runs no code of users and knows "
+        f"vertex {vertex.name!r}: its source has an enumerator of its own, a {kind}; the JobManager runs no code of "
+        "users and knows "
         "only those of flowlet, so let each reader find its share"
     )
 
@@ -198,13 +220,17 @@ def _remote_gate(vertex: JobVertex) -> RemoteGateMessage | None:
         return None
     source = cast("RemoteGateSource", source)
     key_blob = b"" if source.key_groups is None else dump_partitioner(source.key_groups, f"gate {source.name}")
-    return RemoteGateMessage(source.name, source.type_name, source.fingerprint, dump_type(source.type_info), key_blob, source.producers)
+    return RemoteGateMessage(
+        source.name, source.type_name, source.fingerprint, dump_type(source.type_info), key_blob, source.producers
+    )
 
 
 def _alignment(vertex: JobVertex) -> WatermarkAlignmentMessage | None:
     head = vertex.chain[0].operator
     found = head.strategy.alignment if isinstance(head, SourceOperator) and head.strategy is not None else None
-    return None if found is None else WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
+    return (
+        None if found is None else WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
+    )
 
 
 def _edge_message(edge: JobEdge, partitioner: bytes) -> EdgeMessage:

@@ -1,13 +1,14 @@
-"""TaskManagers that are forked from a process which has imported what they need: the program's side of ``flowlet.tm.fork_server``.
+"""TaskManagers that are forked from a process which has imported what they need: the program's side of
+``flowlet.tm.fork_server``.
 
 Side:       shared.
-Invariants: a descriptor of a child stands for the process itself, so that no other process is signalled though ids are used again.  A
-            server has one cluster or none.  The program keeps the server of a cluster that has ended for the next one
-            (``KEPT_SERVER``), if that would start it with the same surroundings, and for ``MAX_REST_S`` at most.  It ends with this
-            program, whatever ends that, and a forked child of this program has none of it.
+Invariants: a descriptor of a child stands for the process itself, so that no other process is signalled though ids are
+            used again.  A server has one cluster or none.  The program keeps the server of a cluster that has ended for
+            the next one (``KEPT_SERVER``), if that would start it with the same surroundings, and for ``MAX_REST_S`` at
+            most.  It ends with this program, whatever ends that, and a forked child of this program has none of it.
 Units:      seconds.
-Figure:     the CPU of a second ``execute()`` with parallelism 2 is 3.7 times that of ``import numpy`` with a new server, and 0.7 times
-            with the kept one (``bench/startup.py``).
+Figure:     the CPU of a second ``execute()`` with parallelism 2 is 3.7 times that of ``import numpy`` with a new
+            server, and 0.7 times with the kept one (``bench/startup.py``).
 """
 
 import atexit
@@ -38,8 +39,8 @@ _LOOK_INTERVAL_S: Final = 0.25  # a signal that came just before a wait is notic
 MAX_REST_S: Final = 10.0
 """How long a server waits for another cluster before it ends.
 
-A program that runs job after job has the next one at once; one that has gone over to other work gets its memory back (50 MB), and an
-``os.wait()`` for all of its children returns.
+A program that runs job after job has the next one at once; one that has gone over to other work gets its memory back
+(50 MB), and an ``os.wait()`` for all of its children returns.
 """
 _REST_ANSWER_S: Final = 1.0  # a server that has nothing to do answers at once
 _UNKNOWN_CODE: Final = -signal.SIGKILL  # if the server is gone, its children were killed or will be
@@ -51,17 +52,19 @@ _INHERITED: Final = frozenset((*_OF_USER, "Umask", "SigBlk", "SigIgn", "Cpus_all
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a server has of the program that started it, and keeps: a program that has changed some of it needs another server.
+    """What a server has of the program that started it, and keeps: a program that has changed some of it needs another
+    server.
 
-    Standard error and the working directory are not among it: a server gets them anew from each cluster.  What the program has loaded,
-    its arguments and its loggers travel to each TaskManager.
+    Standard error and the working directory are not among it: a server gets them anew from each cluster.  What the
+    program has loaded, its arguments and its loggers travel to each TaskManager.
     """
 
     command: tuple[str, ...]  # interpreter, its flags, filters of warnings
     variables: dict[str, str] = field(repr=False)  # there may be secrets
     import_path: tuple[str, ...]
     libraries: tuple[str, ...]
-    of_kernel: tuple[object, ...]  # user, groups, umask, signals, capabilities, processors, limits, priority, cgroup, namespaces
+    # User, groups, umask, signals, capabilities, processors, limits, priority, cgroup, namespaces.
+    of_kernel: tuple[object, ...]
 
     @classmethod
     def now(cls, python: str | None, start: ProgramStart) -> "Surroundings":
@@ -179,7 +182,9 @@ class ServerProcess:
         self._output_in_children = ClosedInChildren(self.stdout_fd, self)
 
     def __repr__(self) -> str:
-        return f"<ServerProcess {self.pid} {'running' if self._process.returncode is None else self._process.returncode}>"
+        return (
+            f"<ServerProcess {self.pid} {'running' if self._process.returncode is None else self._process.returncode}>"
+        )
 
     @property
     def pid(self) -> int:
@@ -187,11 +192,16 @@ class ServerProcess:
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Whether it is gone, or the program has closed the socket to it, as programs do that close whatever is open."""
+        """Whether it is gone, or the program has closed the socket to it, as programs do that close
+        whatever is open.
+        """
         return self._process.poll() is not None or not self._in_children.is_intact
 
     def begin(self) -> None:
-        """Give it to another cluster: it answers when it has this program's standard error and working directory.  Raises OSError."""
+        """Give it to another cluster: it answers when it has this program's standard error and working directory.
+
+        Raises OSError.
+        """
         with ExitStack() as opened:
             directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
             opened.callback(os.close, directory)
@@ -226,7 +236,9 @@ class ServerProcess:
             raise FlowletError(f"the process from which TaskManagers are forked is gone: {error}") from error
         if not text:
             how = self._how_it_ended()
-            raise FlowletError(f"the process from which TaskManagers are forked ended {how}; its standard error may say more")
+            raise FlowletError(
+                f"the process from which TaskManagers are forked ended {how}; its standard error may say more"
+            )
         self._num_open -= 1
         return json.loads(text), descriptors[0] if descriptors else -1
 
@@ -262,14 +274,17 @@ class ServerKeeper:
 
     def __init__(self, max_rest_s: float = MAX_REST_S) -> None:
         self.max_rest_s = max_rest_s
-        self._resting: list[ServerProcess] = []  # one at most.  Any thread; each step is one ``append`` or ``pop``, which are atomic.
+        # One at most.  Any thread; each step is one ``append`` or ``pop``, which are atomic.
+        self._resting: list[ServerProcess] = []
         self._is_over = False  # Written at the program's exit, on its main thread; read anywhere.
 
     def __repr__(self) -> str:
         return f"<ServerKeeper of {self._resting}>"
 
     def take(self, surroundings: Surroundings) -> ServerProcess | None:
-        """A server with these surroundings, which has begun for its new cluster; None: there is none, and no other one is kept."""
+        """A server with these surroundings, which has begun for its new cluster; None: there is none, and no other one
+        is kept.
+        """
         try:
             server = self._resting.pop()
         except IndexError:
@@ -327,7 +342,11 @@ class ForkServer:
     """
 
     def __init__(
-        self, python: str | None, program_file: Path, forwarder: OutputForwarder, connect: Callable[[socket.socket], None]
+        self,
+        python: str | None,
+        program_file: Path,
+        forwarder: OutputForwarder,
+        connect: Callable[[socket.socket], None],
     ) -> None:
         self._python = python
         self._program_file = program_file
@@ -348,7 +367,10 @@ class ForkServer:
         return None if self._server is None else self._server.pid
 
     def wait_ready(self, deadline: float) -> None:
-        """Wait until it has imported everything; ``deadline`` on the monotonic clock.  Raises FlowletError: it did not start."""
+        """Wait until it has imported everything; ``deadline`` on the monotonic clock.
+
+        Raises FlowletError: it did not start.
+        """
         assert self._server is not None, "not closed"
         while not self._server.waits_for_us(min(_LOOK_INTERVAL_S, max(0.0, deadline - time.monotonic()))):
             if time.monotonic() >= deadline:
@@ -377,7 +399,11 @@ class ForkServer:
             ours.callback(program_end.close)
             theirs.callback(their_end.close)
             stderr_fd = _standard_error(theirs)
-            order = {"kind": "fork", "program_file": str(options.program_file), "arguments": options.arguments(parent_pid=server.pid)}
+            order = {
+                "kind": "fork",
+                "program_file": str(options.program_file),
+                "arguments": options.arguments(parent_pid=server.pid),
+            }
             try:
                 server.order(order, [their_stdout, stderr_fd, life_fd, status_fd, their_end.fileno(), their_exit])
             except OSError as error:

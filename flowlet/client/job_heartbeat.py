@@ -33,7 +33,10 @@ async def keep_job_alive(
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Report every ``interval_s`` until the job has ended, or this is cancelled.  A JobManager that cannot be told is tried again."""
+    """Report every ``interval_s`` until the job has ended, or this is cancelled.
+
+    A JobManager that cannot be told is tried again.
+    """
     problem: str | None = None
     while True:
         due_s = clock() + interval_s
@@ -43,7 +46,11 @@ async def keep_job_alive(
             if isinstance(error, RpcStatusError) and error.status in (_NOT_FOUND, _CONFLICT):
                 return
             if problem is None:
-                _log.warning("the JobManager was not told that this job's client is there; trying again", job=job_id, reason=str(error))
+                _log.warning(
+                    "the JobManager was not told that this job's client is there; trying again",
+                    job=job_id,
+                    reason=str(error),
+                )
             problem = str(error)
             due_s = min(due_s, clock() + _RETRY_S)
         else:

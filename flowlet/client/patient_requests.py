@@ -1,8 +1,8 @@
 """``PatientRequests``: requests to a JobManager that may be started again meanwhile.
 
 Side:   loop.
-Rules:  a request that got no answer may have been carried out.  All that are sent here may be sent twice; whoever submits a job sees in
-        ``num_retries`` that a refusal may be about the first time.
+Rules:  a request that got no answer may have been carried out.  All that are sent here may be sent twice; whoever
+        submits a job sees in ``num_retries`` that a refusal may be about the first time.
 """
 
 import asyncio
@@ -20,7 +20,9 @@ _log = LogLines(__name__)
 class Requests(Protocol):
     """The part of ``RpcClient`` that is needed here."""
 
-    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S) -> RpcResponse:
+    async def request(
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> RpcResponse:
         """The answer.  Raises RpcConnectError: there is none."""
 
 
@@ -39,7 +41,9 @@ class PatientRequests:
         retry: None: every request is sent once.  Set when it is known that the JobManager keeps its jobs.
     """
 
-    def __init__(self, rpc: Requests, retry: ClientRetry | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+    def __init__(
+        self, rpc: Requests, retry: ClientRetry | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
         self._rpc = rpc
         self._sleep = sleep
         self.retry = retry
@@ -47,7 +51,9 @@ class PatientRequests:
     def __repr__(self) -> str:
         return f"<PatientRequests over {self._rpc!r}, {self.retry}>"
 
-    async def request(self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S) -> PatientAnswer:
+    async def request(
+        self, method: str, path: str, *, body: bytes = b"", timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> PatientAnswer:
         """The answer of the first JobManager that gives one.
 
         Raises:

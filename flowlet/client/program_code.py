@@ -1,13 +1,13 @@
 """The part of the user's program that TaskManagers need besides the pickled operators.
 
 Side:       shared.
-Rules:      modules are shipped as source if they lie beside the main program (in its folder, or below) and the program has imported them;
-            packages are shipped whole, because their functions may import more.  Installed modules are not shipped, nor are those that
-            have the name of a module of Python.
-            Classes and functions of the main module, and objects of its classes that pickle themselves by their names, are shipped by
-            value, each for itself, so that pickles that name them can be read.  One that cannot be pickled, or is large, is left out: most
-            programs never need it, and the TaskManager explains when one does.
-            Nothing is asked of other objects of the program: their answers may raise, or import what is not there.
+Rules:      modules are shipped as source if they lie beside the main program (in its folder, or below) and the program
+            has imported them; packages are shipped whole, because their functions may import more.  Installed modules
+            are not shipped, nor are those that have the name of a module of Python.  Classes and functions of the main
+            module, and objects of its classes that pickle themselves by their names, are shipped by value, each for
+            itself, so that pickles that name them can be read.  One that cannot be pickled, or is large, is left out:
+            most programs never need it, and the TaskManager explains when one does.  Nothing is asked of other objects
+            of the program: their answers may raise, or import what is not there.
 Units:      bytes.
 """
 
@@ -45,14 +45,18 @@ class NeededCode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramCode:
-    """``modules``: by their full names.  ``main_objects``: classes and functions of the main module, pickled, by name."""
+    """``modules``: by their full names.
+
+    ``main_objects``: classes and functions of the main module, pickled, by name.
+    """
 
     modules: Mapping[str, ModuleSource] = field(default_factory=dict)
     main_objects: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def program_code(needed: NeededCode, *, ships_modules: bool = True) -> ProgramCode:
-    """The code of the running program that such TaskManagers lack; without ``ships_modules`` only what its main module defines.
+    """The code of the running program that such TaskManagers lack; without ``ships_modules`` only what its main module
+    defines.
 
     Raises:
         JobSubmissionError: the modules beside the program are too large.
@@ -83,14 +87,18 @@ def modules_beside(main: ModuleType) -> dict[str, ModuleSource]:
     if size > MAX_MODULE_BYTES:
         largest = max(found, key=lambda name: len(found[name].source))
         raise JobSubmissionError(
-            f"the modules of the program in {folder} have {size} bytes, the limit is {MAX_MODULE_BYTES} (the largest is {largest} with "
-            f"{len(found[largest].source)}): install them where the TaskManagers run, and keep them out of the program's folder"
+            f"the modules of the program in {folder} have {size} bytes, the limit is {MAX_MODULE_BYTES} (the largest "
+            f"is {largest} with "
+            f"{len(found[largest].source)}): install them where the TaskManagers run, and keep them out of the "
+            "program's folder"
         )
     return found
 
 
 def main_objects(main: ModuleType) -> dict[str, bytes]:
-    """The definitions of the main module, each pickled, by name: classes, functions, and objects that pickle themselves by name."""
+    """The definitions of the main module, each pickled, by name: classes, functions, and objects that pickle themselves
+    by name.
+    """
     objects = {}
     for name, thing in list(vars(main).items()):
         shipped = thing if _is_defined_by(main, thing) else _named_object(main, name, thing)
@@ -129,7 +137,9 @@ def _named_object(main: ModuleType, name: str, thing: Any) -> _NamedObject | Non
 
 
 def _folder_of(main: ModuleType) -> Path | None:
-    """Where imports of the main program start: its folder, or, with ``python -m package.module``, the folder of the package."""
+    """Where imports of the main program start: its folder, or, with ``python -m package.module``, the folder of the
+    package.
+    """
     attributes = _attributes_of(main)
     file = attributes.get("__file__")
     if file is None:
@@ -152,7 +162,12 @@ def _files_of(top: str, folder: Path) -> Iterator[tuple[str, Path]]:
             if all(part.isidentifier() for part in parts):
                 yield ".".join((top, *(parts[:-1] if parts[-1] == "__init__" else parts))), file
     file_name = attributes.get("__file__")
-    if isinstance(file_name, str) and file_name.endswith(".py") and "__path__" not in attributes and _is_beside(Path(file_name), folder):
+    if (
+        isinstance(file_name, str)
+        and file_name.endswith(".py")
+        and "__path__" not in attributes
+        and _is_beside(Path(file_name), folder)
+    ):
         yield top, Path(file_name)
 
 
@@ -172,7 +187,11 @@ def _source_of(file: Path, _mtime_ns: int) -> ModuleSource:
 
 def _is_beside(path: Path, folder: Path) -> bool:
     resolved = path.resolve()
-    return resolved.is_relative_to(folder) and owner_of(f"{resolved}/") is Owner.USER and "site-packages" not in resolved.parts
+    return (
+        resolved.is_relative_to(folder)
+        and owner_of(f"{resolved}/") is Owner.USER
+        and "site-packages" not in resolved.parts
+    )
 
 
 class _Bounded(io.BytesIO):

@@ -1,13 +1,16 @@
-"""The output of ``execute()`` on a terminal while a job runs: where to look at it, and a line of figures that is rewritten in place.
+"""The output of ``execute()`` on a terminal while a job runs: where to look at it, and a line of figures that is
+rewritten in place.
 
-Side:       shared.  A thread of its own asks the JobManager and writes; the thread that waits for the job begins and ends it.
-Rules:      ``FLOWLET_PROGRESS``: ``auto`` (also unset) shows it if standard error is a terminal, ``on`` always, ``off`` never.  Where it is
-            no terminal, ``on`` gives a whole line every ten seconds.  Standard output is never touched.  Whatever goes wrong here ends the
-            line and nothing else.
-Invariants: the line has the last row of the terminal to itself, and all other output scrolls above it (DECSTBM, the scroll region of a
-            VT100): nothing that functions, log lines or child processes print is mixed with it, whoever writes it.  To replace
-            ``sys.stdout``, as ``rich.live`` does, would not catch child processes, nor loggers that have the stream already.
-            While another program has the terminal (a pager reads keys one by one, the job is in the background) nothing is written.
+Side:       shared.  A thread of its own asks the JobManager and writes; the thread that waits for the job begins and
+            ends it.
+Rules:      ``FLOWLET_PROGRESS``: ``auto`` (also unset) shows it if standard error is a terminal, ``on`` always, ``off``
+            never.  Where it is no terminal, ``on`` gives a whole line every ten seconds.  Standard output is never
+            touched.  Whatever goes wrong here ends the line and nothing else.
+Invariants: the line has the last row of the terminal to itself, and all other output scrolls above it (DECSTBM, the
+            scroll region of a VT100): nothing that functions, log lines or child processes print is mixed with it,
+            whoever writes it.  To replace ``sys.stdout``, as ``rich.live`` does, would not catch child processes, nor
+            loggers that have the stream already.  While another program has the terminal (a pager reads keys one by
+            one, the job is in the background) nothing is written.
 Absent:     a program that is killed (SIGKILL, SIGTERM) leaves the scroll region; ``reset`` of the shell takes it away.
 """
 
@@ -45,7 +48,9 @@ def is_wanted(mode: ProgressMode) -> bool:
 
 
 @contextlib.contextmanager
-def shown(client: ClusterClient, job_id: str, name: str, *, takes_checkpoints: bool, is_announced: bool = False) -> Iterator[None]:
+def shown(
+    client: ClusterClient, job_id: str, name: str, *, takes_checkpoints: bool, is_announced: bool = False
+) -> Iterator[None]:
     """Show the job while the block runs; where to look at it first, unless that was written (``announce``)."""
     progress = None
     try:
@@ -181,7 +186,8 @@ class _Progress:
             wait_s = interval_s
             try:
                 now = self._ask()
-            except (FlowletError, concurrent.futures.CancelledError):  # the JobManager is gone, which wait() says, or this ends
+            # The JobManager is gone, which wait() says, or this ends.
+            except (FlowletError, concurrent.futures.CancelledError):
                 continue
             line = describe(self._name, now, before)
             before = now
@@ -226,7 +232,8 @@ class LastRow:
         begin = ""
         if size != self._size:
             self.clear()
-            # Index and cursor up: if the cursor is in the last row, what is written there moves up.  Setting the region moves the cursor.
+            # Index and cursor up: if the cursor is in the last row, what is written there moves up.  Setting the region
+            # moves the cursor.
             begin = f"\x1bD\x1b7\x1b[1;{size.lines - 1}r\x1b8\x1b[A"
             self._size = size
         line = "".join(each if each.isprintable() else " " for each in text)

@@ -1,10 +1,12 @@
-"""The Python interpreter of the TaskManagers that a program starts: this one or another, with what the program can import, and its flags.
+"""The Python interpreter of the TaskManagers that a program starts: this one or another, with what the program can
+import, and its flags.
 
 Side:       shared.
-Invariants: a child finds what the program finds, in the same order, whatever its folders are called: the import path travels in a file, not
-            in ``PYTHONPATH``, which would be split at each ":".
-Rules:      another interpreter needs the same version of the language, because functions travel as bytecode.  It brings its own packages;
-            of this interpreter's import path it gets the rest: the program's folder, and the engine if that is not installed there.
+Invariants: a child finds what the program finds, in the same order, whatever its folders are called: the import path
+            travels in a file, not in ``PYTHONPATH``, which would be split at each ":".
+Rules:      another interpreter needs the same version of the language, because functions travel as bytecode.  It brings
+            its own packages; of this interpreter's import path it gets the rest: the program's folder, and the engine
+            if that is not installed there.
 Source:     PyFlink ``StreamExecutionEnvironment.set_python_executable``; the flags as in ``multiprocessing``.
 """
 
@@ -26,7 +28,8 @@ from flowlet.tm.process.program_start import BOOT, SERVER_BOOT, ProgramStart
 
 _CHECK_TIMEOUT_S: Final = 60.0
 _CHECK: Final = (
-    "import sys; sys.path[:0] = filter(None, sys.argv[1:]); print(*sys.version_info[:2], sep='.', flush=True); import flowlet.tm.command"
+    "import sys; sys.path[:0] = filter(None, sys.argv[1:]); print(*sys.version_info[:2], sep='.', "
+    "flush=True); import flowlet.tm.command"
 )
 # By the name in ``sys.flags``.  Those that come from variables are given again, which does no harm.
 _FLAGS: Final = {
@@ -62,37 +65,59 @@ def checked_interpreter(python: str) -> str:
         raise ConfigError(f"set_python_executable({python!r}): it cannot be started: {error}") from error
     version, wanted = ended.stdout.strip(), f"{sys.version_info[0]}.{sys.version_info[1]}"
     if version and version != wanted:
-        raise ConfigError(f"set_python_executable({python!r}): it is Python {version[:20]}, the program runs on {wanted}")
+        raise ConfigError(
+            f"set_python_executable({python!r}): it is Python {version[:20]}, the program runs on {wanted}"
+        )
     if ended.returncode or not version:
         lines = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
-        raise ConfigError(f"set_python_executable({python!r}): it cannot run a TaskManager: {lines[-1][:_MAX_REASON_CHARS]}")
+        raise ConfigError(
+            f"set_python_executable({python!r}): it cannot run a TaskManager: {lines[-1][:_MAX_REASON_CHARS]}"
+        )
     return found
 
 
 def command_of_task_manager(python: str | None, program_file: Path, life_fd: int, status_fd: int) -> list[str]:
-    """The command line of a TaskManager that ends with this program, without its options; ``python``: None is this interpreter.
+    """The command line of a TaskManager that ends with this program, without its options; ``python``: None is this
+    interpreter.
 
     Raises:
         FlowletError: this interpreter does not know its own program file.
     """
-    return [*_interpreter(python), BOOT, _engine_folder(is_other=python is not None), str(program_file), str(life_fd), str(status_fd)]
+    return [
+        *_interpreter(python),
+        BOOT,
+        _engine_folder(is_other=python is not None),
+        str(program_file),
+        str(life_fd),
+        str(status_fd),
+    ]
 
 
 def command_of_fork_server(python: str | None, program_file: Path, control_fd: int) -> list[str]:
     """The command line of the process from which TaskManagers are forked; otherwise as ``command_of_task_manager``."""
-    return [*_interpreter(python), SERVER_BOOT, _engine_folder(is_other=python is not None), str(program_file), str(control_fd)]
+    return [
+        *_interpreter(python),
+        SERVER_BOOT,
+        _engine_folder(is_other=python is not None),
+        str(program_file),
+        str(control_fd),
+    ]
 
 
 def _interpreter(python: str | None) -> list[str]:
     executable = python or sys.executable
     if not executable:
-        raise FlowletError("this Python does not know its own program file, so it cannot start TaskManagers; use in_process=True")
+        raise FlowletError(
+            "this Python does not know its own program file, so it cannot start TaskManagers; use in_process=True"
+        )
     return [executable, *interpreter_flags(), "-P", "-c"]
 
 
 def interpreter_flags() -> list[str]:
     """The options with which this interpreter was started, but for the program."""
-    flags = [f"-{letter * int(getattr(sys.flags, name))}" for name, letter in _FLAGS.items() if getattr(sys.flags, name)]
+    flags = [
+        f"-{letter * int(getattr(sys.flags, name))}" for name, letter in _FLAGS.items() if getattr(sys.flags, name)
+    ]
     flags += [f"-W{each}" for each in sys.warnoptions]
     return flags + [f"-X{name}" if value is True else f"-X{name}={value}" for name, value in sys._xoptions.items()]
 
@@ -102,7 +127,11 @@ def program_start(python: str | None) -> ProgramStart:
     paths = list(dict.fromkeys(_absolute(each) for each in _texts(sys.path)))  # an import leaves others out, too
     if python is not None:
         own = _interpreters_folders()
-        paths = [each for each in paths if not any(Path(each).is_relative_to(folder) for folder in own) and not _is_standard_archive(each)]
+        paths = [
+            each
+            for each in paths
+            if not any(Path(each).is_relative_to(folder) for folder in own) and not _is_standard_archive(each)
+        ]
     libraries = [each for each in paths if _holds_libraries(each)]
     program_folders = set(paths) - set(libraries)
     modules = {name: module for name, module in list(sys.modules.items()) if "." not in name}
@@ -141,8 +170,14 @@ def _is_standard_archive(path: str) -> bool:
 
 
 def _holds_libraries(path: str) -> bool:
-    """Whether it holds Python's own modules or installed packages: whoever has put them there wants them to be what they are called."""
-    if _is_standard_archive(path) or path.endswith(".egg") or any(Path(path).is_relative_to(each) for each in _interpreters_folders()):
+    """Whether it holds Python's own modules or installed packages: whoever has put them there wants them to be what
+    they are called.
+    """
+    if (
+        _is_standard_archive(path)
+        or path.endswith(".egg")
+        or any(Path(path).is_relative_to(each) for each in _interpreters_folders())
+    ):
         return True
     try:
         return any(each.endswith((".dist-info", ".egg-info")) for each in os.listdir(path))
@@ -154,7 +189,8 @@ def _entry_of(module: ModuleType) -> str | None:
     """The entry of the import path from which a module without dots has come."""
     if not issubclass(type(module), ModuleType):
         return None
-    attributes = object.__getattribute__(module, "__dict__")  # a lazy module would import itself, or raise, if it was asked
+    # A lazy module would import itself, or raise, if it was asked.
+    attributes = object.__getattribute__(module, "__dict__")
     file = attributes.get("__file__")
     if not isinstance(file, str):
         return None

@@ -1,8 +1,9 @@
 """The client's side of the control plane: questions to a JobManager, asked from the user's thread.
 
 Side:       shared.  ``ClusterClient`` on any thread; the coroutines run on its loop thread.
-Invariants: a call that is under way when the client is closed ends with an error, it never hangs; Ctrl-C ends a call at once, and never
-            between two steps that belong together (``interrupts``): neither a lock nor half a call stays.
+Invariants: a call that is under way when the client is closed ends with an error, it never hangs; Ctrl-C ends a call at
+            once, and never between two steps that belong together (``interrupts``): neither a lock nor half a call
+            stays.
 Units:      seconds; on the wire milliseconds.
 """
 
@@ -106,8 +107,9 @@ class RunChannels:
 class JobManagerApi:
     """Typed requests.  Threading: the loop that ``rpc`` was made on.
 
-    Every method raises RpcConnectError if there is no JobManager, AuthenticationError if it has another secret, and RpcStatusError with
-    its words if it says no.  Of a JobManager that keeps its jobs (``be_patient``) those that are about a job wait for the next one first.
+    Every method raises RpcConnectError if there is no JobManager, AuthenticationError if it has another secret, and
+    RpcStatusError with its words if it says no.  Of a JobManager that keeps its jobs (``be_patient``) those that are
+    about a job wait for the next one first.
     """
 
     def __init__(self, rpc: RpcGateway, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -138,7 +140,9 @@ class JobManagerApi:
 
     async def job(self, job_id: str) -> JobDocument:
         """The whole document of a job."""
-        document: JobDocument = msgspec.json.decode((await self._request("GET", f"/jobs/{job_id}", ANSWER_TIMEOUT_S)).body)
+        document: JobDocument = msgspec.json.decode(
+            (await self._request("GET", f"/jobs/{job_id}", ANSWER_TIMEOUT_S)).body
+        )
         return document
 
     async def checkpoints(self, job_id: str) -> JobDocument:
@@ -155,7 +159,9 @@ class JobManagerApi:
         Raises:
             JobSubmissionError: the JobManager does not take it; says why.
         """
-        answer = await self._patient.request("POST", "/jobs", body=msgspec.msgpack.encode(job), timeout_s=_SUBMIT_TIMEOUT_S)
+        answer = await self._patient.request(
+            "POST", "/jobs", body=msgspec.msgpack.encode(job), timeout_s=_SUBMIT_TIMEOUT_S
+        )
         if answer.num_retries and answer.response.status == _CONFLICT:
             return  # the id is new with this job: the JobManager took the job before it was lost
         try:
@@ -186,7 +192,9 @@ class JobManagerApi:
             async with running_timeout(timeout_s):
                 await self._request("PATCH", f"/jobs/{job_id}?mode=cancel", timeout_s)
         except TimeoutError:
-            raise RpcConnectError(f"the JobManager does not answer within {timeout_s:g} s: job {job_id} may go on") from None
+            raise RpcConnectError(
+                f"the JobManager does not answer within {timeout_s:g} s: job {job_id} may go on"
+            ) from None
         except RpcStatusError as error:
             if error.status != _CONFLICT:
                 raise
@@ -196,17 +204,24 @@ class JobManagerApi:
         return await begin_savepoint(self._request, job_id, directory, cancels_job=cancels_job)
 
     async def stop_with_savepoint(self, job_id: str, directory: str | None, *, drain: bool) -> str:
-        """Ask for the end of a job with a savepoint; returns the id of the request.  Raises SavepointError: the job cannot take one."""
+        """Ask for the end of a job with a savepoint; returns the id of the request.
+
+        Raises SavepointError: the job cannot take one.
+        """
         return await begin_stop(self._request, job_id, directory, drain=drain)
 
     async def wait_for_savepoint(self, job_id: str, request_id: str) -> str:
-        """The directory of a savepoint, once it is complete, and the job has finished if it is to.  Raises SavepointError."""
+        """The directory of a savepoint, once it is complete, and the job has finished if it is to.
+
+        Raises SavepointError.
+        """
         return await wait_for_savepoint(lambda: self._poll(f"/jobs/{job_id}/savepoints/{request_id}", None))
 
     async def report_client_heartbeat(self, job_id: str, held_s: float) -> None:
         """Say that the client of an attached job is there, for ``held_s``; 404 or 409 if the job is over.
 
-        Sent once: the next one follows anyway.  If the connection ends meanwhile, the JobManager knows that the client has.
+        Sent once: the next one follows anyway.  If the connection ends meanwhile, the JobManager knows that the client
+            has.
         """
         path = f"/jobs/{job_id}/clientHeartbeat?timeout_ms={round(held_s * 1000)}"
         (await self._rpc.request("PATCH", path, timeout_s=held_s + _REPORT_TIMEOUT_S)).raise_for_status()
@@ -223,7 +238,8 @@ class JobManagerApi:
         return document
 
     async def wait_channels(self, job_id: str, edge_id: str, after_attempt: int | None = None) -> RunChannels:
-        """Where an external edge can be read, once its producers are deployed, in a run after ``after_attempt`` (None: any).
+        """Where an external edge can be read, once its producers are deployed, in a run after ``after_attempt`` (None:
+        any).
 
         Raises:
             JobEndedError: the job ended before.
@@ -234,18 +250,23 @@ class JobManagerApi:
         return RunChannels(run.attempt, run.restored_checkpoint_id, [channel.descriptor() for channel in run.channels])
 
     async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
-        """Where the job stands, once a checkpoint after ``after_checkpoint`` is complete, or run ``attempt`` is over."""
+        """Where the job stands, once a checkpoint after ``after_checkpoint`` is complete, or run
+        ``attempt`` is over.
+        """
         path = f"/jobs/{job_id}/collect/{edge_id}/progress"
         return _to_progress(await self._poll(path, None, attempt=attempt, after_checkpoint=after_checkpoint))
 
     async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
-        """Say that the reader of an external edge has everything that a producer sent before the barrier of a checkpoint."""
+        """Say that the reader of an external edge has everything that a producer sent before the barrier of a
+        checkpoint.
+        """
         path = f"/jobs/{job_id}/collect/{edge_id}?producer={attempt.hex()}&checkpoint={checkpoint_id}"
         await self._request("PATCH", path, ANSWER_TIMEOUT_S)
 
     async def report_broken_results(self, job_id: str, edge_id: str, attempt: int, reason: str) -> None:
         """Say that run ``attempt`` of an external edge cannot be read any further, so that the job must start again."""
-        path = f"/jobs/{job_id}/collect/{edge_id}/broken?attempt={attempt}&reason={quote(reason[:_MAX_REASON_CHARS], safe='')}"
+        query = f"attempt={attempt}&reason={quote(reason[:_MAX_REASON_CHARS], safe='')}"
+        path = f"/jobs/{job_id}/collect/{edge_id}/broken?{query}"
         await self._request("PATCH", path, ANSWER_TIMEOUT_S)
 
     async def _request(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> RpcResponse:
@@ -280,7 +301,8 @@ class JobManagerApi:
             if answer.status != _NO_CONTENT:
                 return msgspec.json.decode(answer.body)
             if deadline_s is not None:
-                left_s = deadline_s - self._monotonic()  # not what was asked for: a JobManager may answer sooner, and one that is gone late
+                # Not what was asked for: a JobManager may answer sooner, and one that is gone late.
+                left_s = deadline_s - self._monotonic()
                 if left_s <= 0:
                     return None
 
@@ -298,7 +320,9 @@ def _result_on(loop: EventLoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
         return future.result(_START_TIMEOUT_S)
     except TimeoutError:
         future.cancel()  # or it would make what nobody closes
-        raise FlowletError(f"the client's event loop did not run within {_START_TIMEOUT_S:g} s: the machine is too busy") from None
+        raise FlowletError(
+            f"the client's event loop did not run within {_START_TIMEOUT_S:g} s: the machine is too busy"
+        ) from None
 
 
 class ClusterClient:
@@ -359,7 +383,9 @@ class ClusterClient:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a forked child of the one that has made the client, and has nothing of it to give back."""
+        """Whether this process is a forked child of the one that has made the client, and has nothing of it to give
+        back.
+        """
         return os.getpid() != self._pid
 
     def be_patient(self, retry: ClientRetry) -> None:
@@ -405,7 +431,9 @@ class ClusterClient:
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
         if os.getpid() != self._pid:
             coroutine.close()
-            raise FlowletError(f"the client belongs to process {self._pid}, of which this is a forked child: connect anew here")
+            raise FlowletError(
+                f"the client belongs to process {self._pid}, of which this is a forked child: connect anew here"
+            )
         with self._lock:
             if self._is_closed:
                 coroutine.close()
@@ -433,7 +461,8 @@ class ClusterClient:
     def close(self) -> None:
         """End calls under way, the connections and the loop thread; idempotent.
 
-        Every step has a deadline, so that Ctrl-C can wait until it is over.  In a forked child it does nothing: all that is the parent's.
+        Every step has a deadline, so that Ctrl-C can wait until it is over.  In a forked child it does nothing: all
+        that is the parent's.
         """
         if self.is_inherited:
             return
@@ -456,14 +485,18 @@ class ClusterClient:
         self._finish("the connections to the JobManager", self._rpc.close(), _DISCONNECT_TIMEOUT_S)
 
     def _finish(self, name: str, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T | None:
-        """One step of the end, on the loop; None and a warning if it is not done in time, then the loop cancels it when it stops."""
+        """One step of the end, on the loop; None and a warning if it is not done in time, then the loop cancels it when
+        it stops.
+        """
         future = self.loop.submit(coroutine)
         try:
             return future.result(timeout_s)
         except TimeoutError:
             if future.done():
                 raise  # the step's own
-            _log.warning("a step of closing the cluster is not done in time and is left behind", step=name, timeout_s=timeout_s)
+            _log.warning(
+                "a step of closing the cluster is not done in time and is left behind", step=name, timeout_s=timeout_s
+            )
             return None
 
 
@@ -471,7 +504,8 @@ class ClusterClient:
 class RemoteTarget:
     """A cluster that runs already.
 
-    The secret is ``secret``, else what is in ``secret_file``, else in ``$FLOWLET_SECRET_FILE``, else in ``~/.flowlet/secret``.
+    The secret is ``secret``, else what is in ``secret_file``, else in ``$FLOWLET_SECRET_FILE``, else in
+    ``~/.flowlet/secret``.
     """
 
     host: str

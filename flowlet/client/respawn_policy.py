@@ -14,7 +14,8 @@ _WINDOW_S: Final = 60.0
 
 
 class RespawnPolicy:
-    """The deaths of one cluster's children within the last minute; each one doubles the delay, and the sixth is the last.
+    """The deaths of one cluster's children within the last minute; each one doubles the delay, and the sixth is the
+    last.
 
     Threading: one thread.
     """

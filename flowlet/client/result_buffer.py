@@ -1,12 +1,13 @@
-"""Decides when the records that a client reads may be handed out, so that a restart of the job neither repeats nor loses one.
+"""Decides when the records that a client reads may be handed out, so that a restart of the job neither repeats nor
+loses one.
 
 Side:       pure.
-Invariants: with EXACTLY_ONCE a record is handed out once a checkpoint behind it is complete, or the job has finished: then no restart can
-            produce it again.  Every record that is kept lies behind the newest complete checkpoint.  The records of one channel keep their
-            order.
-Rules:      what was received after barrier ``e`` of a channel, and before its next one, has epoch ``e``; it lies before barrier ``n`` just
-            if ``e < n``, because barriers come in the order of their ids.
-            A restart from checkpoint ``m`` that left records before barrier ``m`` unread is an error: no state has them.
+Invariants: with EXACTLY_ONCE a record is handed out once a checkpoint behind it is complete, or the job has finished:
+            then no restart can produce it again.  Every record that is kept lies behind the newest complete checkpoint.
+            The records of one channel keep their order.
+Rules:      what was received after barrier ``e`` of a channel, and before its next one, has epoch ``e``; it lies before
+            barrier ``n`` just if ``e < n``, because barriers come in the order of their ids.  A restart from checkpoint
+            ``m`` that left records before barrier ``m`` unread is an error: no state has them.
 Units:      bytes of the buffers that the records came in.
 Source:     Flink ``CheckpointedCollectResultBuffer``, ``UncheckpointedCollectResultBuffer``.
 Absent:     a limit of what is kept: a reader that stopped would stop the barrier that lets it hand out.
@@ -132,7 +133,10 @@ class ResultBuffer:
         self._has_handed_out = False
 
     def __repr__(self) -> str:
-        return f"<ResultBuffer {self._guarantee.value}, {self._kept_bytes} bytes kept, checkpoint {self._completed} complete>"
+        return (
+            f"<ResultBuffer {self._guarantee.value}, {self._kept_bytes} bytes kept, checkpoint {self._completed} "
+            "complete>"
+        )
 
     @property
     def kept_bytes(self) -> int:
@@ -196,12 +200,14 @@ class ResultBuffer:
     def _restart(self, checkpoint_id: int, num_runs: int) -> list[Any]:
         if self._guarantee is Guarantee.NONE and self._has_handed_out:
             raise LostResultsError(
-                "the job restarted after results were read, and without checkpoints they would come again; enable checkpoints "
+                "the job restarted after results were read, and without checkpoints they would come again; enable "
+                "checkpoints "
                 "(execution.checkpointing.interval), or no restarts (restart-strategy.type: none)"
             )
         if self._guarantee is Guarantee.EXACTLY_ONCE and checkpoint_id < self._completed:
             raise LostResultsError(
-                f"the job restarted from checkpoint {checkpoint_id}, and results up to checkpoint {self._completed} were handed out: they "
+                f"the job restarted from checkpoint {checkpoint_id}, and results up to checkpoint {self._completed} "
+                "were handed out: they "
                 "would come again"
             )
         if self._guarantee is not Guarantee.NONE:
@@ -232,6 +238,8 @@ class ResultBuffer:
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
-        assert all(each.epoch >= self._completed for each in self._kept), "what is kept lies behind the newest complete checkpoint"
+        assert all(each.epoch >= self._completed for each in self._kept), (
+            "what is kept lies behind the newest complete checkpoint"
+        )
         assert self._kept_bytes == sum(each.num_bytes for each in self._kept), "all that is kept is counted"
         assert self._guarantee.holds_back or not self._kept, "only exactly once needs to keep records"

@@ -1,8 +1,8 @@
 """Follows a job from run to run: tells a reader of new runs and of complete checkpoints.
 
 Side:       loop (``follow_runs``); shared (``RunNews``).
-Invariants: news are told in the order in which they happened; a new run is told once its channels are known; of several complete
-            checkpoints of one run only the newest waits for the reader, so the news do not grow.
+Invariants: news are told in the order in which they happened; a new run is told once its channels are known; of several
+            complete checkpoints of one run only the newest waits for the reader, so the news do not grow.
 """
 
 import threading
@@ -21,7 +21,10 @@ class ProgressSource(Protocol):
     """The JobManager, as far as a reader follows a job."""
 
     async def wait_channels(self, job_id: str, edge_id: str, after_attempt: int | None = None) -> RunChannels:
-        """The channels of the first run after ``after_attempt``, once it is deployed.  Raises JobEndedError: there will be none."""
+        """The channels of the first run after ``after_attempt``, once it is deployed.
+
+        Raises JobEndedError: there will be none.
+        """
 
     async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
         """Where the job stands, once a newer checkpoint is complete or run ``attempt`` is over."""
@@ -41,7 +44,11 @@ class RunNews:
     def tell(self, news: News) -> None:
         """Add news, and wake the reader."""
         with self._lock:
-            if isinstance(news, CheckpointCompleted) and self._waiting and isinstance(self._waiting[-1], CheckpointCompleted):
+            if (
+                isinstance(news, CheckpointCompleted)
+                and self._waiting
+                and isinstance(self._waiting[-1], CheckpointCompleted)
+            ):
                 self._waiting.pop()
             self._waiting.append(news)
         self._wake()
@@ -58,7 +65,9 @@ class RunNews:
             return self._waiting.popleft() if self._waiting else None
 
 
-async def follow_runs(source: ProgressSource, job_id: str, edge_id: str, run: RunChannels, tell: Callable[[News], None]) -> None:
+async def follow_runs(
+    source: ProgressSource, job_id: str, edge_id: str, run: RunChannels, tell: Callable[[News], None]
+) -> None:
     """Tell what happens after the beginning of ``run``, until the job has ended.
 
     Raises:

@@ -1,8 +1,8 @@
 """Reads one run of an external edge: what its channels carry, as events for ``ResultBuffer``.
 
 Side:       shared.  The user's thread polls; the buffers arrive on the client's loop thread.
-Invariants: an end of data is acknowledged, and a channel that a barrier blocks goes on, as soon as it was read: what was read is the
-            client's, and the tasks need not wait until it is handed out.
+Invariants: an end of data is acknowledged, and a channel that a barrier blocks goes on, as soon as it was read: what
+            was read is the client's, and the tasks need not wait until it is handed out.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,8 +23,8 @@ from netstack.wire.events import CheckpointBarrier, EndOfData
 
 ChannelEvent = RecordsReceived | BarrierReceived | ChannelEnded
 
-# A TaskManager that has no file descriptors left for a moment must not cost the job: five pauses of together 3 s.  All attempts together
-# take no longer than the one of 120 s that is the default of the network stack.
+# A TaskManager that has no file descriptors left for a moment must not cost the job: five pauses of together 3 s.  All
+# attempts together take no longer than the one of 120 s that is the default of the network stack.
 _CONNECT_RETRIES: Final = 5
 _CONNECT_TIMEOUT_S: Final = 20.0
 
@@ -45,16 +45,21 @@ class RunReader:
         self._client = client
         self._producers = [channel.producer for channel in channels]
         self._deserializers = [
-            ElementDeserializer(name=f"{job_name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS) for index in range(len(channels))
+            ElementDeserializer(name=f"{job_name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS)
+            for index in range(len(channels))
         ]
         self._network = NetworkEnvironment(
             NetstackConfig(
-                security=SecurityConfig.hmac(client.secret), connect_timeout_s=_CONNECT_TIMEOUT_S, connect_retries=_CONNECT_RETRIES
+                security=SecurityConfig.hmac(client.secret),
+                connect_timeout_s=_CONNECT_TIMEOUT_S,
+                connect_retries=_CONNECT_RETRIES,
             ),
             client.loop,
         )
         try:
-            self._gate = self._network.create_input_gate(f"client of {job_name}", [channel_spec(channel, None) for channel in channels])
+            self._gate = self._network.create_input_gate(
+                f"client of {job_name}", [channel_spec(channel, None) for channel in channels]
+            )
             self._gate.request_partitions()
         except BaseException:
             client.run(self._network.close)

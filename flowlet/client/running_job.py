@@ -42,11 +42,12 @@ _NO_SLOTS: Final = "NoResourceAvailable"  # the TaskManagers of an embedded clus
 class RunningJob:
     """A handle of one job.
 
-    Life cycle: ``close`` it.  That ends an embedded cluster, and the job with it if it still runs; a job on a remote cluster goes on, but
+    Life cycle: ``close`` it.  That ends an embedded cluster, and the job with it if it still runs; a job on a remote
+        cluster goes on, but
     an attached one (``ClientHeartbeat``) for its timeout only.
 
-    A job that restarts runs, for its client: ``status`` says so, ``wait`` waits on, and the values of ``collect`` go on.  Only a failure
-    after which the job does not restart is an error.
+    A job that restarts runs, for its client: ``status`` says so, ``wait`` waits on, and the values of ``collect`` go
+    on.  Only a failure after which the job does not restart is an error.
 
     Args:
         client: of the cluster; closed with the job.
@@ -66,9 +67,11 @@ class RunningJob:
         self._lock = threading.Lock()
         self._collecting: list[CollectedValues] = []  # Guarded by _lock.
         self._is_cancel_sent = False  # after an interrupt; a flag of the thread that was interrupted
-        self._savepoints: dict[str, concurrent.futures.Future[str]] = {}  # Guarded by _lock; by request, what becomes of it.
+        # Guarded by _lock; by request, what becomes of it.
+        self._savepoints: dict[str, concurrent.futures.Future[str]] = {}
         self._last_document: JobDocument | None = None  # The terminal one, once seen; written whole, read anywhere.
-        self._last_status: JobStatus | None = None  # Written whole, read anywhere; a later answer of another thread may be the older one.
+        # Written whole, read anywhere; a later answer of another thread may be the older one.
+        self._last_status: JobStatus | None = None
 
     def __repr__(self) -> str:
         return f"<RunningJob {self._name!r} {self._job_id} at {self._client!r}>"
@@ -116,15 +119,21 @@ class RunningJob:
             self._client.call(lambda api: api.cancel(self._job_id))
 
     def trigger_savepoint(self, directory: str | None) -> str:
-        """Ask for a savepoint below a directory (None: the job's); returns the id of the request.  Raises SavepointError."""
+        """Ask for a savepoint below a directory (None: the job's); returns the id of the request.
+
+        Raises SavepointError.
+        """
         return self._follow(self._client.call(lambda api: api.trigger_savepoint(self._job_id, directory)))
 
     def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
         """Ask for the end of the job with a savepoint; returns the id of the request.  Raises SavepointError."""
-        return self._follow(self._client.call(lambda api: api.stop_with_savepoint(self._job_id, directory, drain=drain)))
+        return self._follow(
+            self._client.call(lambda api: api.stop_with_savepoint(self._job_id, directory, drain=drain))
+        )
 
     def _follow(self, request_id: str) -> str:
-        # From now on: an iterator that was read to its end closes the connection, and who asks then shall get an answer.
+        # From now on: an iterator that was read to its end closes the connection, and who asks then shall get an
+        # answer.
         future = self._client.begin(lambda api: api.wait_for_savepoint(self._job_id, request_id))
         with self._lock:
             self._savepoints[request_id] = future
@@ -135,12 +144,17 @@ class RunningJob:
         return self._savepoint(request_id).done()
 
     def wait_for_savepoint(self, request_id: str) -> str:
-        """The directory of the savepoint, once it is complete and, if it stops the job, the job has finished.  Raises SavepointError."""
+        """The directory of the savepoint, once it is complete and, if it stops the job, the job has finished.
+
+        Raises SavepointError.
+        """
         future = self._savepoint(request_id)
         if not future.done():
             return self._client.call(lambda api: api.wait_for_savepoint(self._job_id, request_id))
         if future.cancelled():
-            raise SavepointError("the connection to the cluster was closed before the savepoint had ended: look into its directory")
+            raise SavepointError(
+                "the connection to the cluster was closed before the savepoint had ended: look into its directory"
+            )
         return future.result()  # no wait: it is done
 
     def _savepoint(self, request_id: str) -> "concurrent.futures.Future[str]":
@@ -159,12 +173,13 @@ class RunningJob:
         self._client.call(lambda api: api.finish_gate(self._job_id, name))
 
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
-        """Wait until the job has finished.  Ctrl-C cancels it.  ``progress``: whether standard error shows it meanwhile.
+        """Wait until the job has finished.
 
-        Raises:
-            JobExecutionError: it failed or was cancelled; the text shows task, record and error, the cause the user's traceback.
-            RpcConnectError: the JobManager is gone.
-            TimeoutError: it has not ended within ``timeout``.
+        Ctrl-C cancels it.  ``progress``: whether standard error shows it meanwhile.
+
+        Raises: JobExecutionError: it failed or was cancelled; the text shows task, record and error, the cause the
+            user's traceback.  RpcConnectError: the JobManager is gone.  TimeoutError: it has not ended within
+            ``timeout``.
         """
         try:
             with self._progress() if is_wanted(progress) else contextlib.nullcontext():
@@ -174,7 +189,8 @@ class RunningJob:
             raise
         except RpcConnectError as error:
             raise RpcConnectError(
-                f"{error}; job {self._name!r} may be lost with its JobManager: look there for it once one answers, or run it again"
+                f"{error}; job {self._name!r} may be lost with its JobManager: look there for it once one answers, or "
+                "run it again"
             ) from None
         except FlowletError as error:  # what led to it says no more
             raise error from None
@@ -189,12 +205,12 @@ class RunningJob:
     def collect(self, edge_id: str) -> "CollectedValues":
         """The values on an external edge in the order of their arrival, until its end; an edge can be read once.
 
-        Blocks until the tasks are deployed.  Only what is read is sent: a reader that pauses makes the job pause.  Closing the
-        iterator before its end cancels the job.
+        Blocks until the tasks are deployed.  Only what is read is sent: a reader that pauses makes the job pause.
+        Closing the iterator before its end cancels the job.
 
-        A job with exactly-once checkpoints hands values out once a checkpoint behind them is complete, and each of them once whatever
-        fails; with at-least-once checkpoints at once, and after a restart some come again.  Without checkpoints a restart is an error once
-        a value was handed out.
+        A job with exactly-once checkpoints hands values out once a checkpoint behind them is complete, and each of them
+        once whatever fails; with at-least-once checkpoints at once, and after a restart some come again.  Without
+        checkpoints a restart is an error once a value was handed out.
 
         Raises:
             JobExecutionError: the job failed before or, from the iterator, while it was read.
@@ -216,7 +232,9 @@ class RunningJob:
         return values
 
     def explain(self, error: Exception) -> JobExecutionError:
-        """The failure of the job that lies behind an error of the client's; its cause is what the user should see first."""
+        """The failure of the job that lies behind an error of the client's; its cause is what the user should see
+        first.
+        """
         try:
             document = self._wait_terminal(_EXPLANATION_GRACE_S)
         except FlowletError as second:
@@ -224,7 +242,9 @@ class RunningJob:
         else:
             if document is not None and document["state"] != JobStatus.FINISHED.name:
                 return self._failure_of(document)
-            failure = JobExecutionError(f"job {self._name!r}: its results could not be read: {error}{self._last_restart()}")
+            failure = JobExecutionError(
+                f"job {self._name!r}: its results could not be read: {error}{self._last_restart()}"
+            )
         failure.__cause__ = error  # the job does not explain it, so the client's own frames matter
         return failure
 
@@ -259,11 +279,15 @@ class RunningJob:
 
     @property
     def is_inherited(self) -> bool:
-        """Whether this process is a forked child of the one that runs the job: it has nothing to give back, nor to cancel."""
+        """Whether this process is a forked child of the one that runs the job: it has nothing to give back, nor to
+        cancel.
+        """
         return self._client.is_inherited
 
     def close(self) -> None:
-        """Give back the connection, and the embedded cluster if there is one; more than once, and in a forked child, does nothing."""
+        """Give back the connection, and the embedded cluster if there is one; more than once, and in a forked child,
+        does nothing.
+        """
         if self.is_inherited:
             return
         with DeferredSignals():
@@ -279,13 +303,21 @@ class RunningJob:
             values.release(has_job_finished=has_job_finished)
 
     def announce(self, progress: ProgressMode) -> None:
-        """Say where to look at the job before it is submitted, if it runs in this program: its functions may print at once."""
+        """Say where to look at the job before it is submitted, if it runs in this program: its functions may print at
+        once.
+        """
         if is_wanted(progress) and not self._client.outlives_program:
             announce(self._client, self._job_id, self._name)
             self._is_announced = True
 
     def _progress(self) -> contextlib.AbstractContextManager[None]:
-        return shown(self._client, self._job_id, self._name, takes_checkpoints=self._takes_checkpoints, is_announced=self._is_announced)
+        return shown(
+            self._client,
+            self._job_id,
+            self._name,
+            takes_checkpoints=self._takes_checkpoints,
+            is_announced=self._is_announced,
+        )
 
     def _wait_terminal(self, timeout_s: float | None) -> JobDocument | None:
         if self._last_document is None:
@@ -329,7 +361,10 @@ def failure_of(document: JobDocument, more: Sequence[str] = ()) -> JobExecutionE
     lines = _end_lines(document, failure, None if failure is None else _reason(failure))
     retained = document.get("retained-checkpoint")
     if retained is not None:
-        lines.append(f"its newest checkpoint stays at {retained}; a job with execution.state-recovery.path: {retained} starts from it")
+        lines.append(
+            f"its newest checkpoint stays at {retained}; a job with execution.state-recovery.path: {retained} starts "
+            "from it"
+        )
     lines += _restart_lines(document)
     if failure is not None and failure.exception_type == _CLOSED_OUTPUT:
         return ClosedOutputError("\n".join([*lines, *more]))  # no frame matters
@@ -379,9 +414,14 @@ def _reason(failure: FailureInfo) -> str:
 
 
 def still_running(document: JobDocument) -> list[str]:
-    """Lines that name the tasks of an ending job that have not ended, and where they stand: a blocked function cannot be interrupted."""
+    """Lines that name the tasks of an ending job that have not ended, and where they stand: a blocked function cannot
+    be interrupted.
+    """
     left = [
-        (f"{vertex['name']!r} subtask {subtask['subtask'] + 1}/{vertex['parallelism']} on {subtask['tm_id']}", subtask["stuck"])
+        (
+            f"{vertex['name']!r} subtask {subtask['subtask'] + 1}/{vertex['parallelism']} on {subtask['tm_id']}",
+            subtask["stuck"],
+        )
         for vertex in document["vertices"]
         for subtask in vertex["subtasks"]
         if not ExecutionState(subtask["state"]).is_terminal
@@ -390,13 +430,18 @@ def still_running(document: JobDocument) -> list[str]:
     for name, stuck in left:
         if stuck is not None:
             operator = "" if stuck["operator"] is None else f", operator {stuck['operator']!r}"
-            lines += [f"{name}{operator}, was cancelled {stuck['waited-ms'] / 1000:.0f} s before, and stood in", stuck["stack"]]
+            lines += [
+                f"{name}{operator}, was cancelled {stuck['waited-ms'] / 1000:.0f} s before, and stood in",
+                stuck["stack"],
+            ]
     return lines
 
 
 def _where(document: JobDocument, failure: FailureInfo) -> str:
     operator = "" if failure.operator is None else f", operator {failure.operator!r}"
-    parallelism = next((f"/{vertex['parallelism']}" for vertex in document["vertices"] if vertex["name"] == failure.task_name), "")
+    parallelism = next(
+        (f"/{vertex['parallelism']}" for vertex in document["vertices"] if vertex["name"] == failure.task_name), ""
+    )
     at = f" on {failure.tm_id}" if failure.tm_id else ""
     if failure.subtask < 0:
         return f"task {failure.task_name!r}{operator}{at}"

@@ -27,11 +27,16 @@ class Send(Protocol):
 
 async def begin_savepoint(send: Send, job_id: str, directory: str | None, *, cancels_job: bool = False) -> str:
     """Ask for a savepoint; returns the id of the request.  Raises SavepointError: the job cannot take one."""
-    return await _begin(send, f"/jobs/{job_id}/savepoints", {"target-directory": _absolute(directory), "cancel-job": cancels_job})
+    return await _begin(
+        send, f"/jobs/{job_id}/savepoints", {"target-directory": _absolute(directory), "cancel-job": cancels_job}
+    )
 
 
 async def begin_stop(send: Send, job_id: str, directory: str | None, *, drain: bool) -> str:
-    """Ask for the end of a job with a savepoint; returns the id of the request.  Raises SavepointError: the job cannot take one."""
+    """Ask for the end of a job with a savepoint; returns the id of the request.
+
+    Raises SavepointError: the job cannot take one.
+    """
     return await _begin(send, f"/jobs/{job_id}/stop", {"targetDirectory": _absolute(directory), "drain": drain})
 
 

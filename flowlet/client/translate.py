@@ -1,7 +1,7 @@
 """From a program to a running job: stream graph -> operators -> job graph -> executor.
 
-Side:   shared.  The only module that knows both what users write (transformations, connectors) and what runs (operators); the DataStream
-        API loads it by name when a job starts.
+Side:   shared.  The only module that knows both what users write (transformations, connectors) and what runs
+        (operators); the DataStream API loads it by name when a job starts.
 Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``.
 """
 
@@ -108,7 +108,8 @@ def submit(
     else:
         if dependencies.executable is not None:
             raise JobGraphError(
-                f"set_python_executable({dependencies.executable!r}) has no effect on TaskManagers that run already: start them with that "
+                f"set_python_executable({dependencies.executable!r}) has no effect on TaskManagers that run already: "
+                "start them with that "
                 "Python, and leave it out"
             )
         target = RemoteTarget(*address, retry=job_graph.client_retry)
@@ -136,7 +137,9 @@ def translate(stream_graph: StreamGraph) -> JobGraph:
 
 
 def _streaming_behind_gates(stream_graph: StreamGraph) -> StreamGraph:
-    """A BATCH job with a remote gate runs in one stage: whoever writes into the gate waits until the rows were processed."""
+    """A BATCH job with a remote gate runs in one stage: whoever writes into the gate waits until the rows were
+    processed.
+    """
     settings = stream_graph.settings
     steps = [node.transformation for node in stream_graph.nodes.values()]
     if settings.job.batch is None or not any(
@@ -147,8 +150,11 @@ def _streaming_behind_gates(stream_graph: StreamGraph) -> StreamGraph:
     return replace(stream_graph, settings=replace(settings, job=replace(settings.job, batch=batch)))
 
 
-def embedded_target(job_graph: JobGraph, *, in_process: bool, dependencies: DependencySettings | None = None) -> EmbeddedTarget:
-    """A cluster as wide as the widest vertex; in this process for parallelism 1, too, unless the job's files need processes of its own.
+def embedded_target(
+    job_graph: JobGraph, *, in_process: bool, dependencies: DependencySettings | None = None
+) -> EmbeddedTarget:
+    """A cluster as wide as the widest vertex; in this process for parallelism 1, too, unless the job's files need
+    processes of its own.
 
     Raises:
         JobGraphError: they do, and ``in_process`` is wanted.
@@ -159,13 +165,24 @@ def embedded_target(job_graph: JobGraph, *, in_process: bool, dependencies: Depe
         raise JobGraphError(f"{needs_process} needs TaskManagers that are processes of their own: unset FLOWLET_LOCAL")
     parallelism = max(vertex.parallelism for vertex in job_graph.vertices)
     checkpoints = job_graph.settings.checkpoints
-    # Checkpoints that stay, and savepoints, which any job with checkpoints may take, are for other clusters of this user.
+    # Checkpoints that stay, and savepoints, which any job with checkpoints may take, are for other clusters of this
+    # user.
     is_kept = checkpoints is not None and (
-        checkpoints.is_retained_on_failure or checkpoints.is_retained_on_cancellation or bool(checkpoints.savepoint_directory)
+        checkpoints.is_retained_on_failure
+        or checkpoints.is_retained_on_cancellation
+        or bool(checkpoints.savepoint_directory)
     )
-    shares = Sharing.NEEDED if is_kept or job_graph.settings.recovery_path else Sharing.NONE if checkpoints is None else Sharing.WANTED
+    shares = (
+        Sharing.NEEDED
+        if is_kept or job_graph.settings.recovery_path
+        else Sharing.NONE
+        if checkpoints is None
+        else Sharing.WANTED
+    )
     stays_in_process = in_process or (parallelism == 1 and needs_process is None)
-    return EmbeddedTarget(parallelism, in_process=stays_in_process, shares_checkpoints=shares, python=dependencies.executable)
+    return EmbeddedTarget(
+        parallelism, in_process=stays_in_process, shares_checkpoints=shares, python=dependencies.executable
+    )
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
@@ -200,7 +217,10 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
             return _column_operator(step, node.name)
         case (
-            SelectColumnsTransformation() | LocalWindowColumnsTransformation() | WindowColumnsTransformation() | JoinColumnsTransformation()
+            SelectColumnsTransformation()
+            | LocalWindowColumnsTransformation()
+            | WindowColumnsTransformation()
+            | JoinColumnsTransformation()
         ):
             columns = importlib.import_module("flowlet.client.translation.translate_columns")
             return columns.operator_on_columns(step, node.name, is_batch=is_batch)  # type: ignore[no-any-return]  # it is loaded by name
@@ -217,7 +237,9 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
         case CoProcessTransformation():
             return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
         case BroadcastProcessTransformation():
-            return BroadcastProcessOperator(step.function, step.descriptors, step.key_selector, is_batch=is_batch, name=node.name)
+            return BroadcastProcessOperator(
+                step.function, step.descriptors, step.key_selector, is_batch=is_batch, name=node.name
+            )
         case IntervalJoinTransformation():
             return _interval_join_of(step, node.name, is_batch=is_batch)
         case SplitTransformation():
@@ -237,7 +259,9 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
             raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
 
 
-def _aggregation_of(step: ReduceTransformation | SumTransformation | CountTransformation, name: str, *, is_batch: bool) -> StreamOperator:
+def _aggregation_of(
+    step: ReduceTransformation | SumTransformation | CountTransformation, name: str, *, is_batch: bool
+) -> StreamOperator:
     """Keyed aggregations give running results, or final ones in BATCH mode."""
     emitted = {"emit_on_finish": is_batch, "emits_batches": step.emits_batches and not is_batch}
     match step:
@@ -264,7 +288,9 @@ def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> Strea
             return PrintSink(step.identifier, step.output_type, name=name)
         case SinkTransformation(sink=DiscardingSink()):
             return DiscardSink(name=name)
-        case SinkTransformation() if is_instance_of_late(step.sink, "flowlet.datastream.connectors.file_sink", "FileSink"):
+        case SinkTransformation() if is_instance_of_late(
+            step.sink, "flowlet.datastream.connectors.file_sink", "FileSink"
+        ):
             from flowlet.connectors.files.running_file_sink import RunningFileSink
 
             return SinkOperator(RunningFileSink(step.sink, step.output_type), name=name)
@@ -275,7 +301,9 @@ def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> Strea
             raise JobGraphError(f"operator {name!r}: a {type(step.sink).__name__} cannot be run; use {known}")
 
 
-def _column_operator(step: MapBatchesTransformation | ToColumnsTransformation | ToRecordsTransformation, name: str) -> StreamOperator:
+def _column_operator(
+    step: MapBatchesTransformation | ToColumnsTransformation | ToRecordsTransformation, name: str
+) -> StreamOperator:
     # Only jobs with columns need pyarrow, whose import takes longer than all of ours.
     from flowlet.operators.record_batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
 
@@ -342,7 +370,9 @@ def _interval_join_of(step: IntervalJoinTransformation, name: str, *, is_batch: 
 
     selectors = _key_selectors(step)
     assert selectors is not None, "the streams of an interval join are keyed"
-    return IntervalJoinOperator(step.function, selectors, step.bounds, late_tags=step.late_tags, is_batch=is_batch, name=name)
+    return IntervalJoinOperator(
+        step.function, selectors, step.bounds, late_tags=step.late_tags, is_batch=is_batch, name=name
+    )
 
 
 def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> SourceOperator:

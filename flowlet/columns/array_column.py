@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-# What ``tolist`` turns into int, float and bool; and instants in microseconds, which become datetimes (NaT: None).  Native byte order.
+# What ``tolist`` turns into int, float and bool; and instants in microseconds, which become datetimes (NaT: None).
+# Native byte order.
 _ORDER: Final = "<" if sys.byteorder == "little" else ">"
 # As ``dtype.str`` has them.
 _ARRAY_TYPES: Final = frozenset(

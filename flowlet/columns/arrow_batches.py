@@ -3,8 +3,8 @@
 Hot path, per column: numbers are views of the same memory.
 
 Side:       pure.
-Invariants: values do not change, except that floats are rounded to a narrower type that was declared; a value that is not of its
-            declared type is refused, whatever representation it comes in.
+Invariants: values do not change, except that floats are rounded to a narrower type that was declared; a value that is
+            not of its declared type is refused, whatever representation it comes in.
 """
 
 import datetime
@@ -77,7 +77,8 @@ def array_of_column(column: Column, field: Any) -> Any:
 
 
 def columns_of_records(values: list[Any], schema: Any) -> Columns:
-    """Records as columns of the schema: rows, tuples, lists or mappings with its fields; anything else for a schema of one field.
+    """Records as columns of the schema: rows, tuples, lists or mappings with its fields; anything else for a schema of
+    one field.
 
     Raises:
         TypeError: a record has other fields, or a value is not of its field's type; names it.
@@ -89,7 +90,10 @@ def columns_of_records(values: list[Any], schema: Any) -> Columns:
 
 
 def batch_of_records(records: "Columns | list[Any]", schema: Any) -> Any:
-    """A ``pyarrow.RecordBatch`` of the schema, of columns or of single records.  Raises TypeError: as ``columns_of_records``."""
+    """A ``pyarrow.RecordBatch`` of the schema, of columns or of single records.
+
+    Raises TypeError: as ``columns_of_records``.
+    """
     return batch_of_columns(records if isinstance(records, Columns) else columns_of_records(records, schema), schema)
 
 
@@ -140,7 +144,9 @@ class _Typed(ColumnVisitor[Any]):
             try:
                 cast = found.cast(field.type)
             except pa.ArrowException as error:
-                raise TypeError(f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}") from error
+                raise TypeError(
+                    f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}"
+                ) from error
             if _is_short_float(field.type) and (value := _first_overflow(found, cast)) is not None:
                 raise TypeError(f"field {field.name!r} is declared as {field.type}, which {value!r} does not fit into")
             found = cast
@@ -195,7 +201,10 @@ def _nested(values: list[Any], kind: Any) -> Any:
     ends = pa.array(offsets, pa.int32())
     if pa.types.is_list(kind):
         return pa.ListArray.from_arrays(ends, _array(items, kind.value_field), type=kind, mask=is_null)
-    keys, found = _array([key for key, _ in items], kind.key_field), _array([item for _, item in items], kind.item_field)
+    keys, found = (
+        _array([key for key, _ in items], kind.key_field),
+        _array([item for _, item in items], kind.item_field),
+    )
     return pa.MapArray.from_arrays(ends, keys, found, type=kind, mask=is_null)
 
 
@@ -219,12 +228,17 @@ def _is_short_float(kind: Any) -> bool:
 
 
 def _first_overflow(values: Any, array: Any) -> Any:
-    """The first finite float that is infinite in an array of fewer bits; None: there is none.  ``values``: a list or an Arrow array."""
+    """The first finite float that is infinite in an array of fewer bits; None: there is none.
+
+    ``values``: a list or an Arrow array.
+    """
     infinite = np.flatnonzero(np.isinf(array.to_numpy(zero_copy_only=False).astype(np.float32)))
     if not len(infinite):
         return None
     given = values if isinstance(values, list) else values.to_pylist()
-    return next((given[place] for place in infinite.tolist() if given[place] is not None and math.isfinite(given[place])), None)
+    return next(
+        (given[place] for place in infinite.tolist() if given[place] is not None and math.isfinite(given[place])), None
+    )
 
 
 def _with_nulls_as_declared(array: Any, field: Any) -> Any:

@@ -22,8 +22,8 @@ _UNCHANGING: Final = (
 class ArrowColumn(Column):
     """An Arrow array, untouched: texts, instants, nulls, dictionaries.
 
-    Args:
-        array: a ``pyarrow.Array``, not chunked; this module imports pyarrow, which takes longer than all of the package, when it is asked
+    Args: array: a ``pyarrow.Array``, not chunked; this module imports pyarrow, which takes longer than all of the
+        package, when it is asked
             for something.
     """
 
@@ -95,7 +95,9 @@ class ArrowColumn(Column):
 
 @lru_cache(maxsize=256)
 def _gives_unchanging(arrow_type: Any) -> bool:
-    """Whether ``to_pylist`` of such an array gives only values that cannot change, and None; nested ones give lists and dictionaries."""
+    """Whether ``to_pylist`` of such an array gives only values that cannot change, and None; nested ones give lists and
+    dictionaries.
+    """
     from pyarrow import types
 
     if types.is_dictionary(arrow_type):

@@ -64,7 +64,11 @@ class CodedColumn(Column):
     def concatenate(self, columns: Sequence[Column]) -> CodedColumn | None:
         """Of one table only."""
         coded = [column for column in columns if isinstance(column, CodedColumn) and column.names is self.names]
-        return CodedColumn(np.concatenate([column.codes for column in coded]), self.names) if len(coded) == len(columns) else None
+        return (
+            CodedColumn(np.concatenate([column.codes for column in coded]), self.names)
+            if len(coded) == len(columns)
+            else None
+        )
 
     def detached(self) -> ListColumn:
         """The values in a list."""

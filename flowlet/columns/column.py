@@ -3,8 +3,8 @@
 Hot path: C code per column, nothing per value.
 
 Side:       pure.
-Invariants: ``to_list`` gives the exact Python values that the column stands for, a new list each time; columns never change, and share
-            memory with the parts that ``slice`` makes of them.
+Invariants: ``to_list`` gives the exact Python values that the column stands for, a new list each time; columns never
+            change, and share memory with the parts that ``slice`` makes of them.
 Units:      positions count from 0.
 """
 
@@ -98,7 +98,8 @@ class Column(ABC):
         return None
 
     def concatenate(self, columns: Sequence[Column]) -> Column | None:
-        """All values of these columns as one of this representation; None if they do not fit, or are not quicker together.
+        """All values of these columns as one of this representation; None if they do not fit, or are not quicker
+        together.
 
         Args:
             columns: this one is among them; those before it ``is_constant``.

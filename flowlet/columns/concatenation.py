@@ -14,12 +14,17 @@ from flowlet.columns.table import Columns
 
 
 def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
-    """One table of all records; None if that needs another representation of some column.  There is at least one table."""
+    """One table of all records; None if that needs another representation of some column.
+
+    There is at least one table.
+    """
     return _concatenated(tables, _try_concatenate)
 
 
 def concatenated(tables: Sequence[Columns]) -> Columns | None:
-    """As ``try_concatenate``, but columns that do not fit together become lists; None only if the records are of other kinds."""
+    """As ``try_concatenate``, but columns that do not fit together become lists; None only if the records are of other
+    kinds.
+    """
     return _concatenated(tables, lambda columns: _try_concatenate(columns) or joined(columns))
 
 
@@ -42,7 +47,9 @@ def _concatenated(tables: Sequence[Columns], join: Callable[[list[Column]], Colu
 
 def _differ(table: Columns, other: Columns) -> bool:
     """Whether the records are of other kinds, or have other keys."""
-    is_same = table.shape is other.shape and table.field_names == other.field_names and table.record_type is other.record_type
+    is_same = (
+        table.shape is other.shape and table.field_names == other.field_names and table.record_type is other.record_type
+    )
     return not is_same or table.key_position != other.key_position or table.record_key != other.record_key
 
 

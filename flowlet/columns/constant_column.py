@@ -71,7 +71,11 @@ class ConstantColumn(Column):
         """Of ints within 64 bits, and of truth values."""
         kind = type(self.value)
         # Not one comparison: numpy takes None for a name of float64.
-        if kind not in _ARRAY_TYPE_OF or _ARRAY_TYPE_OF[kind] != dtype or (kind is int and not self._is_within_64_bits()):
+        if (
+            kind not in _ARRAY_TYPE_OF
+            or _ARRAY_TYPE_OF[kind] != dtype
+            or (kind is int and not self._is_within_64_bits())
+        ):
             return None
         return np.full(self._num_values, self.value, dtype)
 

@@ -3,8 +3,10 @@
 Hot path: a few passes per chunk, 50-70 ns per record of two fields.
 
 Side:       pure.
-Invariants: the columns stand for exactly the values of the list; nothing is converted that would not come back the same.
-Rules:      bool is not int; a subclass is not its base; ints beyond 64 bits and mixed types stay in lists; floats go through their bits.
+Invariants: the columns stand for exactly the values of the list; nothing is converted that would not come back the
+            same.
+Rules:      bool is not int; a subclass is not its base; ints beyond 64 bits and mixed types stay in lists; floats go
+            through their bits.
 """
 
 from __future__ import annotations

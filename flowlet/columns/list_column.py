@@ -72,7 +72,9 @@ class ListColumn(Column):
 
     def concatenate(self, columns: Sequence[Column]) -> "ListColumn | None":
         """See ``Column``."""
-        return joined(columns) if all(isinstance(column, ListColumn) or column.is_constant for column in columns) else None
+        return (
+            joined(columns) if all(isinstance(column, ListColumn) or column.is_constant for column in columns) else None
+        )
 
 
 def joined(columns: Sequence[Column]) -> ListColumn:

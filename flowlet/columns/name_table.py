@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class NameTable:
     """The values that dictionary codes stand for: code ``n`` is ``names[n]``.  It only grows.
 
-    The object is the identity of one generation of one dictionary: who keeps something per code keeps it per table (weakly, if need
-    be), and looks at ``version`` for what came in since.
+    The object is the identity of one generation of one dictionary: who keeps something per code keeps it per table
+    (weakly, if need be), and looks at ``version`` for what came in since.
 
     Ownership: who made the table appends to ``names``; everybody else only looks.
     """
@@ -43,7 +43,8 @@ class NameTable:
     @property
     def types(self) -> frozenset[type]:
         """The exact types of the values."""
-        num_typed, types = self._typed  # of two threads that ask at the same time each finds all, whichever keeps what it found
+        # Of two threads that ask at the same time each finds all, whichever keeps what it found.
+        num_typed, types = self._typed
         num_names = len(self.names)
         if num_typed < num_names:
             types = types.union(map(type, self.names[num_typed:num_names]))
@@ -51,7 +52,10 @@ class NameTable:
         return types
 
     def values_of(self, codes: NDArray[Any]) -> list[Any]:
-        """The value that each code stands for.  One numpy ``take`` of objects: 7 ns per code, a loop in C over a list 25."""
+        """The value that each code stands for.
+
+        One numpy ``take`` of objects: 7 ns per code, a loop in C over a list 25.
+        """
         objects, num_objects = self._objects  # of two threads that ask at the same time each finds enough of them
         if num_objects < len(self.names):
             objects = self._grown(objects, num_objects)
@@ -59,7 +63,9 @@ class NameTable:
         return values
 
     def _grown(self, objects: NDArray[np.object_], num_objects: int) -> NDArray[np.object_]:
-        """The names so far; to make room for one doubles it, so that each name is copied twice at most, however few come at once."""
+        """The names so far; to make room for one doubles it, so that each name is copied twice at most, however few
+        come at once.
+        """
         new = _objects(self.names[num_objects:])
         size = num_objects + len(new)
         if size > len(objects):

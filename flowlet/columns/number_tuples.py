@@ -1,17 +1,20 @@
 """Tuples of numbers as columns, by way of ``marshal``.
 
-Hot path: one call writes all types, lengths and values, 22 ns per pair of ints, where looking at types, taking the tuples apart and packing
+Hot path: one call writes all types, lengths and values, 22 ns per pair of ints, where looking at types, taking the
+    tuples apart and packing
 the fields takes 64 (``bench shuffle``).
 
 Side:       pure.
-Invariants: the columns stand for exactly the values of the tuples.  marshal refuses subclasses and writes a tag in front of each value, so
-            if all tuples have the tags of the first one, all have its types; anything else is left to the caller.
-            Python does not promise marshal's format, so a few records are tried when the module is loaded. Where they do not come back,
-            nothing is read this way, and the caller's general way makes the same columns.
+Invariants: the columns stand for exactly the values of the tuples.  marshal refuses subclasses and writes a tag in
+            front of each value, so if all tuples have the tags of the first one, all have its types; anything else is
+            left to the caller.  Python does not promise marshal's format, so a few records are tried when the module is
+            loaded. Where they do not come back, nothing is read this way, and the caller's general way makes the same
+            columns.
 Versions:   written and read the same by CPython 3.11, 3.12 and 3.13.
 Units:      offsets in bytes.
-Source:     marshal's version 2, which knows no references: list ``[``, tuple ``(`` and int32 length; ``i`` int32; ``l`` int32 number of
-            digits, negative for a negative number, 15 bits in two bytes each, the lowest first; ``g`` float64.  Little-endian.
+Source:     marshal's version 2, which knows no references: list ``[``, tuple ``(`` and int32 length; ``i`` int32; ``l``
+            int32 number of digits, negative for a negative number, 15 bits in two bytes each, the lowest first; ``g``
+            float64.  Little-endian.
 """
 
 import marshal
@@ -38,7 +41,8 @@ _FLOAT64: Final = np.dtype("<f8")
 
 
 def try_number_columns(records: list[Any]) -> list[Column] | None:
-    """The fields of exact tuples of exactly int or float; None where they are something else, or ints of different sizes.
+    """The fields of exact tuples of exactly int or float; None where they are something else, or ints of different
+    sizes.
 
     Args:
         records: at least one.
@@ -116,10 +120,12 @@ class _Subclass(int):
 
 _READ: Final[tuple[list[Any], ...]] = (
     [(1, -2, 0.5), (-(2**31), 2**31 - 1, -0.0), (7, 7, float("inf"))],
-    *([(sign << bits,), ((sign << bits) + 12345,)] for sign in (1, -1) for bits in (32, 44, 58)),  # three and four digits
+    # Three and four digits.
+    *([(sign << bits,), ((sign << bits) + 12345,)] for sign in (1, -1) for bits in (32, 44, 58)),
 )
 _REFUSED: Final[tuple[list[Any], ...]] = tuple(
-    [(1, 2), odd] for odd in ((1, True), (1, _Subclass(2)), (1, 2.0), (1, None), (1, 2**40), (1, 2, 3), [1, 2], (1, object()))
+    [(1, 2), odd]
+    for odd in ((1, True), (1, _Subclass(2)), (1, 2.0), (1, None), (1, 2**40), (1, 2, 3), [1, 2], (1, object()))
 )
 
 

@@ -3,7 +3,8 @@
 Hot path, per column; int64 and float64 are not copied.
 
 Side:       pure.
-Invariants: the numbers are exactly the column's; what cannot be one such array (bool, ints beyond 64 bits, mixed types) is refused.
+Invariants: the numbers are exactly the column's; what cannot be one such array (bool, ints beyond 64 bits, mixed types)
+            is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class NumberKind:
 class Numbers:
     """A column for arithmetic.
 
-    ``array``: int64 or float64; anything where there is a null.  ``is_valid``: False for nulls; None where there are none.
+    ``array``: int64 or float64; anything where there is a null.  ``is_valid``: False for nulls; None where there are
+        none.
     """
 
     array: NDArray[Any]

@@ -4,8 +4,8 @@ Hot path: C code per column.
 
 Side:       pure.
 Invariants: a narrow column stands for exactly the values of the array that it was made of.
-Source:     frame of reference (Goldstein, Ramakrishnan, Shaft: Compressing Relations and Indexes, 1998), as column stores have it: what
-            counts upwards, instants above all, has small offsets from its smallest value.
+Source:     frame of reference (Goldstein, Ramakrishnan, Shaft: Compressing Relations and Indexes, 1998), as column
+            stores have it: what counts upwards, instants above all, has small offsets from its smallest value.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Hot path: C code per column; numpy moves and compares such texts as if they were numbers (``bench shuffle``).
 
 Side:       pure.
-Invariants: behind the end of a text are NULs, and none is its last character; so two texts are equal exactly if all 16 bytes are.
+Invariants: behind the end of a text are NULs, and none is its last character; so two texts are equal exactly if all 16
+            bytes are.
 Absent:     other and longer texts: who makes columns keeps them in lists.
 """
 
@@ -19,7 +20,8 @@ Packed16Array = NDArray[np.uint64]  # two integers for each text
 PACKED16_BYTES: Final = 16
 PACKED16: Final = np.dtype(np.complex128)  # numpy moves its 16 bytes at once; nobody computes with it
 _TEXT: Final = np.dtype(f"S{PACKED16_BYTES}")  # gives the bytes without the NULs behind them
-# Odd multipliers whose upper halves depend on all bits (Fibonacci hashing; the second one is that of MurmurHash3's finalizer).
+# Odd multipliers whose upper halves depend on all bits (Fibonacci hashing; the second one is that of MurmurHash3's
+# finalizer).
 _FIRST_FACTOR: Final = np.uint64(0x9E3779B97F4A7C15)
 _SECOND_FACTOR: Final = np.uint64(0xFF51AFD7ED558CCD)
 _HALF: Final = np.uint64(32)

@@ -3,7 +3,8 @@
 Hot path: C code per column.
 
 Side:       pure.
-Invariants: every field has ``num_rows`` values; a table never changes; ``to_list`` gives new records with the exact values of the fields.
+Invariants: every field has ``num_rows`` values; a table never changes; ``to_list`` gives new records with the exact
+            values of the fields.
 """
 
 from __future__ import annotations
@@ -33,10 +34,11 @@ class Shape(Enum):
 class Columns:
     """A table of records.
 
-    ``field_names``: of a ROW or OBJECT, one for each field; else there are none.  ``key_position``: of the field that is the key by which
-    the records were sent, where that is known.  ``record_type``: of an OBJECT, and ``maker`` makes a list of them of a list for each
-    field.  ``record_key``: of KEYED, which field of the record itself is the very key, if that is known.  OBJECT and KEYED are only on
-    their way from a chain to the bytes that its record writer makes of them.
+    ``field_names``: of a ROW or OBJECT, one for each field; else there are none.  ``key_position``: of the field that
+        is the key by which
+    the records were sent, where that is known.  ``record_type``: of an OBJECT, and ``maker`` makes a list of them of a
+    list for each field.  ``record_key``: of KEYED, which field of the record itself is the very key, if that is known.
+    OBJECT and KEYED are only on their way from a chain to the bytes that its record writer makes of them.
     """
 
     num_rows: int
@@ -50,7 +52,9 @@ class Columns:
 
     def __post_init__(self) -> None:
         assert self.fields, "records without a field have no columns"
-        assert all(len(column) == self.num_rows for column in self.fields), f"columns of {self.num_rows} rows: {self.fields!r}"
+        assert all(len(column) == self.num_rows for column in self.fields), (
+            f"columns of {self.num_rows} rows: {self.fields!r}"
+        )
         assert self.shape is not Shape.SCALAR or len(self.fields) == 1, f"a scalar of {len(self.fields)} fields"
         assert len(self.field_names) == (len(self.fields) if self.shape in (Shape.ROW, Shape.OBJECT) else 0), (
             f"names {self.field_names} of a {self.shape}"
@@ -70,7 +74,9 @@ class Columns:
         return tuples if self.shape is Shape.TUPLE else _rows(tuples, self.field_names)
 
     def records(self) -> Iterator[Any]:
-        """The same one by one; tuples are made as they are asked for, 30 ns each less than all at once (they stay in the cache)."""
+        """The same one by one; tuples are made as they are asked for, 30 ns each less than all at once (they stay in
+        the cache).
+        """
         if self.shape is not Shape.TUPLE:
             return iter(self.to_list())
         return zip(*self.fields, strict=True)
@@ -101,16 +107,34 @@ class Columns:
 
     def with_fields(self, fields: tuple[Column, ...]) -> Columns:
         """Records of the same kind with other columns, of which the key may be another one."""
-        return Columns(len(fields[0]), fields, self.shape, self.field_names, None, self.record_type, self.maker, self.record_key)
+        return Columns(
+            len(fields[0]), fields, self.shape, self.field_names, None, self.record_type, self.maker, self.record_key
+        )
 
     def with_key_position(self, key_position: int | None) -> Columns:
         """The same records."""
         return Columns(
-            self.num_rows, self.fields, self.shape, self.field_names, key_position, self.record_type, self.maker, self.record_key
+            self.num_rows,
+            self.fields,
+            self.shape,
+            self.field_names,
+            key_position,
+            self.record_type,
+            self.maker,
+            self.record_key,
         )
 
     def _with(self, num_rows: int, fields: tuple[Column, ...]) -> Columns:
-        return Columns(num_rows, fields, self.shape, self.field_names, self.key_position, self.record_type, self.maker, self.record_key)
+        return Columns(
+            num_rows,
+            fields,
+            self.shape,
+            self.field_names,
+            self.key_position,
+            self.record_type,
+            self.maker,
+            self.record_key,
+        )
 
 
 class _Narrowing(ColumnVisitor[Column]):

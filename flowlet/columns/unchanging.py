@@ -1,12 +1,14 @@
 """Values that nobody can change, told by their types.
 
-A record that cannot change may wait for its chunk and travel in columns.  A record that can change is serialized when it is emitted.
+A record that cannot change may wait for its chunk and travel in columns.  A record that can change is serialized when
+it is emitted.
 
 Hot path: ``are_unchanging`` makes one pass in C over the types of a list, two over those of tuples.
 
 Side:   pure.
-Rules:  exact types, for a subclass may do anything; but a member of an ``Enum`` cannot change, and neither can a frozen dataclass or a
-        named tuple of values that cannot.  (``object.__setattr__`` changes a frozen dataclass; its author asked for it.)
+Rules:  exact types, for a subclass may do anything; but a member of an ``Enum`` cannot change, and neither can a frozen
+        dataclass or a named tuple of values that cannot.  (``object.__setattr__`` changes a frozen dataclass; its
+        author asked for it.)
 """
 
 import abc
@@ -59,7 +61,9 @@ def _parts(value: Any, kind: Any) -> Iterable[Any] | None:
 
 @lru_cache(maxsize=1024)
 def _form_of(kind: Any) -> Callable[[Any], Iterable[Any]] | None:
-    """What gives the parts of an instance of a class whose instances cannot change by themselves; None for any other class."""
+    """What gives the parts of an instance of a class whose instances cannot change by themselves; None for any other
+    class.
+    """
     if issubclass(kind, enum.Enum):
         return _no_parts
     if issubclass(kind, tuple) and kind.__bases__ == (tuple,) and hasattr(kind, "_fields") and not kind.__dictoffset__:
@@ -68,12 +72,18 @@ def _form_of(kind: Any) -> Callable[[Any], Iterable[Any]] | None:
         if kind.__dictoffset__:
             return _attributes
         names = [field.name for field in dataclasses.fields(kind)]
-        return _slots_of(names) if {name for base in kind.__mro__ for name in vars(base).get("__slots__", ())} <= set(names) else None
+        return (
+            _slots_of(names)
+            if {name for base in kind.__mro__ for name in vars(base).get("__slots__", ())} <= set(names)
+            else None
+        )
     return None
 
 
 def _is_frozen(base: type) -> bool:
-    """Whether the class itself, not one that it inherits from, keeps its instances from being changed, or adds nothing to them."""
+    """Whether the class itself, not one that it inherits from, keeps its instances from being changed, or adds nothing
+    to them.
+    """
     if base in (object, abc.ABC, Generic):
         return True
     params = vars(base).get("__dataclass_params__")

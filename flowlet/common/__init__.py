@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from flowlet.common.job_id import JobID
     from flowlet.common.job_status import JobStatus
     from flowlet.common.restart_strategy import RestartStrategies, RestartStrategyConfiguration
-    from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, Encoder, SerializationSchema, SimpleStringSchema
+    from flowlet.common.serialization import (
+        ByteArraySchema,
+        DeserializationSchema,
+        Encoder,
+        SerializationSchema,
+        SimpleStringSchema,
+    )
     from flowlet.common.serializer import TypeSerializer
     from flowlet.common.settings.tuning_options import IgnoredOptionWarning
     from flowlet.common.time import Duration, Instant, Time
@@ -65,7 +71,9 @@ if not TYPE_CHECKING:
             "common.job_id": "JobID",
             "common.job_status": "JobStatus",
             "common.restart_strategy": "RestartStrategies RestartStrategyConfiguration",
-            "common.serialization": ("ByteArraySchema DeserializationSchema Encoder SerializationSchema SimpleStringSchema"),
+            "common.serialization": (
+                "ByteArraySchema DeserializationSchema Encoder SerializationSchema SimpleStringSchema"
+            ),
             "common.serializer": "TypeSerializer",
             "common.settings.tuning_options": "IgnoredOptionWarning",
             "common.time": "Duration Instant Time",

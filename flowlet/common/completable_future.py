@@ -18,7 +18,8 @@ T = TypeVar("T")
 class CompletableFuture(Generic[T]):
     """A value that is set later; any thread may ask, all get the same value.
 
-    ``wait`` waits for the value, and returns it or raises the error, always the same.  ``is_done``: whether it would do so at once.
+    ``wait`` waits for the value, and returns it or raises the error, always the same.  ``is_done``: whether it would do
+    so at once.
     """
 
     __slots__ = ("_is_cancelled", "_is_done", "_wait")
@@ -36,7 +37,8 @@ class CompletableFuture(Generic[T]):
     def cancel(self) -> bool:
         """Give up the value, unless there is one already; returns whether it was given up.
 
-        What makes the value goes on: to end a job, call ``JobClient.cancel``.  A thread that waits in ``result`` already waits on.
+        What makes the value goes on: to end a job, call ``JobClient.cancel``.  A thread that waits in ``result``
+        already waits on.
         """
         if not self._is_cancelled and not self._is_done():
             self._is_cancelled = True

@@ -33,7 +33,8 @@ _WORDS: Final = {"true": True, "false": False}
 class _Kind(Generic[T]):
     """One type of options.
 
-    ``parse`` makes a value of its text, and raises ValueError if it is none; ``write`` makes the text, of a value that ``is_value``.
+    ``parse`` makes a value of its text, and raises ValueError if it is none; ``write`` makes the text, of a value that
+    ``is_value``.
     """
 
     name: str
@@ -219,10 +220,15 @@ def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-_BOOLEAN: Final = _Kind("true or false", _boolean, lambda value: str(value).lower(), lambda value: isinstance(value, bool))
+_BOOLEAN: Final = _Kind(
+    "true or false", _boolean, lambda value: str(value).lower(), lambda value: isinstance(value, bool)
+)
 _WHOLE: Final = _Kind("a whole number", int, str, _is_whole)
 _NUMBER: Final[_Kind[float]] = _Kind(
-    "a number", float, lambda value: number_text(float(value)), lambda value: _is_whole(value) or isinstance(value, float)
+    "a number",
+    float,
+    lambda value: number_text(float(value)),
+    lambda value: _is_whole(value) or isinstance(value, float),
 )
 _TEXT: Final[_Kind[str]] = _Kind("a text", str, str, lambda value: isinstance(value, str))
 _DURATION: Final[_Kind[Any]] = _Kind(

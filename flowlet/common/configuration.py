@@ -1,8 +1,8 @@
 """``Configuration``: options by name.
 
 Side:   pure.
-Rules:  each value has a text, as in a configuration file, which is Flink's; a value that was set as a number, bool or bytes is kept
-        beside it for ``add_all_to_dict``.  A getter parses the text, and names the option if it cannot.
+Rules:  each value has a text, as in a configuration file, which is Flink's; a value that was set as a number, bool or
+        bytes is kept beside it for ``add_all_to_dict``.  A getter parses the text, and names the option if it cannot.
 Source: PyFlink ``pyflink.common.configuration``.
 """
 
@@ -46,20 +46,30 @@ class Configuration:
 
     @staticmethod
     def parse_list_value(value: str | None) -> list[str]:
-        """The items of a list option: ``["a", "b"]`` or ``a;b``; none of None.  Raises ConfigError: it is half a list."""
+        """The items of a list option: ``["a", "b"]`` or ``a;b``; none of None.
+
+        Raises ConfigError: it is half a list.
+        """
         text = (value or "").strip()
         if not text.startswith("["):
             return [item.strip() for item in text.split(";") if item.strip()]
         try:
             items = json.loads(text)
         except json.JSONDecodeError:
-            items = [item.strip().strip("'\"") for item in text.removeprefix("[").removesuffix("]").split(",") if item.strip()]
+            items = [
+                item.strip().strip("'\"")
+                for item in text.removeprefix("[").removesuffix("]").split(",")
+                if item.strip()
+            ]
         if not text.endswith("]") or not isinstance(items, list):
             raise ConfigError(f"not a list: {value!r}; write it as ['a', 'b'] or a;b")
         return [item if isinstance(item, str) else json.dumps(item) for item in items]
 
     def get(self, option: "ConfigOption[T]", override_default: T | None = None) -> T | None:
-        """The value of a typed option; where it is not set, ``override_default``, else its own default.  Not in PyFlink, but in Flink."""
+        """The value of a typed option; where it is not set, ``override_default``, else its own default.
+
+        Not in PyFlink, but in Flink.
+        """
         text = self._options.get(option.key)
         if text is not None:
             return option.parse(text)
@@ -81,7 +91,8 @@ class Configuration:
         """Set an option to a text."""
         if not is_name(key) or not isinstance(value, str):
             raise ConfigError(
-                f"an option is a text, and so is its name, got {key!r}: {value!r}; use set_boolean(), set_integer() or set_float() for "
+                f"an option is a text, and so is its name, got {key!r}: {value!r}; use set_boolean(), set_integer() or "
+                "set_float() for "
                 "other values"
             )
         self._options[key] = value

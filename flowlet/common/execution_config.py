@@ -12,7 +12,11 @@ from flowlet.common.checks import is_whole_number
 from flowlet.common.not_yet import missing_attribute
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.execution_switches import ExecutionSwitches
-from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
+from flowlet.common.settings.job_settings import (
+    DEFAULT_CANCELLATION_INTERVAL_MS,
+    DEFAULT_CANCELLATION_TIMEOUT_MS,
+    JobSettings,
+)
 from flowlet.common.settings.restart_settings import RestartSettings
 from flowlet.errors import JobGraphError
 
@@ -26,8 +30,8 @@ DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200  # Flink's pipeline.auto-watermark-inte
 class ExecutionConfig(ExecutionSwitches):
     """The default parallelism, maximum parallelism and intervals; setters raise JobGraphError for a value out of range.
 
-    ``PARALLELISM_DEFAULT`` as a parallelism leaves the choice to the environment; as a maximum, it is derived from each operator's
-    parallelism.
+    ``PARALLELISM_DEFAULT`` as a parallelism leaves the choice to the environment; as a maximum, it is derived from each
+    operator's parallelism.
     """
 
     PARALLELISM_DEFAULT = -1
@@ -69,7 +73,9 @@ class ExecutionConfig(ExecutionSwitches):
         return self._max_parallelism
 
     def set_max_parallelism(self, max_parallelism: int) -> "ExecutionConfig":
-        """Set the default number of key groups, 1 to 32768: the highest parallelism to which an operator can ever be rescaled."""
+        """Set the default number of key groups, 1 to 32768: the highest parallelism to which an operator can ever be
+        rescaled.
+        """
         check_max_parallelism(max_parallelism, "the environment's")
         self._max_parallelism = max_parallelism
         return self
@@ -94,7 +100,9 @@ class ExecutionConfig(ExecutionSwitches):
 
     def set_task_cancellation_interval(self, interval: int) -> "ExecutionConfig":
         """Set how often a cancelled task that does not end is reported, in milliseconds, 1 or more."""
-        self._cancellation_interval_ms = JobSettings(_checked_interval(interval, "task cancellation")).cancellation_interval_ms
+        self._cancellation_interval_ms = JobSettings(
+            _checked_interval(interval, "task cancellation")
+        ).cancellation_interval_ms
         return self
 
     def get_task_cancellation_interval(self) -> int:
@@ -103,7 +111,9 @@ class ExecutionConfig(ExecutionSwitches):
         return DEFAULT_CANCELLATION_INTERVAL_MS if interval_ms is None else interval_ms
 
     def set_task_cancellation_timeout(self, timeout: int) -> "ExecutionConfig":
-        """Set after how many milliseconds a cancelled task that does not end makes its TaskManager end itself; 0: never."""
+        """Set after how many milliseconds a cancelled task that does not end makes its TaskManager end itself; 0:
+        never.
+        """
         self._cancellation_timeout_ms = _checked_interval(timeout, "task cancellation timeout's")
         return self
 
@@ -117,9 +127,15 @@ class ExecutionConfig(ExecutionSwitches):
         return dict(self._global_job_parameters)
 
     def set_global_job_parameters(self, global_job_parameters_dict: Any) -> "ExecutionConfig":
-        """Set the parameters that all functions can read by ``RuntimeContext.get_job_parameter``; values become texts."""
-        if not isinstance(global_job_parameters_dict, Mapping) or not all(isinstance(name, str) for name in global_job_parameters_dict):
-            raise JobGraphError(f"set_global_job_parameters() needs a dict with names as keys, got {global_job_parameters_dict!r}")
+        """Set the parameters that all functions can read by ``RuntimeContext.get_job_parameter``;
+        values become texts.
+        """
+        if not isinstance(global_job_parameters_dict, Mapping) or not all(
+            isinstance(name, str) for name in global_job_parameters_dict
+        ):
+            raise JobGraphError(
+                f"set_global_job_parameters() needs a dict with names as keys, got {global_job_parameters_dict!r}"
+            )
         self._global_job_parameters = tuple((name, str(value)) for name, value in global_job_parameters_dict.items())
         return self
 
@@ -131,7 +147,11 @@ class ExecutionConfig(ExecutionSwitches):
     ) -> JobSettings:
         """What was set, for the tasks of a job; not in PyFlink."""
         settings = JobSettings(
-            self._cancellation_interval_ms, self._cancellation_timeout_ms, max_record_bytes, checkpoints, restart or RestartSettings()
+            self._cancellation_interval_ms,
+            self._cancellation_timeout_ms,
+            max_record_bytes,
+            checkpoints,
+            restart or RestartSettings(),
         )
         return replace(settings, parameters=self._global_job_parameters)
 
@@ -165,4 +185,6 @@ def check_parallelism(parallelism: int, whose: str) -> None:
 def check_max_parallelism(max_parallelism: int, whose: str) -> None:
     """Raise JobGraphError, which names ``whose`` it is, unless this is a whole number in 1..32768."""
     if not is_whole_number(max_parallelism) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
-        raise JobGraphError(f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}, got {max_parallelism!r}")
+        raise JobGraphError(
+            f"{whose} max parallelism must be a whole number from 1 to {MAX_MAX_PARALLELISM}, got {max_parallelism!r}"
+        )

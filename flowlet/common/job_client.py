@@ -57,7 +57,9 @@ class RunningJob(Protocol):
         """Request the end of the job, without waiting for it."""
 
     def cancel_after_interrupt(self) -> None:
-        """Request the end of the job, and wait a moment for it; does nothing if this was done, or the cluster cannot be reached."""
+        """Request the end of the job, and wait a moment for it; does nothing if this was done, or the cluster cannot be
+        reached.
+        """
 
     def trigger_savepoint(self, directory: str | None) -> str:
         """Request a savepoint below a directory (None: the job's); returns the id of the request."""
@@ -75,10 +77,13 @@ class RunningJob(Protocol):
         """Request the end of a remote gate, once its open partitions have ended; does not wait for that."""
 
     def announce(self, progress: ProgressMode) -> None:
-        """Say where to look at the job, before it is submitted, if ``progress`` wants it and the job runs in this program."""
+        """Say where to look at the job, before it is submitted, if ``progress`` wants it and the job runs in this
+        program.
+        """
 
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
-        """Wait up to ``timeout`` seconds until the job has finished; ``progress``: whether standard error shows it meanwhile.
+        """Wait up to ``timeout`` seconds until the job has finished; ``progress``: whether standard error shows it
+        meanwhile.
 
         Raises:
             JobExecutionError: it failed or was cancelled.
@@ -97,7 +102,9 @@ class RunningJob(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SubmittedJob:
-    """A running job, the ids of the edges that the client reads, and whether these begin only when earlier stages have ended."""
+    """A running job, the ids of the edges that the client reads, and whether these begin only when earlier stages have
+    ended.
+    """
 
     job: RunningJob
     external_edges: tuple[str, ...]
@@ -140,8 +147,8 @@ class JobClient:
     def trigger_savepoint(self, savepoint_directory: str | None = None) -> CompletableFuture[str]:
         """Take a savepoint while the job goes on; the future's value is its directory, below ``savepoint_directory``.
 
-        Left out, it is that of ``set_default_savepoint_directory`` or ``execution.checkpointing.savepoint-dir``.  ``result()`` raises
-        ``SavepointError`` if the savepoint was refused or has failed; the job goes on.
+        Left out, it is that of ``set_default_savepoint_directory`` or ``execution.checkpointing.savepoint-dir``.
+        ``result()`` raises ``SavepointError`` if the savepoint was refused or has failed; the job goes on.
         """
         return self._savepoint(lambda: self._job.trigger_savepoint(savepoint_directory))
 
@@ -150,12 +157,17 @@ class JobClient:
         advance_to_end_of_event_time: bool,  # noqa: FBT001  # PyFlink's signature
         savepoint_directory: str | None = None,
     ) -> CompletableFuture[str]:
-        """Stop the sources, take a savepoint and end the job, which is then FINISHED; the future's value is the savepoint's directory.
+        """Stop the sources, take a savepoint and end the job, which is then FINISHED; the future's value is the
+        savepoint's directory.
 
-        ``advance_to_end_of_event_time``: all timers of event time fire and the operators finish before the savepoint is taken, because the
-        job will not go on.  Otherwise a job that starts from the savepoint goes on exactly there.  Errors as in ``trigger_savepoint``.
+        ``advance_to_end_of_event_time``: all timers of event time fire and the operators finish before the savepoint is
+            taken, because the
+        job will not go on.  Otherwise a job that starts from the savepoint goes on exactly there.  Errors as in
+        ``trigger_savepoint``.
         """
-        return self._savepoint(lambda: self._job.stop_with_savepoint(savepoint_directory, drain=advance_to_end_of_event_time))
+        return self._savepoint(
+            lambda: self._job.stop_with_savepoint(savepoint_directory, drain=advance_to_end_of_event_time)
+        )
 
     def _savepoint(self, begin: Callable[[], str]) -> CompletableFuture[str]:
         try:
@@ -167,18 +179,25 @@ class JobClient:
                 raise refusal
 
             return CompletableFuture(refuse, lambda: True)
-        return CompletableFuture(lambda: self._job.wait_for_savepoint(request_id), lambda: self._job.has_savepoint_ended(request_id))
+        return CompletableFuture(
+            lambda: self._job.wait_for_savepoint(request_id), lambda: self._job.has_savepoint_ended(request_id)
+        )
 
     def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
         """Empty: functions in Python have no accumulators, but metrics (``RuntimeContext.get_metrics_group``)."""
         return CompletableFuture.completed({})
 
     def metrics(self) -> dict[str, Any]:
-        """The job's document: vertices, their subtasks, and the counters of each; readable even after the job's end.  Not in PyFlink."""
+        """The job's document: vertices, their subtasks, and the counters of each; readable even after the job's end.
+
+        Not in PyFlink.
+        """
         return self._job.metrics()
 
     def finish_gate(self, name: str) -> CompletableFuture[None]:
-        """End a remote gate of the job: it accepts no new partitions, and open ones continue to their end.  Not in PyFlink.
+        """End a remote gate of the job: it accepts no new partitions, and open ones continue to their end.
+
+        Not in PyFlink.
 
         The future is done when the request was accepted.
 
@@ -189,7 +208,9 @@ class JobClient:
         return CompletableFuture.completed(None)
 
     def get_job_execution_result(self) -> CompletableFuture[JobExecutionResult]:
-        """The result of the finished job; ``result()`` raises ``JobExecutionError`` if the job failed or was cancelled."""
+        """The result of the finished job; ``result()`` raises ``JobExecutionError`` if the job
+        failed or was cancelled.
+        """
         return CompletableFuture(self._wait, lambda: self._job.status().is_globally_terminal_state())
 
     def _wait(self) -> JobExecutionResult:

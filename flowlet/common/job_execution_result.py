@@ -1,8 +1,8 @@
 """``JobExecutionResult``: the result of a finished job.
 
 Side:   pure.
-Source: PyFlink ``pyflink.common.job_execution_result``.
-        Python functions cannot make accumulators, there as here: there are none.  ``JobClient.metrics`` has the counters of functions.
+Source: PyFlink ``pyflink.common.job_execution_result``.  Python functions cannot make accumulators, there as here:
+        there are none.  ``JobClient.metrics`` has the counters of functions.
 """
 
 from typing import Any

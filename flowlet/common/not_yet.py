@@ -1,9 +1,10 @@
-"""Names of PyFlink, of its earlier versions too, that this version lacks: the error for a missing name says what to use instead.
+"""Names of PyFlink, of its earlier versions too, that this version lacks: the error for a missing name says what to use
+instead.
 
 Side:  pure.
-Rules: such an attribute of an object is absent (``hasattr`` is False); the error is a ``FlowletError`` and an ``AttributeError``.
-       Such a module, or name in a module, raises a ``FlowletError`` that is an ``ImportError``: Python would replace the text of an
-       ``AttributeError`` by its own.
+Rules: such an attribute of an object is absent (``hasattr`` is False); the error is a ``FlowletError`` and an
+       ``AttributeError``.  Such a module, or name in a module, raises a ``FlowletError`` that is an ``ImportError``:
+       Python would replace the text of an ``AttributeError`` by its own.
 """
 
 import importlib
@@ -26,7 +27,9 @@ __all__ = [
 _STATE: Final = "it wraps a Java object; use HashMapStateBackend() or EmbeddedRocksDBStateBackend()"
 _CHECKPOINTS: Final = "it wraps a Java object; use FileSystemCheckpointStorage()"
 _INPUT_FORMATS: Final = "input formats are Java objects; use from_source() or add_source()"
-_FORMATS: Final = "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
+_FORMATS: Final = (
+    "this format is not supported yet; read lines with a FileSource and parse them in map(), or use the Parquet format"
+)
 _SINKS: Final = "a file sink cannot compact files yet; leave it out"
 _OLD_SINKS: Final = "use FileSink, which has the same builders"
 _JARS: Final = "nothing here runs in a Java virtual machine; use a SourceFunction, or map() with a client in Python"
@@ -39,7 +42,8 @@ _FILES: Final = (
 _TO_FILES: Final = "use sink_to(FileSink.for_row_format(path, Encoder.simple_string_encoder()).build())"
 _EVENT_TIME: Final = "event time needs no switch; call assign_timestamps_and_watermarks() and use windows of event time"
 _WATERMARKS: Final = (
-    "use WatermarkStrategy.for_bounded_out_of_orderness(...).with_timestamp_assigner(...) with assign_timestamps_and_watermarks()"
+    "use WatermarkStrategy.for_bounded_out_of_orderness(...).with_timestamp_assigner(...) with "
+    "assign_timestamps_and_watermarks()"
 )
 _WINDOWS: Final = "use window(TumblingEventTimeWindows.of(...)), or another assigner of flowlet.datastream.window"
 _RETENTION: Final = "use set_externalized_checkpoint_retention(ExternalizedCheckpointRetention...), as in PyFlink 2"
@@ -47,7 +51,8 @@ _RESTARTS: Final = "use the options restart-strategy.*, or set_restart_strategy(
 _HEAP_BACKEND: Final = "use HashMapStateBackend(), and FileSystemCheckpointStorage() for checkpoints"
 _TABLES: Final = "the Table API is not part of flowlet; use the DataStream API"
 
-# Attributes that PyFlink had before version 2, or Flink has, or that are not supported yet: what to call in their place.
+# Attributes that PyFlink had before version 2, or Flink has, or that are not supported yet: what to call in their
+# place.
 _FEATURES: Final = {
     name: feature
     for feature, names in {
@@ -65,7 +70,8 @@ _FEATURES: Final = {
             "create_local_environment create_remote_environment"
         ),
         _RESTARTS: "set_number_of_execution_retries get_number_of_execution_retries set_execution_retry_delay",
-        _SERIALIZERS: "add_default_kryo_serializer register_type_with_kryo_serializer register_type register_pojo_type register_kryo_type",
+        _SERIALIZERS: "add_default_kryo_serializer register_type_with_kryo_serializer register_type register_pojo_type "
+        "register_kryo_type",
         "use set_runtime_mode(RuntimeExecutionMode...) of the environment": "set_execution_mode get_execution_mode",
         _RETENTION: "enable_externalized_checkpoints set_externalized_checkpoint_cleanup",
         "use get_externalized_checkpoint_retention(), as in PyFlink 2": "get_externalized_checkpoint_cleanup",
@@ -73,7 +79,8 @@ _FEATURES: Final = {
             "set_prefer_checkpoint_for_recovery is_prefer_checkpoint_for_recovery"
         ),
         _WINDOWS: "time_window",
-        "use window_all(TumblingEventTimeWindows.of(...)), or another assigner of flowlet.datastream.window": "time_window_all",
+        "use window_all(TumblingEventTimeWindows.of(...)), or another assigner of "
+        "flowlet.datastream.window": "time_window_all",
         _TO_FILES: "write_as_text write_as_csv",
         "use add_sink() with a SinkFunction that writes to the socket": "write_to_socket",
         "use print()": "print_to_err",
@@ -94,7 +101,8 @@ MISSING_MODULES: Final = {
         _FORMATS: "datastream.formats.avro datastream.formats.orc",
         _INPUT_FORMATS: "common.io",
         _TABLES: "table",
-        "there is one environment for BATCH and STREAMING mode: StreamExecutionEnvironment of flowlet.datastream": "dataset",
+        "there is one environment for BATCH and STREAMING mode: StreamExecutionEnvironment of "
+        "flowlet.datastream": "dataset",
     }.items()
     for name in names.split()
 }
@@ -107,23 +115,27 @@ MISSING_NAMES: Final = {
         _SINKS: "FileCompactStrategy FileCompactor",
         _OLD_SINKS: "StreamingFileSink BucketingSink",
         _EVENT_TIME: "TimeCharacteristic",
-        _WATERMARKS: "AssignerWithPeriodicWatermarks AssignerWithPunctuatedWatermarks BoundedOutOfOrdernessTimestampExtractor"
+        _WATERMARKS: "AssignerWithPeriodicWatermarks AssignerWithPunctuatedWatermarks "
+        "BoundedOutOfOrdernessTimestampExtractor"
         " AscendingTimestampExtractor",
         _HEAP_BACKEND: "MemoryStateBackend FsStateBackend",
         "it is called EmbeddedRocksDBStateBackend": "RocksDBStateBackend",
         "it is called ExternalizedCheckpointRetention, as in PyFlink 2": "ExternalizedCheckpointCleanup",
-        "use StreamExecutionEnvironment of flowlet.datastream with set_runtime_mode(RuntimeExecutionMode.BATCH)": "ExecutionEnvironment",
+        "use StreamExecutionEnvironment of flowlet.datastream with "
+        "set_runtime_mode(RuntimeExecutionMode.BATCH)": "ExecutionEnvironment",
         _TABLES: "StreamTableEnvironment TableEnvironment EnvironmentSettings BatchTableEnvironment TableConfig",
         "use set_runtime_mode(RuntimeExecutionMode...) of the environment": "ExecutionMode",
         "splits are made by FileSource itself; leave it out": "FileEnumeratorProvider FileSplitAssignerProvider",
-        "input dependency constraints have no effect in Flink, so they do not exist here; leave them out": "InputDependencyConstraint",
-        "it is the older interface; use KafkaSource and KafkaSink": "FlinkKafkaConsumer FlinkKafkaConsumerBase FlinkKafkaProducer"
-        " FlinkKafkaProducerBase Semantic",
+        "input dependency constraints have no effect in Flink, so they do not exist here; leave them "
+        "out": "InputDependencyConstraint",
+        "it is the older interface; use KafkaSource and "
+        "KafkaSink": "FlinkKafkaConsumer FlinkKafkaConsumerBase FlinkKafkaProducer FlinkKafkaProducerBase Semantic",
         "Avro is not supported yet; read with pyarrow.parquet and from_arrow(), and write with ParquetBulkWriters": (
             "AvroParquetReaders AvroParquetWriters ParquetColumnarRowInputFormat"
         ),
         "it wraps a type of the Table API; use Types.PICKLED_BYTE_ARRAY()": "ExternalTypeInfo",
-        "files are read by lines; use StreamFormat.text_line_format() and parse them in map()": "BulkFormat CsvReaderFormat",
+        "files are read by lines; use StreamFormat.text_line_format() and parse them in "
+        "map()": "BulkFormat CsvReaderFormat",
         "cached streams are not supported yet; collect the records and use from_collection()": "CachedDataStream",
         "it wraps a Java object; use WatermarkStrategy.for_generator()": "AssignerWithPeriodicWatermarksWrapper",
     }.items()
@@ -172,7 +184,9 @@ class _JavaOnly:
         self._name = name
 
     def __get__(self, instance: object, owner: type) -> NoReturn:
-        raise NotSupportedYetError(f"{owner.__name__!r} has no {self._name}(): there are no Java objects here; use {self._instead}")
+        raise NotSupportedYetError(
+            f"{owner.__name__!r} has no {self._name}(): there are no Java objects here; use {self._instead}"
+        )
 
 
 def java_only(instead: str) -> Any:

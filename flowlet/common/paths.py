@@ -1,12 +1,14 @@
-"""What a path or a URL of a user means: one rule for sources, sinks, checkpoints, savepoints and files that a program ships.
+"""What a path or a URL of a user means: one rule for sources, sinks, checkpoints, savepoints and files that a program
+ships.
 
 Side:   pure.  It asks the operating system for the working directory and for homes, and opens nothing.
-Rules:  a path and ``file:`` name a file of the machine; ``file:/x``, ``file:///x`` and ``file://localhost/x`` are ``/x``.
-        A program's paths become absolute in the program, by its working directory, and ``~`` is the home of its user: the processes of a
-        cluster have others.  As in Flink's ``Path``, nothing is unescaped (``%20`` stays), repeated slashes are one, ``..`` is taken out by
-        the text alone, a slash at the end is no part of the path, and text before a colon is a scheme unless a slash comes first.
-        For checkpoints and savepoints, everything but ``file:`` is fsspec's.  A scheme is refused if its files are in one process or on one
-        machine only, or cannot be written.  Which packages are installed is not known here: the JobManager tries it at submission.
+Rules:  a path and ``file:`` name a file of the machine; ``file:/x``, ``file:///x`` and ``file://localhost/x`` are
+        ``/x``.  A program's paths become absolute in the program, by its working directory, and ``~`` is the home of
+        its user: the processes of a cluster have others.  As in Flink's ``Path``, nothing is unescaped (``%20`` stays),
+        repeated slashes are one, ``..`` is taken out by the text alone, a slash at the end is no part of the path, and
+        text before a colon is a scheme unless a slash comes first.  For checkpoints and savepoints, everything but
+        ``file:`` is fsspec's.  A scheme is refused if its files are in one process or on one machine only, or cannot be
+        written.  Which packages are installed is not known here: the JobManager tries it at submission.
 Source: Flink ``Path``, ``FileSystem.getUnguardedFileSystem``; ``~`` is not in Flink.
 """
 
@@ -19,13 +21,22 @@ from flowlet.errors import StorageError
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
 _OPTION: Final = "execution.checkpointing.dir"
-_SHARED: Final = f"set {_OPTION} to the URL of an object store such as s3://bucket/checkpoints, or to a path that all processes reach"
+_SHARED: Final = (
+    f"set {_OPTION} to the URL of an object store such as s3://bucket/checkpoints, or to a path that all "
+    "processes reach"
+)
 # By scheme: why checkpoints cannot be there.
 _REFUSED: Final = {
     "memory": "it is the memory of one process, and the others do not see it",
     "local": "directories are named by their path, or by a URL that begins with file:",
-    **dict.fromkeys(("http", "https", "data", "git", "github", "zip", "tar", "libarchive", "reference"), "nothing can be written there"),
-    **dict.fromkeys(("cached", "filecache", "simplecache", "blockcache", "asynclocal"), "other processes do not see what is in a cache"),
+    **dict.fromkeys(
+        ("http", "https", "data", "git", "github", "zip", "tar", "libarchive", "reference"),
+        "nothing can be written there",
+    ),
+    **dict.fromkeys(
+        ("cached", "filecache", "simplecache", "blockcache", "asynclocal"),
+        "other processes do not see what is in a cache",
+    ),
 }
 
 
@@ -39,7 +50,10 @@ def local_path(text: str) -> str:
     if path.startswith("~"):
         expanded = os.path.expanduser(path)  # a Path would take the meaning of "//" and ".." into its own hands
         if expanded == path:
-            raise ValueError(f"{text!r} names the home of a user that this machine does not know; a folder of that name is './{path}'")
+            raise ValueError(
+                f"{text!r} names the home of a user that this machine does not know; a folder of that name is "
+                f"'./{path}'"
+            )
         path = expanded
     return "/" + os.path.abspath(path).lstrip("/")  # likewise
 
@@ -67,12 +81,16 @@ def _path_in(text: str) -> str:
         if not path.startswith("//"):
             advice += f"; if the colon is a part of the name, write {'./' + text!r}"
         raise ValueError(
-            f"{text!r} has the scheme {match[1]!r}, and only files that the machines reach by a path can be used here: {advice}"
+            f"{text!r} has the scheme {match[1]!r}, and only files that the machines reach by a path can be used here: "
+            f"{advice}"
         )
     if match is not None and path.startswith("//"):
         host, slash, rest = path[2:].partition("/")
         if host not in ("", "localhost"):
-            raise ValueError(f"{text!r} names the host {host!r}, not a folder; if you forgot a slash, write {'file:///' + path[2:]!r}")
+            raise ValueError(
+                f"{text!r} names the host {host!r}, not a folder; if you forgot a slash, write "
+                f"{'file:///' + path[2:]!r}"
+            )
         path = slash + rest
     if not path or "\0" in path:
         raise ValueError(f"{text!r} names no file: a path is not empty, and has no character NUL")
@@ -96,7 +114,10 @@ def check_checkpoint_url(url: str) -> None:
         why = "'..' leads out of a folder"
     elif why is None and ":" in rest[2:].partition("/")[0].rpartition("@")[0]:
         url = f"{scheme}://...@{rest.rpartition('@')[2]}"
-        why = "it holds a password, which logs would show; put it into the environment or the configuration of the store's client"
+        why = (
+            "it holds a password, which logs would show; put it into the environment or the configuration of the "
+            "store's client"
+        )
     if why is not None:
         raise StorageError(f"checkpoints cannot be kept in {url!r}: {why}; {_SHARED}")
 
@@ -108,20 +129,29 @@ def is_directory(url: str) -> bool:
 
 
 def directory_of(url: str) -> Path:
-    """The directory that a ``file:`` URL or a path names.  Raises StorageError: it is relative; the message says what to do."""
+    """The directory that a ``file:`` URL or a path names.
+
+    Raises StorageError: it is relative; the message says what to do.
+    """
     try:
         path = _path_in(url)
     except ValueError as error:
-        raise StorageError(f"checkpoints cannot be kept in {url!r}: it is not an absolute path: {error}; {_SHARED}") from None
+        raise StorageError(
+            f"checkpoints cannot be kept in {url!r}: it is not an absolute path: {error}; {_SHARED}"
+        ) from None
     if not path.startswith("/"):
         raise StorageError(
-            f"checkpoints cannot be kept in {url!r}: it is not an absolute path, and the processes of the cluster have different working "
+            f"checkpoints cannot be kept in {url!r}: it is not an absolute path, and the processes of the cluster have "
+            "different working "
             f"directories; set {_OPTION} to a path that begins with /, on a disk that all of them reach"
         )
     return Path(path)
 
 
 def root_of(url: str) -> str:
-    """The directory's path, or the folder's URL, without a slash at its end.  Raises StorageError: checkpoints cannot be there."""
+    """The directory's path, or the folder's URL, without a slash at its end.
+
+    Raises StorageError: checkpoints cannot be there.
+    """
     check_checkpoint_url(url)
     return (str(directory_of(url)) if is_directory(url) else url).rstrip("/")

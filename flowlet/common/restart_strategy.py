@@ -59,7 +59,9 @@ class RestartStrategies:
         """Some restarts, with the same pause before each.  Raises ConfigError: an argument is wrong."""
 
         def __init__(
-            self, restart_attempts: int | None = None, delay_between_attempts_interval: int | timedelta | Duration | None = None
+            self,
+            restart_attempts: int | None = None,
+            delay_between_attempts_interval: int | timedelta | Duration | None = None,
         ) -> None:
             self._attempts = _count(restart_attempts, "restart_attempts", 0)
             self._delay = _time(delay_between_attempts_interval, "delay_between_attempts_interval")
@@ -113,7 +115,8 @@ class RestartStrategies:
         def get_description(self) -> str:
             """What it does, for people."""
             return (
-                f"Failure rate restart with maximum of {self._rate} failures within interval {_iso(self._interval)} and fixed delay "
+                f"Failure rate restart with maximum of {self._rate} failures within interval {_iso(self._interval)} "
+                "and fixed delay "
                 f"{_iso(self._delay)}."
             )
 
@@ -174,7 +177,9 @@ def _time(given: Any, name: str) -> timedelta:
         given = millis_of(given, name)
     length = timedelta(milliseconds=given) if is_whole_number(given) else given
     if not isinstance(length, timedelta) or length < timedelta():
-        raise ConfigError(f"{name} must be a number of milliseconds, a Duration, a Time or a timedelta, 0 or more, got {given!r}")
+        raise ConfigError(
+            f"{name} must be a number of milliseconds, a Duration, a Time or a timedelta, 0 or more, got {given!r}"
+        )
     return length
 
 
@@ -188,5 +193,9 @@ def _iso(length: timedelta) -> str:
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     fraction = f".{millis:03}".rstrip("0").rstrip(".")
-    parts = [f"{hours}H" if hours else "", f"{minutes}M" if minutes else "", f"{seconds}{fraction}S" if seconds or millis else ""]
+    parts = [
+        f"{hours}H" if hours else "",
+        f"{minutes}M" if minutes else "",
+        f"{seconds}{fraction}S" if seconds or millis else "",
+    ]
     return "PT" + ("".join(parts) or "0S")

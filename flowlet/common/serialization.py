@@ -1,8 +1,9 @@
 """Records as bytes, and back: ``Encoder`` for files, schemas for message systems.
 
 Side:   pure.  They are pickled with the job, and called on the thread of one task.
-Source: PyFlink ``pyflink.common.serialization``, where the classes wrap Java objects; Flink ``Encoder``, ``SimpleStringEncoder``.  Your own
-        encoder has ``encode``, your own schema ``serialize`` or ``deserialize``, which PyFlink lacks.
+Source: PyFlink ``pyflink.common.serialization``, where the classes wrap Java objects; Flink ``Encoder``,
+        ``SimpleStringEncoder``.  Your own encoder has ``encode``, your own schema ``serialize`` or ``deserialize``,
+        which PyFlink lacks.
 """
 
 import codecs
@@ -38,7 +39,8 @@ class Encoder:
 
     @staticmethod
     def simple_string_encoder(charset_name: str = "UTF-8") -> "Encoder":
-        """A line per record: its ``str``, or in a file sink, if its stream has a declared type, the text that Java gives it.
+        """A line per record: its ``str``, or in a file sink, if its stream has a declared type, the text that Java
+        gives it.
 
         Raises:
             JobGraphError: the charset is unknown, or begins every text with a mark of its own.
@@ -47,11 +49,13 @@ class Encoder:
             mark = "".encode(charset_name)
         except (LookupError, TypeError) as error:
             raise JobGraphError(
-                f"simple_string_encoder: the charset {charset_name!r} is unknown; use one that Python knows, such as UTF-8"
+                f"simple_string_encoder: the charset {charset_name!r} is unknown; use one that Python knows, such as "
+                "UTF-8"
             ) from error
         if mark:
             raise JobGraphError(
-                f"simple_string_encoder: {charset_name} begins every text with a byte order mark, which would be inside files; use "
+                f"simple_string_encoder: {charset_name} begins every text with a byte order mark, which would be "
+                "inside files; use "
                 "UTF-8, or one with a fixed order, such as UTF-16LE"
             )
         return LineEncoder(charset_name)
@@ -95,7 +99,8 @@ class DeserializationSchema(ABC):
     """Turns bytes into a record; it travels with the job.
 
     A schema that leaves out what does not fit counts it; a source shows these counts as metrics of its operator.
-    ``num_unparsable_records``: messages for which ``deserialize`` returned None because they do not fit.  ``num_unparsable_fields``: fields
+    ``num_unparsable_records``: messages for which ``deserialize`` returned None because they do not fit.
+        ``num_unparsable_fields``: fields
     that became None.
     """
 
@@ -130,7 +135,8 @@ class SimpleStringSchema(SerializationSchema, DeserializationSchema):
         """The text as bytes.  TypeError: it is no text."""
         if not isinstance(element, str):
             raise TypeError(
-                f"SimpleStringSchema writes texts, got {element!r} of type {type(element).__name__}; make one with map() before the sink"
+                f"SimpleStringSchema writes texts, got {element!r} of type {type(element).__name__}; make one with "
+                "map() before the sink"
             )
         return element.encode(self.charset)
 
@@ -152,7 +158,9 @@ class RowFieldExtractorSchema(SerializationSchema):
 
     def __init__(self, field_index: int) -> None:
         if not is_whole_number(field_index) or field_index < 0:
-            raise JobGraphError(f"RowFieldExtractorSchema needs the position of a field, 0 or more, got {field_index!r}")
+            raise JobGraphError(
+                f"RowFieldExtractorSchema needs the position of a field, 0 or more, got {field_index!r}"
+            )
         self._field_index = field_index
 
     def serialize(self, element: Any) -> bytes | None:

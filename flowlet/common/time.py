@@ -1,6 +1,7 @@
 """``Duration`` and ``Time``, lengths of time, and ``Instant``, a point in time, as PyFlink names them.
 
-Whatever takes a length of time takes a ``Duration``, a ``Time`` or a ``timedelta``; ``duration_of`` and ``millis_of`` check it for all.
+Whatever takes a length of time takes a ``Duration``, a ``Time`` or a ``timedelta``; ``duration_of`` and ``millis_of``
+check it for all.
 
 Side:   pure.
 Units:  a ``Duration`` counts nanoseconds, a ``Time`` milliseconds, an ``Instant`` seconds since 1970 and nanoseconds.

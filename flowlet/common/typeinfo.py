@@ -1,10 +1,11 @@
 """``Types`` and the classes of type information: the declared types of records.
 
 Side:       pure.
-Invariants: type information is immutable, comparable and hashable.  It converts nothing, except that ``from_collection`` brings its
-            elements into the declared shape (``flowlet.common.values.conversion``).
+Invariants: type information is immutable, comparable and hashable.  It converts nothing, except that
+            ``from_collection`` brings its elements into the declared shape (``flowlet.common.values.conversion``).
 Source:     PyFlink ``pyflink.common.typeinfo``.
-Absent:     ``ExternalTypeInfo``, and what only a JVM needs (``get_java_type_info``, ``to_internal_type``, ``from_internal_type``).
+Absent:     ``ExternalTypeInfo``, and what only a JVM needs (``get_java_type_info``, ``to_internal_type``,
+            ``from_internal_type``).
 """
 
 # ruff: noqa: N802  # PyFlink's names
@@ -188,7 +189,10 @@ class PickledBytesTypeInfo(TypeInformation):
 
 
 class InferredTypeInfo(PickledBytesTypeInfo):
-    """Any Python object, of which a function's annotation says more: ``inferred``.  Equal to the type of other objects."""
+    """Any Python object, of which a function's annotation says more: ``inferred``.
+
+    Equal to the type of other objects.
+    """
 
     __slots__ = ("inferred",)
 
@@ -261,7 +265,9 @@ class LocalTimeTypeInfo(TypeInformation):
 
 
 class ArrowTypeInfo(TypeInformation):
-    """``pyarrow.RecordBatch`` of one ``pyarrow.Schema``, which is not imported here, because most programs need none."""
+    """``pyarrow.RecordBatch`` of one ``pyarrow.Schema``, which is not imported here, because most
+    programs need none.
+    """
 
     __slots__ = ("schema",)
 
@@ -302,7 +308,9 @@ class PrimitiveArrayTypeInfo(_ElementTypeInfo):
     def __init__(self, element_type: TypeInformation) -> None:
         super().__init__(element_type)
         if not isinstance(element_type, BasicTypeInfo) or element_type.basic_type not in _PRIMITIVES:
-            raise TypeError(f"an array of primitives cannot hold {element_type!r}: use Types.BASIC_ARRAY or Types.OBJECT_ARRAY")
+            raise TypeError(
+                f"an array of primitives cannot hold {element_type!r}: use Types.BASIC_ARRAY or Types.OBJECT_ARRAY"
+            )
 
 
 class BasicArrayTypeInfo(_ElementTypeInfo):
@@ -377,7 +385,9 @@ class RowTypeInfo(TypeInformation):
         self._are_named = field_names is not None
         names = tuple(f"f{index}" for index in range(len(field_types))) if field_names is None else tuple(field_names)
         if len(names) != len(self._field_types):
-            raise ValueError(f"a row type has one name per field: {len(self._field_types)} types, {len(names)} names {list(names)!r}")
+            raise ValueError(
+                f"a row type has one name per field: {len(self._field_types)} types, {len(names)} names {list(names)!r}"
+            )
         if len(set(names)) != len(names):
             raise ValueError(f"the field names of a row differ from each other, got {list(names)!r}")
         self._field_names = names
@@ -387,7 +397,10 @@ class RowTypeInfo(TypeInformation):
         return list(self._field_names)
 
     def get_field_index(self, field_name: str) -> int:
-        """The position of the named field; -1 for a type without names of its own.  Raises ValueError if there is no such field."""
+        """The position of the named field; -1 for a type without names of its own.
+
+        Raises ValueError if there is no such field.
+        """
         if not getattr(self, "_are_named", True) and field_name not in self._field_names:
             return -1
         return self._field_names.index(field_name)
@@ -402,7 +415,9 @@ class RowTypeInfo(TypeInformation):
     def __repr__(self) -> str:
         if not getattr(self, "_are_named", True):  # a type in a checkpoint of an older version does not tell
             return f"RowTypeInfo({', '.join(map(repr, self._field_types))})"
-        fields = (f"{name}: {field_type!r}" for name, field_type in zip(self._field_names, self._field_types, strict=True))
+        fields = (
+            f"{name}: {field_type!r}" for name, field_type in zip(self._field_names, self._field_types, strict=True)
+        )
         return f"RowTypeInfo({', '.join(fields)})"
 
 

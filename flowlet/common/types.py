@@ -45,9 +45,9 @@ class MissingFieldError(KeyError, ValueError):
 class Row:
     """An ordered, mutable record.
 
-    ``Row("a", 1)`` has positions only; ``Row(name="a", age=1)`` also has names, in that order.  A row of strings makes rows with those
-    names when it is called: ``Person = Row("name", "age"); Person("Alice", 11)``.  Two rows are equal if their kinds are, and their values
-    by name, in any order; rows without names by position.
+    ``Row("a", 1)`` has positions only; ``Row(name="a", age=1)`` also has names, in that order.  A row of strings makes
+    rows with those names when it is called: ``Person = Row("name", "age"); Person("Alice", 11)``.  Two rows are equal
+    if their kinds are, and their values by name, in any order; rows without names by position.
     """
 
     _fields: list[str] | None
@@ -76,7 +76,10 @@ class Row:
 
     # PyFlink's signature has the flag positional.
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002
-        """The row as a dict by field name; ``recursive``: nested rows, too.  Raises TypeError if the row has no field names."""
+        """The row as a dict by field name; ``recursive``: nested rows, too.
+
+        Raises TypeError if the row has no field names.
+        """
         if self._fields is None:
             raise TypeError(f"{self!r} has no field names, so it cannot become a dict")
         values = [_without_rows(value) for value in self._values] if recursive else self._values
@@ -97,7 +100,10 @@ class Row:
         self._fields = list(field_names)
 
     def get_fields_by_names(self, names: list[str]) -> list[Any]:
-        """The values of these fields, in this order; of a row without names all values.  Raises KeyError for a name that it has not."""
+        """The values of these fields, in this order; of a row without names all values.
+
+        Raises KeyError for a name that it has not.
+        """
         if self._fields is None or self._fields == names:
             return self._values
         return [self[name] for name in names]
@@ -107,7 +113,10 @@ class Row:
         return item in (self._values if self._fields is None else self._fields)
 
     def __call__(self, *args: Any) -> "Row":
-        """A row of these values; its names are this row's values.  Raises ValueError if there are more values than names."""
+        """A row of these values; its names are this row's values.
+
+        Raises ValueError if there are more values than names.
+        """
         if len(args) > len(self._values):
             raise ValueError(f"{self!r} makes rows of {len(self._values)} values, got {len(args)}: {args!r}")
         return _restore(list(self._values), list(args), self._row_kind)
@@ -159,7 +168,11 @@ class Row:
     def __hash__(self) -> int:
         if self._fields is None:
             return hash(tuple(self._values))
-        return hash(tuple([self._values[position] for position in sorted(range(len(self._values)), key=self._fields.__getitem__)]))
+        return hash(
+            tuple(
+                [self._values[position] for position in sorted(range(len(self._values)), key=self._fields.__getitem__)]
+            )
+        )
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._values)
@@ -186,7 +199,8 @@ def _restore(fields: list[str] | None, values: list[Any], row_kind: RowKind) -> 
 def rows_of(field_names: Sequence[str], records: Iterable[Sequence[Any]]) -> list[Row]:
     """A row with these names for each record."""
     new, kind, rows = _new, Row, []
-    names, insert = list(field_names), _INSERT  # shared by all rows: nobody changes a list of names, ``set_field_names`` replaces it
+    # Shared by all rows: nobody changes a list of names, ``set_field_names`` replaces it.
+    names, insert = list(field_names), _INSERT
     for record in records:
         row = new(kind)
         row._fields = names
@@ -204,7 +218,9 @@ def parts_of(rows: Sequence[Row]) -> tuple[tuple[str, ...] | None, list[list[Any
     """
     values = [row._values for row in rows]
     names = rows[0]._fields
-    if [row._row_kind for row in rows].count(RowKind.INSERT) != len(rows) or [row._fields for row in rows].count(names) != len(rows):
+    if [row._row_kind for row in rows].count(RowKind.INSERT) != len(rows) or [row._fields for row in rows].count(
+        names
+    ) != len(rows):
         return None
     if list(map(len, values)).count(len(values[0])) != len(values):
         return None
@@ -218,8 +234,9 @@ class RowFieldsError(TypeError):
 def fields_by_name(found: Sequence[str] | None, values: Sequence[Any], names: Sequence[str]) -> Sequence[Any]:
     """The values of a row in the order of the declared names.
 
-    The one rule for a row that becomes a declared row: its names count if it has any, and must be the declared ones, in any order.  A row
-    without names counts by position, and so does one with names where the type gives none (f0, f1, ...) and the row has none of these.
+    The one rule for a row that becomes a declared row: its names count if it has any, and must be the declared ones, in
+    any order.  A row without names counts by position, and so does one with names where the type gives none (f0, f1,
+    ...) and the row has none of these.
 
     Args:
         found: the names of the row's fields; None: it has none.
@@ -244,7 +261,9 @@ def fields_by_name(found: Sequence[str] | None, values: Sequence[Any], names: Se
     strange = next((name for name in found if name not in names), None)
     if strange is None:
         raise RowFieldsError(f"a row that has a field twice: {', '.join(map(repr, found))}")
-    raise RowFieldsError(f"a row with the field {strange!r}, which is not declared: declared are {', '.join(map(repr, names))}")
+    raise RowFieldsError(
+        f"a row with the field {strange!r}, which is not declared: declared are {', '.join(map(repr, names))}"
+    )
 
 
 def are_positions(names: Sequence[str]) -> bool:
@@ -253,16 +272,24 @@ def are_positions(names: Sequence[str]) -> bool:
 
 
 def fields_of_record(record: Any, names: Sequence[str]) -> Sequence[Any]:
-    """The fields of a row as ``fields_by_name``, of a tuple or list by position.  Raises RowFieldsError: it has other fields."""
+    """The fields of a row as ``fields_by_name``, of a tuple or list by position.
+
+    Raises RowFieldsError: it has other fields.
+    """
     if isinstance(record, Row):
         return fields_by_name(record._fields, record._values, names)
     if not isinstance(record, tuple | list):
-        raise RowFieldsError(f"no row of the fields {', '.join(names)}, but a {type(record).__name__}: use rows or tuples")
+        raise RowFieldsError(
+            f"no row of the fields {', '.join(names)}, but a {type(record).__name__}: use rows or tuples"
+        )
     return fields_by_name(None, record, names)
 
 
 def fields_of_records(records: Sequence[Any], names: list[str]) -> Sequence[Sequence[Any]]:
-    """``fields_of_record`` for each; tuples and lists are the same objects.  Raises RowFieldsError, without the record."""
+    """``fields_of_record`` for each; tuples and lists are the same objects.
+
+    Raises RowFieldsError, without the record.
+    """
     kinds = set(map(type, records))
     if kinds <= {tuple, list}:
         if set(map(len, records)) <= {len(names)}:

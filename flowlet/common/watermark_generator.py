@@ -3,8 +3,8 @@
 Side:       pure.  A strategy makes a generator on the task's thread, which alone uses it.
 Invariants: the watermark of a generator of this module never falls.  A record further behind than the bound is late.
 Units:      timestamps in milliseconds, idleness in nanoseconds of a monotonic clock.
-Source:     Flink ``WatermarkGenerator``, ``BoundedOutOfOrdernessWatermarks``, ``NoWatermarksGenerator``, ``WatermarksWithIdleness`` with
-            its ``IdlenessTimer``.
+Source:     Flink ``WatermarkGenerator``, ``BoundedOutOfOrdernessWatermarks``, ``NoWatermarksGenerator``,
+            ``WatermarksWithIdleness`` with its ``IdlenessTimer``.
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +13,13 @@ from typing import Any, Final, Protocol
 
 from flowlet.errors import JobGraphError
 
-__all__ = ["BoundedOutOfOrdernessWatermarks", "NoWatermarks", "WatermarkGenerator", "WatermarkOutput", "WatermarksWithIdleness"]
+__all__ = [
+    "BoundedOutOfOrdernessWatermarks",
+    "NoWatermarks",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarksWithIdleness",
+]
 
 _MIN_TIMESTAMP: Final = -(2**63)  # Flink's initial watermark, ``Long.MIN_VALUE``
 
@@ -34,7 +40,8 @@ class WatermarkOutput(Protocol):
 class WatermarkGenerator(ABC):
     """Follows the records of one subtask.
 
-    If ``needs_events`` is False, it gets only the largest timestamp of each chunk, never ``on_event``, which saves the calls per record.
+    If ``needs_events`` is False, it gets only the largest timestamp of each chunk, never ``on_event``, which saves the
+    calls per record.
     """
 
     @property
@@ -128,10 +135,9 @@ class _IdlenessTimer:
 class WatermarksWithIdleness(WatermarkGenerator):
     """Another generator, and idleness if there is no record for a while.
 
-    Args:
-        generator: called while there are records.
-        idle_timeout_ns: > 0; rounded up to the interval of periodic calls.
-        now_ns: a monotonic clock that stands still while slow consumers keep the task from reading its input: a back-pressured stream is
+    Args: generator: called while there are records. idle_timeout_ns: > 0; rounded up to the interval of periodic calls.
+        now_ns: a monotonic clock that stands still while slow consumers keep the task from reading its input: a
+        back-pressured stream is
             not idle (FLINK-35886).
 
     Raises:

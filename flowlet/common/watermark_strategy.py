@@ -2,8 +2,9 @@
 
 Side:   pure.
 Units:  timestamps in milliseconds since the epoch.
-Source: PyFlink ``pyflink.common.watermark_strategy``; Flink's ``forGenerator``, which PyFlink has only for Java classes.
-        ``with_max_future_skew`` is new: without it, one record dated in the far future makes all later ones late.
+Source: PyFlink ``pyflink.common.watermark_strategy``; Flink's ``forGenerator``, which PyFlink has only for Java
+        classes.  ``with_max_future_skew`` is new: without it, one record dated in the far future makes all later ones
+        late.
 Absent: Flink's ``WatermarkGeneratorSupplier``: any callable without arguments makes a generator.
 """
 
@@ -14,7 +15,12 @@ from typing import Any, Final, final
 
 from flowlet.common.checks import is_name
 from flowlet.common.time import Duration, Length, duration_of
-from flowlet.common.watermark_generator import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkGenerator, WatermarksWithIdleness
+from flowlet.common.watermark_generator import (
+    BoundedOutOfOrdernessWatermarks,
+    NoWatermarks,
+    WatermarkGenerator,
+    WatermarksWithIdleness,
+)
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 
@@ -30,7 +36,9 @@ class TimestampAssigner(ABC):
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """The event time of a record in milliseconds since the epoch; ``record_timestamp`` is the source's, -2**63 if it gave none."""
+        """The event time of a record in milliseconds since the epoch; ``record_timestamp`` is the source's, -2**63 if
+        it gave none.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +53,11 @@ class WatermarkAlignment:
 @final
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class WatermarkStrategy:
-    """How records get timestamps, and which watermarks follow from them; made by a static method, refined by ``with_`` methods.
+    """How records get timestamps, and which watermarks follow from them; made by a static method, refined by ``with_``
+    methods.
 
-    Every ``with_`` method returns a new strategy.  Lengths of time are a ``Duration``, a ``Time`` or a ``timedelta``.  An argument of
-    another type, or out of its range, raises JobGraphError.
+    Every ``with_`` method returns a new strategy.  Lengths of time are a ``Duration``, a ``Time`` or a ``timedelta``.
+    An argument of another type, or out of its range, raises JobGraphError.
     ``reads_timestamps``: whether watermarks follow the records' own timestamps.
     """
 
@@ -84,14 +93,17 @@ class WatermarkStrategy:
     def for_generator(make_generator: Callable[[], WatermarkGenerator]) -> "WatermarkStrategy":
         """Use your own generator; each subtask calls ``make_generator`` once."""
         if not callable(make_generator):
-            raise JobGraphError(f"for_generator() needs a callable that makes a WatermarkGenerator, got {make_generator!r}")
+            raise JobGraphError(
+                f"for_generator() needs a callable that makes a WatermarkGenerator, got {make_generator!r}"
+            )
         return WatermarkStrategy("for_generator(...)", make_generator, reads_timestamps=True)
 
     def with_timestamp_assigner(self, timestamp_assigner: TimestampAssigner) -> "WatermarkStrategy":
         """Use this assigner for the event time of each record."""
         if not callable(getattr(timestamp_assigner, "extract_timestamp", None)) or isinstance(timestamp_assigner, type):
             raise JobGraphError(
-                f"with_timestamp_assigner() needs an object with extract_timestamp(value, record_timestamp), got {timestamp_assigner!r}"
+                "with_timestamp_assigner() needs an object with extract_timestamp(value, record_timestamp), got "
+                f"{timestamp_assigner!r}"
             )
         return replace(self, timestamp_assigner=timestamp_assigner)
 
@@ -102,11 +114,15 @@ class WatermarkStrategy:
     def with_watermark_alignment(
         self, watermark_group: str, max_allowed_watermark_drift: Length, update_interval: Length | None = None
     ) -> "WatermarkStrategy":
-        """Let the sources of a group wait for the slowest of them, if they are further ahead than the drift (0 or more).
+        """Let the sources of a group wait for the slowest of them, if they are further ahead than the drift (0 or
+        more).
 
         They are compared once per update interval, by default 1 s, at least 1 ms.
         """
-        method, given = "with_watermark_alignment()", _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval
+        method, given = (
+            "with_watermark_alignment()",
+            _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval,
+        )
         if not is_name(watermark_group):
             raise JobGraphError(f"with_watermark_alignment() needs the name of a group, got {watermark_group!r}")
         drift = duration_of(max_allowed_watermark_drift, method, at_least_nanos=0)
@@ -135,7 +151,11 @@ class WatermarkStrategy:
         generator = self.make_generator()
         if not isinstance(generator, WatermarkGenerator):
             raise JobGraphError(f"for_generator(): the callable made {generator!r}, which is no WatermarkGenerator")
-        return generator if self.idle_timeout is None else WatermarksWithIdleness(generator, self.idle_timeout.nanos, now_ns)
+        return (
+            generator
+            if self.idle_timeout is None
+            else WatermarksWithIdleness(generator, self.idle_timeout.nanos, now_ns)
+        )
 
     def __repr__(self) -> str:
         parts = [f"WatermarkStrategy.{self.name}"]

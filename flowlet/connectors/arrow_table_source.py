@@ -1,8 +1,10 @@
 """The rows of an Arrow table that travels with the job.
 
 Side:       task.
-Invariants: each row is given once; the rows that are left are the position, so they can be dealt out to any number of readers.
-Absent:     dealing out what a function of the user gives (``ArrowSource``): only the function knows what its readers have.
+Invariants: each row is given once; the rows that are left are the position, so they can be dealt out to any number of
+            readers.
+Absent:     dealing out what a function of the user gives (``ArrowSource``): only the function knows what its readers
+            have.
 """
 
 from collections.abc import Sequence

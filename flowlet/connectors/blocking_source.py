@@ -1,13 +1,14 @@
 """Runs a ``SourceFunction``, which may block, on a thread of its own.
 
 Side:       shared.  The helper thread emits, the task thread polls.
-Invariants: records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending, the helper thread waits; the future is done
-            exactly while elements are pending or the function has ended; the user's function runs on no other thread.
-            After a restart a function that can be replayed begins at its last mark; the records that followed the mark before the
-            checkpoint are dropped.  While a snapshot is taken of a function that is a ``CheckpointedFunction``, the function is outside its
-            checkpoint lock, and all that it has emitted is in front of the barrier.
-Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's emits into the chain under the checkpoint lock; this one only
-            fills a buffer, so that records enter the chain on the task thread alone.
+Invariants: records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending, the helper thread waits;
+            the future is done exactly while elements are pending or the function has ended; the user's function runs on
+            no other thread.  After a restart a function that can be replayed begins at its last mark; the records that
+            followed the mark before the checkpoint are dropped.  While a snapshot is taken of a function that is a
+            ``CheckpointedFunction``, the function is outside its checkpoint lock, and all that it has emitted is in
+            front of the barrier.
+Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's emits into the chain under the checkpoint
+            lock; this one only fills a buffer, so that records enter the chain on the task thread alone.
 """
 
 import threading
@@ -31,7 +32,8 @@ from netstack.forks import end_stranded_child, serving_thread
 from netstack.late import dataclass
 
 MAX_PENDING_RECORDS: Final = 2 * MAX_CHUNK_RECORDS
-# If a function ignores cancel() for so long, that is reported and its thread left running: nothing can end a thread.  Not measured.
+# If a function ignores cancel() for so long, that is reported and its thread left running: nothing can end a thread.
+# Not measured.
 CANCEL_TIMEOUT_S: Final = 10.0
 
 
@@ -67,7 +69,8 @@ class BlockingSource(Source):
     def __init__(self, function: SourceFunction, *, is_bounded: bool = False) -> None:
         if can_be_replayed(function) and isinstance(function, CheckpointedFunction):
             raise JobGraphError(
-                f"{type(function).__name__} overrides restore_position() and is a CheckpointedFunction, too: keep its position in one way"
+                f"{type(function).__name__} overrides restore_position() and is a CheckpointedFunction, too: keep its "
+                "position in one way"
             )
         self._function = function
         self.is_bounded = is_bounded
@@ -140,7 +143,8 @@ class BlockingSourceReader:
             raise self._error
         if self._num_to_drop and not self.is_cancelled:
             raise FlowletError(
-                f"{self._name}: after the restart its function gave {self._num_to_drop} records less than before; it cannot be replayed"
+                f"{self._name}: after the restart its function gave {self._num_to_drop} records less than before; it "
+                "cannot be replayed"
             )
         return None
 
@@ -153,7 +157,8 @@ class BlockingSourceReader:
         self._mark = position.mark
         self._num_behind_mark = self._num_to_drop = position.num_records
         if position.mark is not None:
-            (own,) = unpickled([copy_if_mutable(position.mark)])  # the function may change it, also while a snapshot is written
+            # The function may change it, also while a snapshot is written.
+            (own,) = unpickled([copy_if_mutable(position.mark)])
             self._function.restore_position(own)
 
     def _behind_position(self, element: _Element | _Mark) -> _Element | None:
@@ -170,7 +175,9 @@ class BlockingSourceReader:
                 if num_dropped == len(element):
                     return None
                 if num_dropped:
-                    element = Chunk(element.values[num_dropped:], element.timestamps and element.timestamps[num_dropped:])
+                    element = Chunk(
+                        element.values[num_dropped:], element.timestamps and element.timestamps[num_dropped:]
+                    )
         return self._unpickled(element)
 
     def available_future(self) -> AvailabilityFuture:
@@ -181,7 +188,10 @@ class BlockingSourceReader:
             return self._available
 
     def close(self) -> None:
-        """Cancel the function if it runs, and wait for its thread.  Raises FlowletError: the function does not return."""
+        """Cancel the function if it runs, and wait for its thread.
+
+        Raises FlowletError: the function does not return.
+        """
         thread, self._thread = self._thread, None
         if thread is None:
             return
@@ -199,7 +209,8 @@ class BlockingSourceReader:
             thread.join(CANCEL_TIMEOUT_S)
         if thread.is_alive():
             raise FlowletError(
-                f"{self._name}: run() did not return within {CANCEL_TIMEOUT_S:g} s after cancel(); make it check is_cancelled"
+                f"{self._name}: run() did not return within {CANCEL_TIMEOUT_S:g} s after cancel(); make it check "
+                "is_cancelled"
             )
 
     # -- checkpoints of the function, task thread
@@ -214,7 +225,10 @@ class BlockingSourceReader:
         return self.checkpoint_lock is not None
 
     def hold_function(self) -> Sequence[_Element]:
-        """Wait until the function is outside its checkpoint lock; returns what is pending.  Nothing for a function without states."""
+        """Wait until the function is outside its checkpoint lock; returns what is pending.
+
+        Nothing for a function without states.
+        """
         if self.checkpoint_lock is None:
             return []
         with self._lock:
@@ -273,7 +287,11 @@ class BlockingSourceReader:
         try:
             with serving_thread():
                 try:
-                    self._function.run(_Context(self) if self.checkpoint_lock is None else _CheckpointedContext(self, self.checkpoint_lock))
+                    self._function.run(
+                        _Context(self)
+                        if self.checkpoint_lock is None
+                        else _CheckpointedContext(self, self.checkpoint_lock)
+                    )
                 finally:
                     end_stranded_child()
         except TaskCancelled:
@@ -323,7 +341,9 @@ class BlockingSourceReader:
         """Append a mark, with the position as it is now; waits for room."""
         end_stranded_child()
         if not self._is_replayed:
-            raise FlowletError(f"{self._name}: mark_position() needs a function that overrides restore_position(), which begins there")
+            raise FlowletError(
+                f"{self._name}: mark_position() needs a function that overrides restore_position(), which begins there"
+            )
         mark = _Mark(copy_if_mutable(position))
         with self._lock:
             self._wait_for_room_locked()
@@ -348,7 +368,11 @@ class BlockingSourceReader:
 
     def _append_locked(self, value: Any, timestamp: int | None) -> None:
         last = self._elements[-1] if self._elements else None
-        if not isinstance(last, Chunk) or len(last) >= MAX_CHUNK_RECORDS or (last.timestamps is None) is not (timestamp is None):
+        if (
+            not isinstance(last, Chunk)
+            or len(last) >= MAX_CHUNK_RECORDS
+            or (last.timestamps is None) is not (timestamp is None)
+        ):
             self._elements.append(Chunk([value], None if timestamp is None else [timestamp]))
             return
         last.values.append(value)

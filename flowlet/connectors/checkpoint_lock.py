@@ -1,7 +1,9 @@
-"""``CheckpointLock``: what a source function changes and emits while it holds it, a checkpoint sees together or not at all.
+"""``CheckpointLock``: what a source function changes and emits while it holds it, a checkpoint sees together or not at
+all.
 
 Side:       shared.  Functions take it on their threads, the task on its own.
-Invariants: one owner at a time.  Once the task wants it, nobody else gets it: a function in a tight loop cannot keep it from the task.
+Invariants: one owner at a time.  Once the task wants it, nobody else gets it: a function in a tight loop cannot keep it
+            from the task.
 Source:     Flink ``SourceContext.getCheckpointLock``.
 """
 
@@ -27,11 +29,14 @@ class CheckpointLock:
         with self._changed:
             if self._owner != me:
                 while self._owner is not None or self._is_wanted:
-                    self._changed.wait()  # waits for the task's snapshot or another thread of the function; ended by either
+                    # waits for the task's snapshot or another thread of the function; ended by either.
+                    self._changed.wait()
                 self._owner = me
             self._depth += 1
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         with self._changed:
             self._depth -= 1
             if not self._depth:

@@ -1,10 +1,10 @@
 """Decompresses files while they are read.
 
 Side:       task.
-Rules:      concatenated streams in one file are read one after the other (``cat a.gz b.gz``), with padding between those of xz.  Whatever
-            else stands behind a stream is damage: Python's ``BZ2File`` and ``LZMAFile`` would take it for the end of the file.  A damaged
-            or truncated file is an error that names it; in zstd and xz files damage inside is found only if they have checksums, which the
-            command-line tools write by default.
+Rules:      concatenated streams in one file are read one after the other (``cat a.gz b.gz``), with padding between
+            those of xz.  Whatever else stands behind a stream is damage: Python's ``BZ2File`` and ``LZMAFile`` would
+            take it for the end of the file.  A damaged or truncated file is an error that names it; in zstd and xz
+            files damage inside is found only if they have checksums, which the command-line tools write by default.
             zstd is Python's own from 3.14 on, before that pyarrow's, which is imported for the first such file.
 Source:     Flink ``StandardDeCompressors``.
 """
@@ -28,7 +28,8 @@ _XZ_PADDING_BYTES: Final = 4  # the .xz file format, 2.2
 def decompressing(file: BinaryIO, path: str, compression: Compression) -> ReadBytes:
     """A function that reads up to so many bytes of the decompressed content; empty at its end.
 
-    The function raises ``FlowletError``, which names the file, if the file is damaged, truncated, or not compressed as its name says.
+    The function raises ``FlowletError``, which names the file, if the file is damaged, truncated, or not compressed as
+    its name says.
     """
     read_content = _content(file, compression)
     errors: tuple[type[Exception], ...] = (zlib.error, lzma.LZMAError, *_zstd_errors(compression))
@@ -108,7 +109,8 @@ class _Inflater:
 class _ConcatenatedStreams:
     """The content of all streams in a file.
 
-    ``padding_bytes``: between streams, and behind the last one, there may be zeros, a multiple of so many; 0: nothing may be there.
+    ``padding_bytes``: between streams, and behind the last one, there may be zeros, a multiple of so many; 0: nothing
+        may be there.
     """
 
     def __init__(self, file: BinaryIO, make: Callable[[], _Decompressor], *, padding_bytes: int = 0) -> None:

@@ -3,12 +3,14 @@
 Hot path, per chunk of 1,000 numbers: two ranges; nothing per number but the user's function.
 
 Side:       task.
-Invariants: a number is given once, by one reader, and the numbers of a reader rise.  What is left is the position, so it can be dealt out
-            to any number of readers.  A reader that may not give anything yet never blocks: its future is done when a timer fires or an
-            answer comes, and checkpoints go on meanwhile.
-Rules:      a reader asks for more in the last quarter of its last split, and not before ``EARLY_NUMBERS``: what it does not need yet may go
-            to another one.  A reader has one watermark, as in Flink: its splits follow each other in ascending order.
-Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGeneratorSource``, ``RateLimitedSourceReader``.
+Invariants: a number is given once, by one reader, and the numbers of a reader rise.  What is left is the position, so
+            it can be dealt out to any number of readers.  A reader that may not give anything yet never blocks: its
+            future is done when a timer fires or an answer comes, and checkpoints go on meanwhile.
+Rules:      a reader asks for more in the last quarter of its last split, and not before ``EARLY_NUMBERS``: what it does
+            not need yet may go to another one.  A reader has one watermark, as in Flink: its splits follow each other
+            in ascending order.
+Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGeneratorSource``,
+            ``RateLimitedSourceReader``.
 """
 
 from collections.abc import Callable, Sequence
@@ -84,7 +86,10 @@ class NumberSource(Source):
 
 
 class NumberReader:
-    """Gives the records of its numbers as fast as they are taken; task thread.  See ``SplitReceiver`` and ``InterruptibleReader``."""
+    """Gives the records of its numbers as fast as they are taken; task thread.
+
+    See ``SplitReceiver`` and ``InterruptibleReader``.
+    """
 
     def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
         self._splits: AssignedSplits[NumberSplit] = AssignedSplits(num_readers, early_bytes=0)
@@ -181,7 +186,9 @@ class LimitedNumberReader(NumberReader):
     def use_clock(self, clock: ProcessingTimeService) -> None:
         """Take the clock and the timers of the task."""
         self._clock = clock
-        self._now_ns = clock.relative_time_ns if isinstance(clock, RelativeClock) else lambda: clock.current_time_ms() * _NS_PER_MS
+        self._now_ns = (
+            clock.relative_time_ns if isinstance(clock, RelativeClock) else lambda: clock.current_time_ms() * _NS_PER_MS
+        )
 
     def poll_chunk(self) -> Chunk | None:
         """As many records as the rate allows, 1,000 at most; an empty chunk if there are none yet, None at the end."""
@@ -240,7 +247,8 @@ class LimitedNumberReader(NumberReader):
 def _checked(position: NumberPosition) -> NumberPosition:
     if not isinstance(position, NumberPosition):
         raise StateRestoreError(
-            "the checkpoint has the numbers of a source as an older flowlet kept them, which gave each subtask its share at the start; go "
+            "the checkpoint has the numbers of a source as an older flowlet kept them, which gave each subtask its "
+            "share at the start; go "
             "on with that one"
         )
     return position

@@ -1,13 +1,15 @@
 """``PartitionLedger``: which records of which partitions one subtask of a remote gate holds, in checkpoints and since.
 
 Side:       pure.
-Invariants: of the records of a partition that are for this subtask, each is passed on once, however many attempts bring it; an attempt may
-            begin anywhere in what the subtask holds.  ``kept`` never exceeds ``held``: a checkpoint that is complete holds what it had.
-            Nothing is passed on that could not be told from what is held: an attempt that leaves a gap, has fewer or more records than a
-            partition that has ended, or was overtaken, is refused.
-Rules:      positions count the records of one partition that are routed to this subtask, so attempts must have the same records in the same
-            order.  With ``RetryRule.ANY_ROWS`` that is believed of one attempt number only; another attempt begins from nothing.
-            Of partitions that no attempt brings now, ``MAX_REMEMBERED`` are remembered; the oldest are forgotten first.
+Invariants: of the records of a partition that are for this subtask, each is passed on once, however many attempts bring
+            it; an attempt may begin anywhere in what the subtask holds.  ``kept`` never exceeds ``held``: a checkpoint
+            that is complete holds what it had.  Nothing is passed on that could not be told from what is held: an
+            attempt that leaves a gap, has fewer or more records than a partition that has ended, or was overtaken, is
+            refused.
+Rules:      positions count the records of one partition that are routed to this subtask, so attempts must have the same
+            records in the same order.  With ``RetryRule.ANY_ROWS`` that is believed of one attempt number only; another
+            attempt begins from nothing.  Of partitions that no attempt brings now, ``MAX_REMEMBERED`` are remembered;
+            the oldest are forgotten first.
 """
 
 from collections import OrderedDict
@@ -37,7 +39,9 @@ class PartitionKey(NamedTuple):
 
 
 class HeldPartition(NamedTuple):
-    """What a checkpoint says of one partition; ``divided``: held by subtasks of another number, so nobody can tell which records."""
+    """What a checkpoint says of one partition; ``divided``: held by subtasks of another number, so nobody can tell
+    which records.
+    """
 
     key: PartitionKey
     attempt: int
@@ -98,14 +102,20 @@ class PartitionLedger:
     """
 
     def __init__(
-        self, rule: RetryRule = RetryRule.SAME_ROWS, restored: Sequence[HeldPartition] = (), max_remembered: int = MAX_REMEMBERED
+        self,
+        rule: RetryRule = RetryRule.SAME_ROWS,
+        restored: Sequence[HeldPartition] = (),
+        max_remembered: int = MAX_REMEMBERED,
     ) -> None:
         self._rule = rule
         self._max_remembered = max_remembered
         self._entries: OrderedDict[PartitionKey, _Entry] = OrderedDict()  # the oldest first
-        self._taken: dict[int, list[tuple[_Entry, int, bool]]] = {}  # by checkpoint: what it holds, as far as no older one does
+        # By checkpoint: what it holds, as far as no older one does.
+        self._taken: dict[int, list[tuple[_Entry, int, bool]]] = {}
         for each in restored:
-            entry = _Entry(each.attempt, each.num_records, each.has_ended, each.num_records, each.has_ended, each.is_divided)
+            entry = _Entry(
+                each.attempt, each.num_records, each.has_ended, each.num_records, each.has_ended, each.is_divided
+            )
             self._entries[each.key] = entry
 
     def __repr__(self) -> str:
@@ -124,7 +134,8 @@ class PartitionLedger:
         entry = self._entries.get(key)
         if entry is not None and entry.is_divided:
             raise UnfitAttemptError(
-                f"{key} was half in when its job was started with another parallelism, so nobody knows which of its records are in: push "
+                f"{key} was half in when its job was started with another parallelism, so nobody knows which of its "
+                "records are in: push "
                 "it as a part of a new write, or start the job with the former parallelism"
             )
         if entry is None or (self._rule is RetryRule.ANY_ROWS and entry.attempt != attempt):
@@ -133,7 +144,8 @@ class PartitionLedger:
             entry = _Entry(attempt)
         if first_record > entry.held:
             raise UnfitAttemptError(
-                f"{key} goes on with record {first_record}, but the gate holds {entry.held}: its job went back to an older checkpoint, or "
+                f"{key} goes on with record {first_record}, but the gate holds {entry.held}: its job went back to an "
+                "older checkpoint, or "
                 "has forgotten the partition"
             )
         self._entries[key] = entry
@@ -152,7 +164,8 @@ class PartitionLedger:
         end = cursor.position + num_records
         if entry.has_ended and end > entry.held:
             raise UnfitAttemptError(
-                f"{cursor.key} has more than the {entry.held} records that an earlier attempt had: attempts must have the same records"
+                f"{cursor.key} has more than the {entry.held} records that an earlier attempt had: attempts must have "
+                "the same records"
             )
         num_known = max(0, min(num_records, entry.held - cursor.position))
         cursor.position = end
@@ -168,7 +181,8 @@ class PartitionLedger:
         entry = self._current(cursor)
         if cursor.position < entry.held != ALL_RECORDS:
             raise UnfitAttemptError(
-                f"{cursor.key} has {cursor.position} records for this subtask, of which {entry.held} are in already: attempts must have "
+                f"{cursor.key} has {cursor.position} records for this subtask, of which {entry.held} are in already: "
+                "attempts must have "
                 "the same records"
             )
         entry.has_ended = True
@@ -188,7 +202,10 @@ class PartitionLedger:
 
     def held(self) -> list[HeldPartition]:
         """What the subtask holds now."""
-        return [HeldPartition(key, entry.attempt, entry.held, entry.has_ended, entry.is_divided) for key, entry in self._entries.items()]
+        return [
+            HeldPartition(key, entry.attempt, entry.held, entry.has_ended, entry.is_divided)
+            for key, entry in self._entries.items()
+        ]
 
     def complete(self, checkpoint_id: int) -> list[PartitionKey]:
         """A checkpoint is complete; returns the partitions of which no complete one held everything before."""

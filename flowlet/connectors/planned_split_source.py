@@ -1,10 +1,12 @@
 """Reads the splits of a user's ``SplitSource`` side by side.
 
-Hot path: per chunk one turn of a deque; per record one step of the user's iterator, one comparison and one look for a mail.
+Hot path: per chunk one turn of a deque; per record one step of the user's iterator, one comparison and one look for a
+    mail.
 
 Side:       task.
-Invariants: a split is read by one reader, in order, and its position is the number of its records that were polled.  Splits take turns, so
-            none starves another.  A reader without records waits; it asks splits that had none again after ``RETRY_MS``.
+Invariants: a split is read by one reader, in order, and its position is the number of its records that were polled.
+            Splits take turns, so none starves another.  A reader without records waits; it asks splits that had none
+            again after ``RETRY_MS``.
 Source:     Flink ``SourceReaderBase``, ``IteratorSourceReader``, ``SourceReader.pauseOrResumeSplits``.
 """
 
@@ -33,7 +35,9 @@ Position = tuple[tuple[str, bytes, int], ...]
 
 
 class PlannedSplitSource(Source):
-    """The splits of ``source``, as the program planned them; a task needs only the source, so the splits do not travel to it."""
+    """The splits of ``source``, as the program planned them; a task needs only the source, so the splits do not travel
+    to it.
+    """
 
     def __init__(self, source: SplitSource, planned: PlannedSplits) -> None:
         self.is_bounded = source.is_bounded
@@ -125,7 +129,9 @@ class PlannedSplitReader:
         self._wake()
 
     def _open_splits(self) -> None:
-        while (self._max_open is None or len(self._turns) < self._max_open) and (split := self._assigned.take()) is not None:
+        while (self._max_open is None or len(self._turns) < self._max_open) and (
+            split := self._assigned.take()
+        ) is not None:
             num_read = self._num_read.pop(split.name, 0)
             content = load_object(split.content, f"split {split.name!r} of a {type(self._source).__name__}")
             records = iter(self._source.read_split(content, num_read))

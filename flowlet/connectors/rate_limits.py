@@ -1,8 +1,8 @@
 """How many records a reader may give just now: ``RateLimit`` and what it can be.
 
 Side:       pure.
-Invariants: over any time, a reader gives at most its share of the rate for that time, plus that of one second, which it saves up while
-            the tasks behind it are slow.
+Invariants: over any time, a reader gives at most its share of the rate for that time, plus that of one second, which it
+            saves up while the tasks behind it are slow.
 Units:      nanoseconds of a monotonic clock; records per second.
 Source:     Flink ``GuavaRateLimiter``, ``GatedRateLimiter``, without a thread that waits.
 """

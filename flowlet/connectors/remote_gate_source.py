@@ -1,12 +1,14 @@
 """``RemoteGateSource``: reads what producers outside the cluster push into a gate.
 
-Side:       task.  The source is created in the user's program and pickled; a TaskManager binds each subtask's copy to its gate.
-Invariants: a producer's end of data is acknowledged only when a completion mark that follows it has passed every task of the job, or, as
-            the job's settings say, when a complete checkpoint holds it.  A partition counts once its producer knows that every subtask has
-            acknowledged it, or a checkpoint holds it.  In a job with checkpoints records go into the job once (``PartitionLedger``); in one
-            without, records of an aborted attempt stay processed, and come again (at least once).
-            A gate with a declared type reads values of this type and unpickles nothing, so nobody can run code here with its token, or
-            pass on anything else.  A gate of any objects trusts the holders of its token as it trusts the job's own program.
+Side:       task.  The source is created in the user's program and pickled; a TaskManager binds each subtask's copy to
+            its gate.
+Invariants: a producer's end of data is acknowledged only when a completion mark that follows it has passed every task
+            of the job, or, as the job's settings say, when a complete checkpoint holds it.  A partition counts once its
+            producer knows that every subtask has acknowledged it, or a checkpoint holds it.  In a job with checkpoints
+            records go into the job once (``PartitionLedger``); in one without, records of an aborted attempt stay
+            processed, and come again (at least once).  A gate with a declared type reads values of this type and
+            unpickles nothing, so nobody can run code here with its token, or pass on anything else.  A gate of any
+            objects trusts the holders of its token as it trusts the job's own program.
 """
 
 import time
@@ -18,7 +20,14 @@ from typing import Any, Final
 from flowlet.chain.state_share import StateShare
 from flowlet.common.settings.gate_settings import RetryRule
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
-from flowlet.connectors.partition_ledger import AttemptCursor, HeldPartition, PartitionKey, PartitionLedger, UnfitAttemptError, merged
+from flowlet.connectors.partition_ledger import (
+    AttemptCursor,
+    HeldPartition,
+    PartitionKey,
+    PartitionLedger,
+    UnfitAttemptError,
+    merged,
+)
 from flowlet.errors import FlowletError, SerdeError, StateRestoreError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.ingest.event_time import EventTimeColumn
@@ -43,7 +52,8 @@ GateReport = Callable[[GateCounts, list[CountedPartition]], None]
 """Takes the counts of a gate and the partitions that were completed since the last report."""
 _STATE_VERSION: Final = 1
 _MAX_REPORTED: Final = 1_000  # partitions in one message to the JobManager
-_LOGS_PER_S: Final = 1.0  # at most, because producers can abort as many attempts as they like; the gate's counts have all of them
+# At most, because producers can abort as many attempts as they like; the gate's counts have all of them.
+_LOGS_PER_S: Final = 1.0
 
 
 class RemoteGateSource(Source):
@@ -105,15 +115,14 @@ class RemoteGateSource(Source):
     ) -> None:
         """Read from ``gate``; all functions are called on the task thread.
 
-        Args:
-            gate: of this subtask.
-            report: called whenever a partition or an attempt has ended.
-            request_mark: asks the JobManager for a completion mark with a higher number than this; None: there is no JobManager, so the
+        Args: gate: of this subtask. report: called whenever a partition or an attempt has ended. request_mark: asks the
+            JobManager for a completion mark with a higher number than this; None: there is no JobManager, so the
                 end of data is acknowledged once the source's chain has processed everything before it.
             retries: which attempts have the same records.
-            takes_checkpoints: whether records that a checkpoint or another attempt has brought are left out; also done if the job begins
-                with a checkpoint.
-            waits_for_checkpoints: ``request_mark`` asks for a checkpoint instead, and one that holds the end of data acknowledges it.
+            takes_checkpoints: whether records that a checkpoint or another attempt has brought are left out; also done
+                if the job begins with a checkpoint.
+            waits_for_checkpoints: ``request_mark`` asks for a checkpoint instead, and one that holds the end of data
+                acknowledges it.
         """
         self._gate = gate
         self._report = report
@@ -129,10 +138,13 @@ class RemoteGateSource(Source):
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
         """The reader of the gate that this copy is bound to.  Raises FlowletError: it is not bound to a gate."""
         if self._gate is None:
-            raise FlowletError(f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster")
+            raise FlowletError(
+                f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster"
+            )
         restore = None if self._event_time is None else self._event_time.stamped
         if isinstance(self.type_info, ArrowTypeInfo):
-            from flowlet.ingest.batches import batches_of_messages  # here, because it imports pyarrow, which most jobs do not need
+            # Here, because it imports pyarrow, which most jobs do not need.
+            from flowlet.ingest.batches import batches_of_messages
 
             restore = partial(batches_of_messages, schema=self.type_info.schema)
         return RemoteGateReader(
@@ -150,11 +162,10 @@ class RemoteGateSource(Source):
 class RemoteGateReader:
     """The reader of one subtask.  Threading: the task thread.
 
-    Args:
-        gate: where the records come from.
-        report, request_mark, retries, takes_checkpoints, waits_for_checkpoints: as for ``RemoteGateSource.bind``.
-        declared: the format of the records; None: any objects, and the producers are trusted.
-        restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent themselves.
+    Args: gate: where the records come from. report, request_mark, retries, takes_checkpoints, waits_for_checkpoints: as
+        for ``RemoteGateSource.bind``. declared: the format of the records; None: any objects, and the producers are
+        trusted. restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records
+        were sent themselves.
     """
 
     never_waits = True
@@ -179,18 +190,23 @@ class RemoteGateReader:
         self._retries = retries
         self._waits_for_checkpoints = waits_for_checkpoints
         self._ledger = PartitionLedger(retries) if takes_checkpoints else None
-        self._cursors: dict[int, AttemptCursor] = {}  # by index of an open channel that has received data, if there is a ledger
+        # By index of an open channel that has received data, if there is a ledger.
+        self._cursors: dict[int, AttemptCursor] = {}
         # Below, a mark is a completion mark, or a checkpoint, which is emitted when it is taken.
         self._last_mark = 0  # the number of the last mark that was emitted
         self._is_mark_requested = False  # since then
-        self._ended: dict[int, int | None] = {}  # channels whose end of data waits for a mark, by index; None: it was not emitted yet
+        # Channels whose end of data waits for a mark, by index; None: it was not emitted yet.
+        self._ended: dict[int, int | None] = {}
         self._deserializers: dict[int, ElementDeserializer] = {}  # by index of an open channel that has received data
         self._elements: deque[tuple[int, AttemptCursor | None, Chunk]] = deque()  # with the channel
         self._logs = RateLimit(_LOGS_PER_S, time.monotonic)
         gate.request_partitions()
 
     def __repr__(self) -> str:
-        return f"<RemoteGateReader of {self._gate!r}, {len(self._elements)} elements wait, {len(self._ended)} partitions wait for a mark>"
+        return (
+            f"<RemoteGateReader of {self._gate!r}, {len(self._elements)} elements wait, {len(self._ended)} "
+            "partitions wait for a mark>"
+        )
 
     def snapshot_position(self) -> object:
         """Which records of which partitions were given out."""
@@ -241,7 +257,8 @@ class RemoteGateReader:
         index, cursor, chunk = elements.popleft()
         if cursor is None:
             return chunk
-        while not len(chunk := self._new_records(index, cursor, chunk)) and elements:  # an empty chunk says that nothing waits here
+        # An empty chunk says that nothing waits here.
+        while not len(chunk := self._new_records(index, cursor, chunk)) and elements:
             index, cursor, chunk = elements.popleft()
             assert cursor is not None, "all channels have one, or none has"
         return chunk
@@ -382,12 +399,19 @@ class RemoteGateReader:
             if deserializer is not None:
                 deserializer.close()
             if self._logs.take():
-                _log.warning("an attempt to push a partition was aborted", gate=self._gate.shape.name, offer=str(offer), error=str(error))
+                _log.warning(
+                    "an attempt to push a partition was aborted",
+                    gate=self._gate.shape.name,
+                    offer=str(offer),
+                    error=str(error),
+                )
             self._report_counts()
 
     def _report_counts(self) -> None:
         if self._report is not None:
-            completed = [CountedPartition(offer.job, offer.epoch, offer.partition) for offer in self._gate.take_completed()]
+            completed = [
+                CountedPartition(offer.job, offer.epoch, offer.partition) for offer in self._gate.take_completed()
+            ]
             self._report(self._counts(), completed)
 
     def _report_ended(self, ended: Sequence[PartitionKey]) -> None:
@@ -403,11 +427,15 @@ class RemoteGateReader:
 
 
 def _state_of(held: Sequence[HeldPartition]) -> object:
-    return _STATE_VERSION, [(*each.key, each.attempt, each.num_records, each.has_ended, each.is_divided) for each in held]
+    return _STATE_VERSION, [
+        (*each.key, each.attempt, each.num_records, each.has_ended, each.is_divided) for each in held
+    ]
 
 
 def _held_in(state: Any, gate: str) -> list[HeldPartition]:
     version, rows = state
     if version != _STATE_VERSION:
-        raise StateRestoreError(f"the state of gate {gate!r} has version {version}, this flowlet reads {_STATE_VERSION}")
+        raise StateRestoreError(
+            f"the state of gate {gate!r} has version {version}, this flowlet reads {_STATE_VERSION}"
+        )
     return [HeldPartition(PartitionKey(*row[:3]), *row[3:]) for row in rows]

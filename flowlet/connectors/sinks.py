@@ -16,7 +16,8 @@ from flowlet.errors import ClosedOutputError, FlowletError
 from flowlet.records import Chunk
 from flowlet.typed.java_text import printed_text
 
-# A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay whole.
+# A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay
+# whole.
 _MAX_UNFLUSHED_CHARACTERS: Final = 4_096
 
 _ADVICE: Final = "start the program with one, such as >/dev/null, or use another sink"
@@ -38,12 +39,18 @@ class DiscardSink(StreamOperator):
 class PrintSink(StreamOperator):
     """Writes each record as a line to the standard output of its TaskManager.
 
-    A line is ``identifier:subtask> `` and the text of the record; the subtask, counted from 1, only if there are several, and no prefix if
-    there is neither.  The text is ``str`` of the record, or with a declared type what Java prints (``flowlet.typed.java_text``).
-    Lines keep their order among those that functions of the chain print.
+    A line is ``identifier:subtask> `` and the text of the record; the subtask, counted from 1, only if there are
+    several, and no prefix if there is neither.  The text is ``str`` of the record, or with a declared type what Java
+    prints (``flowlet.typed.java_text``).  Lines keep their order among those that functions of the chain print.
     """
 
-    def __init__(self, identifier: str | None = None, type_info: TypeInformation | None = None, *, name: str = "Print to Std. Out") -> None:
+    def __init__(
+        self,
+        identifier: str | None = None,
+        type_info: TypeInformation | None = None,
+        *,
+        name: str = "Print to Std. Out",
+    ) -> None:
         self.name = name
         self._type_info = type_info
         self._identifier = identifier or ""
@@ -77,7 +84,10 @@ class PrintSink(StreamOperator):
         """Print the record."""
         text = code.variable("text")
         # With a call, because an f-string would call the record's __format__.
-        code.line(f"{text} = {code.bind(printed_text(self._type_info), 'text')}({record})", Blame(self.name, self.ctx.subtask, record))
+        code.line(
+            f"{text} = {code.bind(printed_text(self._type_info), 'text')}({record})",
+            Blame(self.name, self.ctx.subtask, record),
+        )
         code.line(f"{code.bind(self._write, 'print')}({text})")
         code.at_end(f"{code.bind(self._flush, 'flush')}()")
 

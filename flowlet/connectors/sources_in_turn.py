@@ -1,12 +1,13 @@
 """Reads several sources one after the other: the runtime of a ``HybridSource``.
 
-Hot path, per chunk: one more call; chunks of small polls are not joined, as they are of a source alone that never waits.
+Hot path, per chunk: one more call; chunks of small polls are not joined, as they are of a source alone that never
+waits.
 
 Side:       task.
-Invariants: one reader of one source is open at a time.  It is at its end before a split of a later source is given; so what a reader has
-            left is the position in its present source alone.
-Rules:      a split tells of which source it is.  A reader that has read everything of its source asks once more, which says so, and waits;
-            the answer has the first split of a later source, or the end of everything.
+Invariants: one reader of one source is open at a time.  It is at its end before a split of a later source is given; so
+            what a reader has left is the position in its present source alone.
+Rules:      a split tells of which source it is.  A reader that has read everything of its source asks once more, which
+            says so, and waits; the answer has the first split of a later source, or the end of everything.
 Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
 """
 
@@ -58,7 +59,9 @@ class SourcesInTurn(Source):
 
     def create_enumerator(self) -> HybridSplitEnumerator:
         """What hands out the splits, in the JobManager."""
-        split_sets: list[Any] = [split_set_of(found) for each in self._sources if (found := enumerator_of(each)) is not None]
+        split_sets: list[Any] = [
+            split_set_of(found) for each in self._sources if (found := enumerator_of(each)) is not None
+        ]
         assert len(split_sets) == len(self._sources), "each source has an enumerator"
         return HybridSplitEnumerator(HybridSplits(tuple(split_sets)), enumerator_for)
 
@@ -79,7 +82,9 @@ class SourcesInTurn(Source):
 
     def _source(self, number: int) -> Source:
         if number >= len(self._sources):
-            raise StateRestoreError(f"a hybrid source is at its source {number} in the checkpoint, and has {len(self._sources)} now")
+            raise StateRestoreError(
+                f"a hybrid source is at its source {number} in the checkpoint, and has {len(self._sources)} now"
+            )
         return self._sources[number]
 
 
@@ -87,7 +92,8 @@ def _checked(position: TurnPosition) -> TurnPosition:
     if not isinstance(position, TurnPosition):
         kind = type(position).__name__
         raise StateRestoreError(
-            f"the checkpoint has the position of a source that was no hybrid one ({kind}): give the hybrid source another uid"
+            f"the checkpoint has the position of a source that was no hybrid one ({kind}): give the hybrid source "
+            "another uid"
         )
     return position
 
@@ -190,7 +196,9 @@ class ReaderInTurn:
     # -- records
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
-        """What the present source has; an empty chunk while the next one has not begun, None at the end of the last one."""
+        """What the present source has; an empty chunk while the next one has not begun, None at the end of the last
+        one.
+        """
         if self._is_waiting and not self._is_over:
             return Chunk([])
         element: Chunk | Watermark | WatermarkStatus | None = self._present.poll_chunk()

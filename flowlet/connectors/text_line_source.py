@@ -3,15 +3,16 @@ r"""``TextLineSource``: reads the lines of text files.
 Hot path, per block of 128 KiB: one read, one decode, one split; nothing per line.
 
 Side:       task.
-Invariants: every line of every file belongs to exactly one split, whatever the sizes; splits are read one at a time.  Files must not change
-            while the job runs.
+Invariants: every line of every file belongs to exactly one split, whatever the sizes; splits are read one at a time.
+            Files must not change while the job runs.
 Units:      offsets and sizes in bytes; for a compressed file, of the compressed bytes.
-Rules:      lines end with \n, \r\n or a lone \r; a last line without an end counts, an empty one after the last end does not (Java's
-            ``BufferedReader.readLine``).  A split has the pieces between two \n that begin in it.  Undecodable bytes become U+FFFD.
-Source:     Flink ``FileSource``, ``FileSourceReader``, ``TextLineInputFormat``.
-            A position in a split is the offset at which a line begins, in the content that is searched for line ends, and how many lines
-            behind it were read.  So nothing is counted per line; a reader that goes on there skips less than a block.  In a file that is
-            read as a whole (compressed, or recoded) it reads everything before the position again, and drops it.
+Rules:      lines end with \n, \r\n or a lone \r; a last line without an end counts, an empty one after the last end
+            does not (Java's ``BufferedReader.readLine``).  A split has the pieces between two \n that begin in it.
+            Undecodable bytes become U+FFFD.
+Source:     Flink ``FileSource``, ``FileSourceReader``, ``TextLineInputFormat``.  A position in a split is the offset at
+            which a line begins, in the content that is searched for line ends, and how many lines behind it were read.
+            So nothing is counted per line; a reader that goes on there skips less than a block.  In a file that is read
+            as a whole (compressed, or recoded) it reads everything before the position again, and drops it.
 Absent:     watching folders.
 """
 
@@ -28,7 +29,15 @@ from flowlet.operators.source_operator import Source
 from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import AssignedSplits
 from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import HEAD_BYTES, Compression, FileSet, FileSplit, compression_of, keeps_line_ends, needs_head
+from flowlet.splits.file_split import (
+    HEAD_BYTES,
+    Compression,
+    FileSet,
+    FileSplit,
+    compression_of,
+    keeps_line_ends,
+    needs_head,
+)
 from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
@@ -62,7 +71,8 @@ class TextPosition:
 class TextLineSource(Source):
     """The lines of files, without their ends.
 
-    By default a file is one split, so that one subtask reads it in order.  The next file, the largest first, goes to the subtask that asks.
+    By default a file is one split, so that one subtask reads it in order.  The next file, the largest first, goes to
+    the subtask that asks.
     """
 
     def __init__(self, files: FileSet) -> None:
@@ -80,10 +90,16 @@ class TextLineSource(Source):
         """Some of the splits that the former readers had."""
         splits = [split for position in positions if position is not None for split in position.splits]
         begun = {name: each for position in positions if position is not None for name, each in position.later}
-        begun |= {each.splits[0].split_id: each.position for each in positions if each is not None and each.position is not None}
+        begun |= {
+            each.splits[0].split_id: each.position
+            for each in positions
+            if each is not None and each.position is not None
+        }
         own = share.dealt(splits)
         first = begun.pop(own[0].split_id, None) if own else None
-        return TextPosition(tuple(own), first, tuple([(each.split_id, begun[each.split_id]) for each in own if each.split_id in begun]))
+        return TextPosition(
+            tuple(own), first, tuple([(each.split_id, begun[each.split_id]) for each in own if each.split_id in begun])
+        )
 
 
 class TextLineReader:
@@ -92,7 +108,14 @@ class TextLineReader:
     Threading: the task thread, except ``progress``.  A line above ``max_line_bytes`` is an error.
     """
 
-    def __init__(self, charset: str, num_readers: int = 1, *, block_bytes: int = BLOCK_BYTES, max_line_bytes: int = MAX_LINE_BYTES) -> None:
+    def __init__(
+        self,
+        charset: str,
+        num_readers: int = 1,
+        *,
+        block_bytes: int = BLOCK_BYTES,
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> None:
         self._charset = charset
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
@@ -100,10 +123,12 @@ class TextLineReader:
         self._chunks: Generator[Chunk, None, None] | None = None  # of the current split
         self._current: FileSplit | None = None  # the current split; None: nothing of it is left
         self._later: dict[str, SplitPosition] = {}  # of splits that another reader had begun; by split id
-        self._position: SplitPosition | None = None  # in the current split, or in the first one to begin; None: at its start
+        # In the current split, or in the first one to begin; None: at its start.
+        self._position: SplitPosition | None = None
         self.current_split = ""  # of the lines polled last
         self.open_splits = OpenSplits()  # only the current one: the watermark does not wait for later files
-        self._done_bytes = 0  # of earlier splits.  As the next field written by the task thread, read anywhere; one block stale is fine.
+        # Of earlier splits.  As the next field written by the task thread, read anywhere; one block stale is fine.
+        self._done_bytes = 0
         self._current_bytes = 0  # read of the current split
 
     def __repr__(self) -> str:
@@ -179,7 +204,9 @@ class TextLineReader:
         skipped = 0 if position is None else position.num_lines
         try:
             with open(split.path, "rb", buffering=0) as file:
-                compression = compression_of(split.path, os.pread(file.fileno(), HEAD_BYTES, 0) if needs_head(split.path) else b"")
+                compression = compression_of(
+                    split.path, os.pread(file.fileno(), HEAD_BYTES, 0) if needs_head(split.path) else b""
+                )
                 is_cut = compression is None and has_line_ends and split.end > 0
                 if split.start and not is_cut:
                     self._end_split(split)
@@ -196,7 +223,9 @@ class TextLineReader:
         self._end_split(split)
 
     def _rest_of(self, block: "_LineBlock", lines: list[str], num_read: int) -> Iterator[Chunk]:
-        """The lines of a block behind those that were read before; the position is behind each chunk when it is given."""
+        """The lines of a block behind those that were read before; the position is behind each
+        chunk when it is given.
+        """
         for chunk in _chunks(lines[num_read:] if num_read else lines):
             num_read += len(chunk)
             if num_read < len(lines):
@@ -208,9 +237,17 @@ class TextLineReader:
             yield chunk
 
     def _positioned(
-        self, file: BinaryIO, split: FileSplit, position: SplitPosition | None, compression: Compression | None, *, is_cut: bool
+        self,
+        file: BinaryIO,
+        split: FileSplit,
+        position: SplitPosition | None,
+        compression: Compression | None,
+        *,
+        is_cut: bool,
     ) -> ReadBytes:
-        """Reads from the position on; at the start of a split from the byte before it, which tells whether a line begins there."""
+        """Reads from the position on; at the start of a split from the byte before it, which tells whether a line
+        begins there.
+        """
         offset = max(split.start - 1, 0) if position is None else position.offset
         read = self._watched(file, split, compression)
         if not is_cut:
@@ -227,7 +264,9 @@ class TextLineReader:
         self.open_splits.remove((split.split_id,))
 
     def _watched(self, file: BinaryIO, split: FileSplit, compression: Compression | None) -> ReadBytes:
-        """Reads the content, recoded if the charset hides line ends, and asks for more splits when little of this one is left."""
+        """Reads the content, recoded if the charset hides line ends, and asks for more splits when little of this one
+        is left.
+        """
         read_content: ReadBytes = file.read
         if compression is not None:
             read_content = decompressing(file, split.path, compression)
@@ -238,18 +277,23 @@ class TextLineReader:
             block = read_content(num_bytes)
             # Some file systems, such as /sys, give less than the size that they state, and state it still.
             if not block and file.tell() < split.end and os.fstat(file.fileno()).st_size < split.end:
-                raise FlowletError(f"cannot read {split.path}: it has become shorter while it was read; read files that are complete")
+                raise FlowletError(
+                    f"cannot read {split.path}: it has become shorter while it was read; read files that are complete"
+                )
             self._current_bytes = min(max(file.tell() - split.start, 0), split.size_bytes)
             self._splits.keep_stocked(split.size_bytes - self._current_bytes)
             return block
 
         return read
 
-    def _line_blocks(self, read: ReadBytes, split: FileSplit, end: float, position: SplitPosition | None = None) -> Iterator["_LineBlock"]:
+    def _line_blocks(
+        self, read: ReadBytes, split: FileSplit, end: float, position: SplitPosition | None = None
+    ) -> Iterator["_LineBlock"]:
         r"""The split as pieces of whole lines, from a position on.
 
-        It reaches from after the first \n at or after ``start - 1`` (or from 0) to after the first \n at or after ``end - 1``.  Behind
-        ``end``, a position is in front of this \n: behind it nothing is left of the split, so there is no position.
+        It reaches from after the first \n at or after ``start - 1`` (or from 0) to after the first \n at or after ``end
+        - 1``.  Behind ``end``, a position is in front of this \n: behind it nothing is left of the split, so there is
+        no position.
         """
         offset = max(split.start - 1, 0) if position is None else position.offset  # of the block in the file
         is_inside = split.start == 0 or position is not None
@@ -275,7 +319,9 @@ class TextLineReader:
             offset = next_offset
             if len(carried) > self._max_line_bytes:
                 begin = offset - len(carried)
-                raise FlowletError(f"{split.path}: the line at offset {begin} is longer than {self._max_line_bytes} bytes")
+                raise FlowletError(
+                    f"{split.path}: the line at offset {begin} is longer than {self._max_line_bytes} bytes"
+                )
         if carried:
             yield _LineBlock(offset - len(carried), bytes(carried), is_last=True)
 

@@ -8,7 +8,11 @@ from netstack.late import late_names
 if TYPE_CHECKING:
     from flowlet.datastream.async_data_stream import AsyncDataStream
     from flowlet.datastream.checkpoint_config import CheckpointConfig
-    from flowlet.datastream.checkpoint_storage import CheckpointStorage, FileSystemCheckpointStorage, JobManagerCheckpointStorage
+    from flowlet.datastream.checkpoint_storage import (
+        CheckpointStorage,
+        FileSystemCheckpointStorage,
+        JobManagerCheckpointStorage,
+    )
     from flowlet.datastream.checkpointing_mode import CheckpointingMode
     from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
     from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink
@@ -56,7 +60,12 @@ if TYPE_CHECKING:
     from flowlet.datastream.output_tag import OutputTag
     from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
     from flowlet.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
-    from flowlet.datastream.state_backend import EmbeddedRocksDBStateBackend, HashMapStateBackend, PredefinedOptions, StateBackend
+    from flowlet.datastream.state_backend import (
+        EmbeddedRocksDBStateBackend,
+        HashMapStateBackend,
+        PredefinedOptions,
+        StateBackend,
+    )
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
     from flowlet.datastream.time_domain import TimeDomain
     from flowlet.datastream.timerservice import TimerService
@@ -156,7 +165,9 @@ if not TYPE_CHECKING:
         {
             "datastream.async_data_stream": "AsyncDataStream",
             "datastream.checkpoint_config": "CheckpointConfig",
-            "datastream.checkpoint_storage": ("CheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage"),
+            "datastream.checkpoint_storage": (
+                "CheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage"
+            ),
             "datastream.checkpointing_mode": "CheckpointingMode",
             "datastream.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
             "datastream.data_stream": "CloseableIterator DataStream DataStreamSink",
@@ -175,12 +186,16 @@ if not TYPE_CHECKING:
             "datastream.output_tag": "OutputTag",
             "datastream.sinks.two_phase_commit_sink_function": "TwoPhaseCommitSinkFunction",
             "datastream.slot_sharing_group": "MemorySize SlotSharingGroup",
-            "datastream.state_backend": ("EmbeddedRocksDBStateBackend HashMapStateBackend PredefinedOptions StateBackend"),
+            "datastream.state_backend": (
+                "EmbeddedRocksDBStateBackend HashMapStateBackend PredefinedOptions StateBackend"
+            ),
             "datastream.stream_execution_environment": "StreamExecutionEnvironment",
             "datastream.time_domain": "TimeDomain",
             "datastream.timerservice": "TimerService",
             "datastream.user_functions.source_function": "SourceContext SourceFunction",
-            "datastream.window": ("CountWindow GlobalWindow MergingWindowAssigner TimeWindow Trigger TriggerResult Window WindowAssigner"),
+            "datastream.window": (
+                "CountWindow GlobalWindow MergingWindowAssigner TimeWindow Trigger TriggerResult Window WindowAssigner"
+            ),
             "datastream.windowed_stream": "AllWindowedStream WindowedStream",
         },
         missing_names(__name__),

@@ -1,6 +1,7 @@
 """The built-in aggregations of keyed streams, as reductions: ``sum``, ``min``, ``max``, ``min_by`` and ``max_by``.
 
-Side:       pure.  Pickled with the job, called on the thread of one task; on columns the operator computes the same without calling them.
+Side:       pure.  Pickled with the job, called on the thread of one task; on columns the operator computes the same
+            without calling them.
 Invariants: records are not changed; of equal records the first one stays.
 Source:     PyFlink ``KeyedStream.min`` and its relatives.
 """
@@ -20,7 +21,8 @@ __all__ = ["Aggregation", "Extreme", "KnownReduction", "Total", "extreme_of"]
 class KnownReduction:
     """What a reduction does, for operators that can compute it on columns.
 
-    ``method``: of ``KeyedStream``.  ``field``: position or name; None: records are numbers.  ``num_fields``: the length of the tuples for
+    ``method``: of ``KeyedStream``.  ``field``: position or name; None: records are numbers.  ``num_fields``: the length
+        of the tuples for
     which this holds; None: any.  ``skips_nulls``: whether a record with None in the field is skipped.
     """
 
@@ -78,7 +80,8 @@ class Aggregation(ReduceFunction):
         if isinstance(record, tuple):
             fields = list(record)
             fields[self._index(record)] = field
-            return tuple.__new__(type(record), fields)  # also for subclasses: the constructor of a named tuple takes single fields
+            # Also for subclasses: the constructor of a named tuple takes single fields.
+            return tuple.__new__(type(record), fields)
         return field
 
     def _index(self, record: Any) -> Any:
@@ -96,7 +99,9 @@ class Extreme(Aggregation):
     Records are tuples, lists, rows, or plain values (position 0).
     """
 
-    def __init__(self, method: str, position: int | str, *, is_largest: bool, keeps_record: bool, skips_nulls: bool = False) -> None:
+    def __init__(
+        self, method: str, position: int | str, *, is_largest: bool, keeps_record: bool, skips_nulls: bool = False
+    ) -> None:
         super().__init__(method, position, skips_nulls=skips_nulls)
         self._is_largest = is_largest
         self._keeps_record = keeps_record
@@ -119,4 +124,10 @@ class Total(Aggregation):
 
 def extreme_of(method: str, position: int | str, *, skips_nulls: bool = False) -> Extreme:
     """The aggregation behind ``min``, ``max``, ``min_by`` or ``max_by``."""
-    return Extreme(method, position, is_largest=method.startswith("max"), keeps_record=method.endswith("_by"), skips_nulls=skips_nulls)
+    return Extreme(
+        method,
+        position,
+        is_largest=method.startswith("max"),
+        keeps_record=method.endswith("_by"),
+        skips_nulls=skips_nulls,
+    )

@@ -1,8 +1,9 @@
 """``AsyncDataStream``: asynchronous calls for the records of a stream.
 
 Side:   pure.
-Source: PyFlink ``pyflink.datastream.async_data_stream``; as in Flink, a retry strategy requires a timeout.  Beyond PyFlink: a coroutine
-        function in place of an ``AsyncFunction``, any length of time in place of a ``Time``, and a timeout of 0 for none.
+Source: PyFlink ``pyflink.datastream.async_data_stream``; as in Flink, a retry strategy requires a timeout.  Beyond
+        PyFlink: a coroutine function in place of an ``AsyncFunction``, any length of time in place of a ``Time``, and a
+        timeout of 0 for none.
 """
 
 import inspect
@@ -29,13 +30,12 @@ _Function: TypeAlias = AsyncFunction | Callable[[Any], Awaitable[list[Any]]]
 class AsyncDataStream:
     """Adds asynchronous calls to a stream.
 
-    All methods take:
-        data_stream: the records to call for.
-        async_function: an ``AsyncFunction``, or an ``async def`` function of one record; returns a list.
-        timeout: for all attempts of one record together, from the start of its first call.
-        capacity: how many records may wait for their results at once; a watermark between them counts as one, as in Flink.  Further ones
-            wait unstarted, and are in the checkpoints; meanwhile no input is read; cancellation, timers, and checkpoints whose barriers
-            have reached the task wait for no call.
+    All methods take: data_stream: the records to call for. async_function: an ``AsyncFunction``, or an ``async def``
+        function of one record; returns a list. timeout: for all attempts of one record together, from the start of its
+        first call. capacity: how many records may wait for their results at once; a watermark between them counts as
+        one, as in Flink.  Further ones
+            wait unstarted, and are in the checkpoints; meanwhile no input is read; cancellation, timers, and
+            checkpoints whose barriers have reached the task wait for no call.
         output_type: of the results.
 
     They raise JobGraphError for a wrong argument; the message says what to write instead.
@@ -62,7 +62,15 @@ class AsyncDataStream:
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """As ``unordered_wait``; ``async_retry_strategy`` says which calls are tried again, and when."""
-        return _wait("unordered_wait_with_retry", data_stream, async_function, timeout, capacity, output_type, async_retry_strategy)
+        return _wait(
+            "unordered_wait_with_retry",
+            data_stream,
+            async_function,
+            timeout,
+            capacity,
+            output_type,
+            async_retry_strategy,
+        )
 
     @staticmethod
     def ordered_wait(
@@ -85,7 +93,9 @@ class AsyncDataStream:
         output_type: TypeInformation | None = None,
     ) -> DataStream:
         """As ``ordered_wait``; ``async_retry_strategy`` says which calls are tried again, and when."""
-        return _wait("ordered_wait_with_retry", data_stream, async_function, timeout, capacity, output_type, async_retry_strategy)
+        return _wait(
+            "ordered_wait_with_retry", data_stream, async_function, timeout, capacity, output_type, async_retry_strategy
+        )
 
 
 _UNUSED = object()
@@ -132,18 +142,26 @@ def _timeout_ms(method: str, timeout: Any) -> int:
 
 def _check_retry(method: str, strategy: Any, timeout_ms: int) -> None:
     if not isinstance(strategy, AsyncRetryStrategy):
-        raise JobGraphError(f"{method}() needs a retry strategy such as AsyncRetryStrategy.fixed_delay(...), got {strategy!r}")
+        raise JobGraphError(
+            f"{method}() needs a retry strategy such as AsyncRetryStrategy.fixed_delay(...), got {strategy!r}"
+        )
     if timeout_ms == 0:
         raise JobGraphError(f"{method}() needs a timeout greater than 0: it ends the attempts")
 
 
 def _checked_function(method: str, function: Any) -> Any:
     if isinstance(function, type):
-        raise JobGraphError(f"{method}() needs a function object, got the class {function.__name__}; write {function.__name__}()")
+        raise JobGraphError(
+            f"{method}() needs a function object, got the class {function.__name__}; write {function.__name__}()"
+        )
     if isinstance(function, AsyncFunction):
         if not inspect.iscoroutinefunction(function.async_invoke):
-            raise JobGraphError(f"{method}(): async_invoke of {type(function).__name__} is an ordinary method; write it with async def")
+            raise JobGraphError(
+                f"{method}(): async_invoke of {type(function).__name__} is an ordinary method; write it with async def"
+            )
         return function
     if not inspect.iscoroutinefunction(function):
-        raise JobGraphError(f"{method}() needs an AsyncFunction or an async def function of one record, got {name_of(function)}")
+        raise JobGraphError(
+            f"{method}() needs an AsyncFunction or an async def function of one record, got {name_of(function)}"
+        )
     return function

@@ -2,9 +2,11 @@
 
 Side:       pure.  A strategy is made in the user's program, pickled with the function, and called on the task's thread.
 Invariants: a strategy has no state: one serves all records of a task, whose attempts are interleaved.
-Units:      delays in milliseconds; attempts count from 1, so ``max_attempts`` is the number of repetitions, as in Flink.
-Source:     PyFlink ``pyflink.datastream.async_retry_strategies``, and two interfaces of ``pyflink.datastream.functions``, because the
-            factories need both.  PyFlink's exponential strategy remembers the last delay, which mixes up records; this one computes it.
+Units:      delays in milliseconds; attempts count from 1, so ``max_attempts`` is the number of repetitions, as in
+            Flink.
+Source:     PyFlink ``pyflink.datastream.async_retry_strategies``, and two interfaces of
+            ``pyflink.datastream.functions``, because the factories need both.  PyFlink's exponential strategy remembers
+            the last delay, which mixes up records; this one computes it.
 """
 
 from abc import ABC, abstractmethod
@@ -79,7 +81,9 @@ class AsyncRetryStrategy(ABC, Generic[OUT]):
         result_predicate: ResultPredicate[OUT],
         exception_predicate: ExceptionPredicate,
     ) -> "AsyncRetryStrategy":
-        """Try again up to ``max_attempts`` times; each delay is ``multiplier`` times the last one, at most ``max_retry_delay``."""
+        """Try again up to ``max_attempts`` times; each delay is ``multiplier`` times the last one, at most
+        ``max_retry_delay``.
+        """
         return ExponentialBackoffDelayRetryStrategy(
             max_attempts, initial_delay, max_retry_delay, multiplier, result_predicate, exception_predicate
         )

@@ -2,8 +2,9 @@
 
 Side:   pure.
 Units:  milliseconds.
-Rules:  the options themselves are the only state; a setter checks its value at once.  What has no effect here is kept, and a warning
-        says so; what would change results or durability and cannot be had is an error that says what is possible.
+Rules:  the options themselves are the only state; a setter checks its value at once.  What has no effect here is kept,
+        and a warning says so; what would change results or durability and cannot be had is an error that says what is
+        possible.
 Source: PyFlink ``pyflink.datastream.checkpoint_config``.
 """
 
@@ -27,7 +28,8 @@ DISABLED: Final = -1
 class CheckpointConfig:
     """How an environment's jobs take checkpoints; made by ``StreamExecutionEnvironment.get_checkpoint_config``.
 
-    Threading: one thread.  Every setter raises ConfigError if the value is wrong, or means something that this version lacks.
+    Threading: one thread.  Every setter raises ConfigError if the value is wrong, or means something that this version
+               lacks.
 
     Args:
         configuration: holds the options, and is changed by the setters; left out, one that no environment reads.
@@ -105,17 +107,24 @@ class CheckpointConfig:
         known.TOLERABLE_FAILURES.set(self._options, tolerable_checkpoint_failure_number)
         return self
 
-    def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> "CheckpointConfig":
+    def set_externalized_checkpoint_retention(
+        self, retention_mode: ExternalizedCheckpointRetention
+    ) -> "CheckpointConfig":
         """Set whether the newest checkpoints stay when their job is cancelled or fails."""
         known.RETENTION.set(self._options, _name_of(retention_mode, ExternalizedCheckpointRetention))
         return self
 
     def is_externalized_checkpoints_enabled(self) -> bool:
         """Whether the newest checkpoints stay when their job fails, or is cancelled, too."""
-        return self.get_externalized_checkpoint_retention() is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+        return (
+            self.get_externalized_checkpoint_retention()
+            is not ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
+        )
 
     def get_externalized_checkpoint_retention(self) -> ExternalizedCheckpointRetention | None:
-        """What becomes of the newest checkpoints when their job is cancelled or fails; those of a job that finishes are deleted."""
+        """What becomes of the newest checkpoints when their job is cancelled or fails; those of a job that finishes are
+        deleted.
+        """
         return ExternalizedCheckpointRetention[known.RETENTION.get(self._options)]
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
@@ -132,7 +141,9 @@ class CheckpointConfig:
         return self.enable_unaligned_checkpoints(enabled=False)
 
     def set_aligned_checkpoint_timeout(self, alignment_timeout: Length) -> "CheckpointConfig":
-        """Let barriers overtake only when the alignment takes longer than this; needs ``enable_unaligned_checkpoints``."""
+        """Let barriers overtake only when the alignment takes longer than this; needs
+        ``enable_unaligned_checkpoints``.
+        """
         try:
             timeout_ms = millis_of(alignment_timeout, "set_aligned_checkpoint_timeout()")
         except JobGraphError as error:
@@ -155,7 +166,9 @@ class CheckpointConfig:
     def set_checkpoint_storage(self, storage: CheckpointStorage) -> "CheckpointConfig":
         """Set where checkpoints are kept: the option ``execution.checkpointing.dir``.  In PyFlink until 1.20."""
         if not isinstance(storage, CheckpointStorage):
-            raise ConfigError(f"a CheckpointStorage is needed, such as FileSystemCheckpointStorage('/a/directory'), got {storage!r}")
+            raise ConfigError(
+                f"a CheckpointStorage is needed, such as FileSystemCheckpointStorage('/a/directory'), got {storage!r}"
+            )
         options = storage.options()
         for option in (known.CHECKPOINT_STORAGE, known.CHECKPOINT_DIRECTORY):
             if option.name in options:
@@ -181,7 +194,9 @@ class CheckpointConfig:
     ) -> "CheckpointConfig":
         """Without an effect, which a warning says: no job has iterations, on which they would have to be forced."""
         if not isinstance(force_unaligned_checkpoints, bool):
-            raise ConfigError(f"set_force_unaligned_checkpoints() needs True or False, got {force_unaligned_checkpoints!r}")
+            raise ConfigError(
+                f"set_force_unaligned_checkpoints() needs True or False, got {force_unaligned_checkpoints!r}"
+            )
         self._options.set_boolean(FORCED_UNALIGNED, force_unaligned_checkpoints)
         if force_unaligned_checkpoints:
             warn_of_setter("set_force_unaligned_checkpoints()", IGNORED[FORCED_UNALIGNED])

@@ -66,16 +66,16 @@ class JobManagerCheckpointStorage(CheckpointStorage):
         )
 
     def __str__(self) -> str:
-        return f"JobManagerCheckpointStorage (checkpoints: {self._path or 'null'}, maxStateSize: {self._max_state_size})"
+        return (
+            f"JobManagerCheckpointStorage (checkpoints: {self._path or 'null'}, maxStateSize: {self._max_state_size})"
+        )
 
 
 class FileSystemCheckpointStorage(CheckpointStorage):
     """Keeps checkpoints as files.
 
-    Args:
-        checkpoint_path: a directory, or the URL of one.
-        file_state_size_threshold: smaller state would stand in the manifest itself; kept, and without an effect, which a warning says.
-        write_buffer_size: likewise.
+    Args: checkpoint_path: a directory, or the URL of one. file_state_size_threshold: smaller state would stand in the
+        manifest itself; kept, and without an effect, which a warning says. write_buffer_size: likewise.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -84,7 +84,10 @@ class FileSystemCheckpointStorage(CheckpointStorage):
     MAX_FILE_STATE_THRESHOLD = 1024 * 1024
 
     def __init__(
-        self, checkpoint_path: str | None = None, file_state_size_threshold: int | None = None, write_buffer_size: int = -1
+        self,
+        checkpoint_path: str | None = None,
+        file_state_size_threshold: int | None = None,
+        write_buffer_size: int = -1,
     ) -> None:
         path = _checked_path(checkpoint_path)
         if path is None:
@@ -92,14 +95,23 @@ class FileSystemCheckpointStorage(CheckpointStorage):
         self._path = path
         self._threshold = _checked_size(file_state_size_threshold, "file_state_size_threshold", _DEFAULT_THRESHOLD)
         if self._threshold > self.MAX_FILE_STATE_THRESHOLD:
-            raise ConfigError(f"file_state_size_threshold is {self._threshold}, the limit is {self.MAX_FILE_STATE_THRESHOLD}")
-        self._buffer = _checked_size(None if write_buffer_size == -1 else write_buffer_size, "write_buffer_size", _DEFAULT_BUFFER)
+            raise ConfigError(
+                f"file_state_size_threshold is {self._threshold}, the limit is {self.MAX_FILE_STATE_THRESHOLD}"
+            )
+        self._buffer = _checked_size(
+            None if write_buffer_size == -1 else write_buffer_size, "write_buffer_size", _DEFAULT_BUFFER
+        )
         if self._threshold != _DEFAULT_THRESHOLD or self._buffer != _DEFAULT_BUFFER:
-            warn_of_setter("file_state_size_threshold or write_buffer_size of FileSystemCheckpointStorage()", IGNORED[BUFFER])
+            warn_of_setter(
+                "file_state_size_threshold or write_buffer_size of FileSystemCheckpointStorage()", IGNORED[BUFFER]
+            )
 
     @staticmethod
     def of_options(checkpoint_path: str, options: Configuration) -> "FileSystemCheckpointStorage":
-        """The storage that options describe, without warnings; not in PyFlink.  Raises ConfigError: one is not of its type."""
+        """The storage that options describe, without warnings; not in PyFlink.
+
+        Raises ConfigError: one is not of its type.
+        """
         storage = FileSystemCheckpointStorage(checkpoint_path)
         storage._threshold = _size_of(options, THRESHOLD, _DEFAULT_THRESHOLD)
         storage._buffer = _size_of(options, BUFFER, _DEFAULT_BUFFER)

@@ -12,7 +12,8 @@ __all__ = ["CheckpointingMode"]
 class CheckpointingMode(Enum):
     """What records count for the state after a restart.
 
-    EXACTLY_ONCE: each record once; an input whose barrier has arrived waits for the others.  AT_LEAST_ONCE: no input waits, and records
+    EXACTLY_ONCE: each record once; an input whose barrier has arrived waits for the others.  AT_LEAST_ONCE: no input
+        waits, and records
     that overtook a barrier count twice.
     """
 

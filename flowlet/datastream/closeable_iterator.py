@@ -18,7 +18,8 @@ __all__ = ["CloseableIterator"]
 class CloseableIterator:
     """Iterates over the records of a stream; use it in a ``with`` statement.  One thread.
 
-    Life cycle: if it cannot be made, because the job failed before its tasks ran, the job is still the caller's to release.  After the last
+    Life cycle: if it cannot be made, because the job failed before its tasks ran, the job is still the caller's to
+        release.  After the last
     record it waits for the job and closes itself; closed before that, it cancels the job.
 
     Args:
@@ -31,14 +32,17 @@ class CloseableIterator:
 
     __slots__ = ("_arrow_schema", "_edge_id", "_is_closed", "_job", "_on_end", "_values")
 
-    def __init__(self, submitted: SubmittedJob, on_end: Callable[[RunningJob], None], arrow_schema: Callable[[], Any]) -> None:
+    def __init__(
+        self, submitted: SubmittedJob, on_end: Callable[[RunningJob], None], arrow_schema: Callable[[], Any]
+    ) -> None:
         (self._edge_id,) = submitted.external_edges
         self._job = submitted.job
         self._on_end = on_end
         self._is_closed = False
         self._arrow_schema = arrow_schema
         self._values: CollectedRecords | None = None
-        if not submitted.runs_in_stages:  # else the last stage may begin much later: ``next`` waits for it, and the job can be watched
+        # Else the last stage may begin much later: ``next`` waits for it, and the job can be watched.
+        if not submitted.runs_in_stages:
             self._values = submitted.job.collect(self._edge_id)
 
     def __iter__(self) -> Self:
@@ -73,8 +77,8 @@ class CloseableIterator:
     def to_arrow(self, schema: Any = None) -> Any:
         """All records that were not taken yet as a ``pyarrow.Table``; waits for the end of the job.  Not in PyFlink.
 
-        Columns stay columns on their way; single records are put into columns here.  Without ``schema`` the table has the schema of the
-        stream of columns, or that of the declared type.
+        Columns stay columns on their way; single records are put into columns here.  Without ``schema`` the table has
+        the schema of the stream of columns, or that of the declared type.
 
         Raises:
             JobGraphError: the declared type has no schema of Arrow, and none was given; the iterator can still be read.
@@ -87,7 +91,9 @@ class CloseableIterator:
 
         known = self._arrow_schema() if schema is None else schema
         if self._is_closed:
-            raise FlowletError("to_arrow() comes too late: the records were read to their end, or the iterator was closed")
+            raise FlowletError(
+                "to_arrow() comes too late: the records were read to their end, or the iterator was closed"
+            )
         try:
             if self._values is None:
                 self._values = self._job.collect(self._edge_id)
@@ -119,7 +125,10 @@ class CloseableIterator:
         return JobClient(self._job, lambda _: None)
 
     def close(self) -> None:
-        """Cancel the job if it still runs, and release what it holds; idempotent.  In a forked child it does nothing."""
+        """Cancel the job if it still runs, and release what it holds; idempotent.
+
+        In a forked child it does nothing.
+        """
         if self._is_closed or self._job.is_inherited:
             return
         self._is_closed = True
@@ -135,7 +144,9 @@ class CloseableIterator:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()
 
     def _finish(self) -> None:

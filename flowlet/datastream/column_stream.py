@@ -1,8 +1,8 @@
 """Streams of columns: record batches of one schema.  To a function of single records they are ``Row`` s.
 
 Side:       pure.  Nothing runs before ``execute``.
-Rules:      all methods of ``DataStream`` work, too.  Columns stay columns in functions of batches, keys that are a column, and built-in
-            aggregations.
+Rules:      all methods of ``DataStream`` work, too.  Columns stay columns in functions of batches, keys that are a
+            column, and built-in aggregations.
 Source:     none in PyFlink's DataStream API, which has columns only in its Table API.
 """
 
@@ -60,10 +60,12 @@ class ColumnStream(DataStream):
         self.schema = schema
 
     def map_batches(self, func: Callable[[Any], Any], output_schema: Any = None) -> "ColumnStream":
-        """Apply a function to each ``pyarrow.RecordBatch``; it returns a batch, an iterable of batches, or None for no rows.
+        """Apply a function to each ``pyarrow.RecordBatch``; it returns a batch, an iterable of batches, or None for no
+        rows.
 
-        The number of rows in a batch varies, so the function must not depend on it.  Batches are not copied: the function must not write
-        into the memory of one that it got or gave, such as into a numpy array of which it was made.
+        The number of rows in a batch varies, so the function must not depend on it.  Batches are not copied: the
+        function must not write into the memory of one that it got or gave, such as into a numpy array of which it was
+        made.
 
         Args:
             func: may be a generator function, or an object with ``map_batch(batch)``.
@@ -83,7 +85,9 @@ class ColumnStream(DataStream):
     @overload
     def key_by(self, key_selector: str, key_type: TypeInformation | None = None) -> "KeyedColumnStream": ...
     @overload
-    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream": ...
+    def key_by(
+        self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
+    ) -> "KeyedStream": ...
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> "KeyedStream":
         """Send all rows with the same key to the same subtask.
 
@@ -105,10 +109,10 @@ class ColumnStream(DataStream):
     ) -> "ColumnStream":
         """Take timestamps from a column, for a whole batch at once, and emit watermarks.
 
-        Args:
-            column: name or position of a column of timestamps (those without a time zone are in UTC), dates, or milliseconds since 1970.
-            max_out_of_orderness: how far a row may be behind the latest one before it; None: rows are in order.
-            idle_timeout: after how long without a row others do not wait for a subtask of this stream; None: they wait.
+        Args: column: name or position of a column of timestamps (those without a time zone are in UTC), dates, or
+            milliseconds since 1970. max_out_of_orderness: how far a row may be behind the latest one before it; None:
+            rows are in order. idle_timeout: after how long without a row others do not wait for a subtask of this
+            stream; None: they wait.
 
         Raises:
             JobGraphError: there is no such column, its values are no times, or a duration is none.
@@ -118,25 +122,29 @@ class ColumnStream(DataStream):
         )
         if idle_timeout is not None:
             strategy = strategy.with_idleness(idle_timeout)
-        return self.assign_timestamps_and_watermarks(strategy.with_timestamp_assigner(TimeColumn(check_time(self.schema, column))))
+        return self.assign_timestamps_and_watermarks(
+            strategy.with_timestamp_assigner(TimeColumn(check_time(self.schema, column)))
+        )
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "ColumnStream":
         """As for any stream; a function that is called for each row gets a ``Row``, which ``with_event_time`` saves."""
-        return ColumnStream(self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema)
+        return ColumnStream(
+            self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema
+        )
 
     def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:  # type: ignore[override]  # keys are columns here
         """Join the rows of two streams of columns with equal keys in the same window.
 
-        Args:
-            other: the right side.
-            how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``: whose rows come out alone where the other side has none.
+        Args: other: the right side. how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``: whose rows come out alone
+            where the other side has none.
 
         Raises:
             JobGraphError: it is no stream of columns of the same environment.
         """
         if not isinstance(other, ColumnStream):
             raise JobGraphError(
-                f"join() of columns needs another stream of columns, got {other!r}; use to_arrow() there, or to_records() here"
+                f"join() of columns needs another stream of columns, got {other!r}; use to_arrow() there, or "
+                "to_records() here"
             )
         self._check_companion(other, "join")
         return JoinedColumnStreams(self, other, how)
@@ -172,7 +180,9 @@ class ColumnStream(DataStream):
         return self._columns(step, pa.schema([self.schema.field(name) for name in names]))
 
     def _unpartitioned(self) -> "ColumnStream":
-        """The stream in front of its partitionings, for a step whose results are partitioned anew: only the last partitioning counts."""
+        """The stream in front of its partitionings, for a step whose results are partitioned anew: only the last
+        partitioning counts.
+        """
         step = self._transformation
         while isinstance(step, PartitionTransformation):
             assert step.input is not None, "a partitioning has an input"
@@ -220,7 +230,9 @@ class KeyedColumnStream(KeyedStream):
 
         key = self._key_name
         if key == "count":
-            raise JobGraphError("count() adds a column 'count', but the key has that name; rename the key with map_batches(...)")
+            raise JobGraphError(
+                "count() adds a column 'count', but the key has that name; rename the key with map_batches(...)"
+            )
         schema = pa.schema([self.schema.field(key), pa.field("count", pa.int64())])
         transformation = CountTransformation(
             name="Count",
@@ -239,17 +251,23 @@ class KeyedColumnStream(KeyedStream):
         return self._extreme("max", position_to_max, emit)
 
     def min_by(self, position_to_min_by: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
-        """The row of each key with the lowest value so far in a column, of equal ones the first; ``emit``: see ``sum``."""
+        """The row of each key with the lowest value so far in a column, of equal ones the first;
+        ``emit``: see ``sum``.
+        """
         return self._extreme("min_by", position_to_min_by, emit)
 
     def max_by(self, position_to_max_by: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
-        """The row of each key with the highest value so far in a column, of equal ones the first; ``emit``: see ``sum``."""
+        """The row of each key with the highest value so far in a column, of equal ones the first; ``emit``: see
+        ``sum``.
+        """
         return self._extreme("max_by", position_to_max_by, emit)
 
     @overload
     def key_by(self, key_selector: str, key_type: TypeInformation | None = None) -> "KeyedColumnStream": ...
     @overload
-    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> KeyedStream: ...
+    def key_by(
+        self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
+    ) -> KeyedStream: ...
     def key_by(self, key_selector: Any, key_type: TypeInformation | None = None) -> KeyedStream:
         """The rows keyed in another way, which replaces this key."""
         return self._origin.key_by(key_selector, key_type)
@@ -264,12 +282,16 @@ class KeyedColumnStream(KeyedStream):
 
     def _extreme(self, method: str, position: int | str, emit: str) -> ColumnStream:
         column = check_comparable(self.schema, position, method)
-        return self._aggregated(method.replace("_", " ").title(), extreme_of(method, column, skips_nulls=True), emit, self.schema)
+        return self._aggregated(
+            method.replace("_", " ").title(), extreme_of(method, column, skips_nulls=True), emit, self.schema
+        )
 
     def _aggregated(self, name: str, function: Aggregation, emit: str, schema: Any) -> ColumnStream:
         emits_batches = emits_batches_of(name, emit)
         inherited = self._inherited(PickledBytesTypeInfo())
-        step = ReduceTransformation(name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited)
+        step = ReduceTransformation(
+            name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited
+        )
         return self._columns(step, schema)
 
     def _columns(self, transformation: Transformation, schema: Any) -> ColumnStream:

@@ -41,7 +41,10 @@ class ConnectedStreams:
     __slots__ = ("_then", "stream1", "stream2")
 
     def __init__(
-        self, stream1: "DataStream", stream2: "DataStream", then: "Callable[[TwoInputTransformation], DataStream] | None" = None
+        self,
+        stream1: "DataStream",
+        stream2: "DataStream",
+        then: "Callable[[TwoInputTransformation], DataStream] | None" = None,
     ) -> None:
         if stream1.get_execution_environment() is not stream2.get_execution_environment():
             raise JobGraphError("connect() needs two streams of the same environment")
@@ -56,7 +59,9 @@ class ConnectedStreams:
         key_type: TypeInformation | None = None,
     ) -> "ConnectedStreams":
         """Key both streams: records of either stream with the same key go to the same subtask."""
-        return ConnectedStreams(self.stream1.key_by(key_selector1, key_type), self.stream2.key_by(key_selector2, key_type))
+        return ConnectedStreams(
+            self.stream1.key_by(key_selector1, key_type), self.stream2.key_by(key_selector2, key_type)
+        )
 
     def map(self, func: CoMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns one record, or None for none, for each record of either stream."""
@@ -66,21 +71,29 @@ class ConnectedStreams:
     def flat_map(self, func: CoFlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns any number of records for each record of either stream."""
         function = checked_object(func, "flat_map", CoFlatMapFunction)
-        return self._then(CoFlatMapTransformation(name="Co-Flat Map", function=function, **self._inherited(output_type)))
+        return self._then(
+            CoFlatMapTransformation(name="Co-Flat Map", function=function, **self._inherited(output_type))
+        )
 
-    def process(self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None) -> "DataStream":
+    def process(
+        self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None
+    ) -> "DataStream":
         """Apply a process function; a ``KeyedCoProcessFunction`` requires that both streams are keyed.
 
-        Where only one of them is keyed, its records go to the subtask of their key, and the function sees no key (as in PyFlink): so a
-        keyed stream meets one that is ``broadcast()``.
+        Where only one of them is keyed, its records go to the subtask of their key, and the function sees no key (as in
+        PyFlink): so a keyed stream meets one that is ``broadcast()``.
 
         Raises:
             JobGraphError: it is no such function, or the function needs keys.
         """
         is_keyed = is_keyed_stream(self.stream1) and is_keyed_stream(self.stream2)
         if isinstance(func, KeyedCoProcessFunction) and not is_keyed:
-            raise JobGraphError("process() with a KeyedCoProcessFunction needs both streams keyed; call key_by(selector1, selector2)")
-        function = checked_object(func, "process", KeyedCoProcessFunction if is_keyed else CoProcessFunction, CoProcessFunction)
+            raise JobGraphError(
+                "process() with a KeyedCoProcessFunction needs both streams keyed; call key_by(selector1, selector2)"
+            )
+        function = checked_object(
+            func, "process", KeyedCoProcessFunction if is_keyed else CoProcessFunction, CoProcessFunction
+        )
         name = "Keyed Co-Process" if is_keyed else "Co-Process"
         return self._then(CoProcessTransformation(name=name, function=function, **self._inherited(output_type)))
 
@@ -89,7 +102,9 @@ class ConnectedStreams:
 
 
 class BroadcastStream:
-    """A stream whose records every subtask of its reader sees, with the states that they change; made by ``DataStream.broadcast``."""
+    """A stream whose records every subtask of its reader sees, with the states that they change; made by
+    ``DataStream.broadcast``.
+    """
 
     __slots__ = ("broadcast_state_descriptors", "input_stream")
 
@@ -109,7 +124,10 @@ class BroadcastConnectedStream:
         broadcast_stream: BroadcastStream,
         broadcast_state_descriptors: "Sequence[MapStateDescriptor]",
     ) -> None:
-        if non_broadcast_stream.get_execution_environment() is not broadcast_stream.input_stream.get_execution_environment():
+        if (
+            non_broadcast_stream.get_execution_environment()
+            is not broadcast_stream.input_stream.get_execution_environment()
+        ):
             raise JobGraphError("connect() needs two streams of the same environment")
         self.non_broadcast_stream = non_broadcast_stream
         self.broadcast_stream = broadcast_stream
@@ -118,7 +136,8 @@ class BroadcastConnectedStream:
     def process(
         self, func: BroadcastProcessFunction | KeyedBroadcastProcessFunction, output_type: TypeInformation | None = None
     ) -> "DataStream":
-        """Apply a function: a ``KeyedBroadcastProcessFunction`` exactly where the stream that is not broadcast is keyed.
+        """Apply a function: a ``KeyedBroadcastProcessFunction`` exactly where the stream that is not broadcast is
+        keyed.
 
         There is no order between the streams.  In BATCH mode the broadcast stream comes first, as in Flink.
 
@@ -128,10 +147,17 @@ class BroadcastConnectedStream:
         stream = self.non_broadcast_stream
         is_keyed = is_keyed_stream(stream)
         if isinstance(func, BroadcastProcessFunction) and is_keyed:
-            raise JobGraphError("process() of a keyed stream and a broadcast stream needs a KeyedBroadcastProcessFunction")
+            raise JobGraphError(
+                "process() of a keyed stream and a broadcast stream needs a KeyedBroadcastProcessFunction"
+            )
         if isinstance(func, KeyedBroadcastProcessFunction) and not is_keyed:
-            raise JobGraphError("process() with a KeyedBroadcastProcessFunction needs a keyed stream; call key_by(...) before connect(...)")
-        function = checked_object(func, "process", KeyedBroadcastProcessFunction if is_keyed else BroadcastProcessFunction)
+            raise JobGraphError(
+                "process() with a KeyedBroadcastProcessFunction needs a keyed stream; call key_by(...) before "
+                "connect(...)"
+            )
+        function = checked_object(
+            func, "process", KeyedBroadcastProcessFunction if is_keyed else BroadcastProcessFunction
+        )
         return stream._then(
             BroadcastProcessTransformation(
                 name="Co-Process-Broadcast-Keyed" if is_keyed else "Co-Process-Broadcast",

@@ -33,7 +33,12 @@ from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.split_stream import SplitStream
 from flowlet.datastream.state import MapStateDescriptor
 from flowlet.datastream.stream_settings import DataStreamSink, StreamSettings, checked_text
-from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type, result_type
+from flowlet.datastream.user_functions.argument_checks import (
+    checked_function,
+    checked_object,
+    declared_type,
+    result_type,
+)
 from flowlet.datastream.user_functions.projection import Projection, projected_type
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, Rebalance, Rescale, Shuffle
@@ -79,7 +84,8 @@ __all__ = [
 
 # Called on a stream without keys, these raise NotKeyedError, which says what to do.
 _KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count", "window", "count_window"})
-# These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as in PyFlink.
+# These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as
+# in PyFlink.
 _MODULES_BEHIND: Final = {
     "AllWindowedStream": "flowlet.datastream.windowed_stream",
     "ColumnStream": "flowlet.datastream.column_stream",
@@ -122,7 +128,9 @@ class DataStream(StreamSettings):
         transformation = self._settings("set_max_parallelism")
         check_max_parallelism(max_parallelism, f"operator {transformation.operator_name!r}: its")
         if transformation.is_non_parallel and max_parallelism != 1:
-            raise JobGraphError(f"operator {transformation.operator_name!r} cannot run in parallel: its max parallelism must be 1")
+            raise JobGraphError(
+                f"operator {transformation.operator_name!r} cannot run in parallel: its max parallelism must be 1"
+            )
         transformation.max_parallelism = max_parallelism
         return self
 
@@ -135,11 +143,14 @@ class DataStream(StreamSettings):
         return self
 
     def set_buffer_timeout(self, timeout_millis: int) -> Self:
-        """Limit how long records wait for their buffer to fill, in milliseconds; 0: they do not wait, -1: the environment's timeout."""
+        """Limit how long records wait for their buffer to fill, in milliseconds; 0: they do not wait, -1: the
+        environment's timeout.
+        """
         transformation = self._settings("set_buffer_timeout")
         if not is_whole_number(timeout_millis) or timeout_millis < -1:
             raise JobGraphError(
-                f"operator {transformation.operator_name!r}: its buffer timeout must be -1 (the environment's), 0 (none) or milliseconds, "
+                f"operator {transformation.operator_name!r}: its buffer timeout must be -1 (the environment's), 0 "
+                "(none) or milliseconds, "
                 f"got {timeout_millis!r}"
             )
         transformation.buffer_timeout_ms = None if timeout_millis == -1 else timeout_millis
@@ -153,9 +164,13 @@ class DataStream(StreamSettings):
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns one record for each record."""
         function = checked_function(func, MapFunction, "map", 1)
-        return self._then(MapTransformation(name="Map", function=function, **self._inherited(result_type(output_type, func, "map"))))
+        return self._then(
+            MapTransformation(name="Map", function=function, **self._inherited(result_type(output_type, func, "map")))
+        )
 
-    def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
+    def flat_map(
+        self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None
+    ) -> "DataStream":
         """Apply a function that returns an iterable of records for each record."""
         function = checked_function(func, FlatMapFunction, "flat_map", 1)
         results = result_type(output_type, func, "flat_map", is_iterated=True)
@@ -167,17 +182,25 @@ class DataStream(StreamSettings):
         return self._then(FilterTransformation(name="Filter", function=function, **self._inherited(self.get_type())))
 
     def project(self, *field_indexes: int) -> "DataStream":
-        """Keep these fields of tuples, in this order.  Raises JobGraphError: the declared type is no tuple, or has no such field."""
-        output_type = projected_type(self.get_type(), field_indexes)
-        return self._then(MapTransformation(name="Projection", function=Projection(field_indexes), **self._inherited(output_type)))
+        """Keep these fields of tuples, in this order.
 
-    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
+        Raises JobGraphError: the declared type is no tuple, or has no such field.
+        """
+        output_type = projected_type(self.get_type(), field_indexes)
+        return self._then(
+            MapTransformation(name="Projection", function=Projection(field_indexes), **self._inherited(output_type))
+        )
+
+    def key_by(
+        self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
+    ) -> "KeyedStream":
         """Send all records with the same key to the same subtask.
 
-        A key is None, a bool, number, str, bytes, date, time, datetime, timedelta, Decimal, Fraction, UUID or path; an Enum member; a numpy
-        scalar; a tuple, list, frozenset or ``Row`` of keys; a frozen dataclass of keys, or an instance of any class of keys that has
-        ``__eq__`` and ``__hash__`` and can be pickled.  Keys of different types differ, even if Python calls them equal (1, 1.0 and True).
-        A key must not change.  Any other key fails the job at its first record, with the reason.
+        A key is None, a bool, number, str, bytes, date, time, datetime, timedelta, Decimal, Fraction, UUID or path; an
+        Enum member; a numpy scalar; a tuple, list, frozenset or ``Row`` of keys; a frozen dataclass of keys, or an
+        instance of any class of keys that has ``__eq__`` and ``__hash__`` and can be pickled.  Keys of different types
+        differ, even if Python calls them equal (1, 1.0 and True).  A key must not change.  Any other key fails the job
+        at its first record, with the reason.
 
         Raises:
             JobGraphError: the selector cannot be called with one record.
@@ -200,18 +223,27 @@ class DataStream(StreamSettings):
         return stream
 
     def count_window_all(self, size: int, slide: int = 0) -> "AllWindowedStream":
-        """Windows of ``size`` records; with ``slide`` a new one begins at every ``slide``-th record.  Not in PyFlink."""
+        """Windows of ``size`` records; with ``slide`` a new one begins at every ``slide``-th record.
+
+        Not in PyFlink.
+        """
         assigner = importlib.import_module(_MODULES_BEHIND["AllWindowedStream"]).count_windows(size, slide)
         return self.window_all(assigner)
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "DataStream":
         """Assign timestamps and emit watermarks, as the strategy says.  Raises JobGraphError if it is no strategy."""
         if not isinstance(watermark_strategy, WatermarkStrategy):
-            raise JobGraphError(f"assign_timestamps_and_watermarks() needs a WatermarkStrategy, got {watermark_strategy!r}")
+            raise JobGraphError(
+                f"assign_timestamps_and_watermarks() needs a WatermarkStrategy, got {watermark_strategy!r}"
+            )
         inherited = self._inherited(self.get_type())
         # As in Flink, with the parallelism of the input: so no exchange lies between a source and its watermarks.
         inherited["parallelism"] = self._transformation.parallelism
-        return self._then(TimestampsAndWatermarksTransformation(name="Timestamps/Watermarks", strategy=watermark_strategy, **inherited))
+        return self._then(
+            TimestampsAndWatermarksTransformation(
+                name="Timestamps/Watermarks", strategy=watermark_strategy, **inherited
+            )
+        )
 
     def get_side_output(self, output_tag: OutputTag) -> "DataStream":
         """A side output of the operator that makes this stream.
@@ -220,10 +252,16 @@ class DataStream(StreamSettings):
             JobGraphError: it is no tag, or this stream is not made by an operator.
         """
         if not isinstance(output_tag, OutputTag):
-            raise JobGraphError(f"get_side_output() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}")
+            raise JobGraphError(
+                f"get_side_output() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}"
+            )
         upstream = self._settings("get_side_output")
         side = SideOutputTransformation(
-            name="Side Output", input=upstream, tag_id=output_tag.tag_id, output_type=output_tag.type_info, parallelism=upstream.parallelism
+            name="Side Output",
+            input=upstream,
+            tag_id=output_tag.tag_id,
+            output_type=output_tag.type_info,
+            parallelism=upstream.parallelism,
         )
         return DataStream(self._environment, side)
 
@@ -240,7 +278,9 @@ class DataStream(StreamSettings):
         if not streams:
             return self
         transformations = [self._transformation, *(stream._transformation for stream in streams)]
-        return DataStream(self._environment, UnionTransformation(name="Union", streams=transformations, output_type=self.get_type()))
+        return DataStream(
+            self._environment, UnionTransformation(name="Union", streams=transformations, output_type=self.get_type())
+        )
 
     @overload
     def connect(self, ds: "DataStream") -> ConnectedStreams: ...
@@ -262,7 +302,10 @@ class DataStream(StreamSettings):
         return ConnectedStreams(self, ds)
 
     def join(self, other_stream: "DataStream") -> JoinedStreams:
-        """Join with another stream by key within windows: ``.where(f).equal_to(g).window(assigner).apply(function)``.  Not in PyFlink."""
+        """Join with another stream by key within windows: ``.where(f).equal_to(g).window(assigner).apply(function)``.
+
+        Not in PyFlink.
+        """
         self._check_companion(other_stream, "join")
         return JoinedStreams(self, other_stream)
 
@@ -314,9 +357,12 @@ class DataStream(StreamSettings):
         """Send each record to the subtask ``partitioner(key, num_subtasks)``, or ``partitioner.partition(...)``."""
         if not callable(partitioner) and not callable(getattr(partitioner, "partition", None)):
             raise JobGraphError(
-                f"partition_custom() needs a callable or an object with partition(key, num_partitions), got {partitioner!r}"
+                "partition_custom() needs a callable or an object with partition(key, num_partitions), got "
+                f"{partitioner!r}"
             )
-        return self._partitioned(Custom(partitioner, checked_function(key_selector, KeySelector, "partition_custom", 1)))
+        return self._partitioned(
+            Custom(partitioner, checked_function(key_selector, KeySelector, "partition_custom", 1))
+        )
 
     def forward(self) -> "DataStream":
         """Send records to the same subtask of the next operator, which must have the same parallelism."""
@@ -335,7 +381,8 @@ class DataStream(StreamSettings):
         broadcast_state_descriptor: MapStateDescriptor | None = None,
         *other_broadcast_state_descriptors: MapStateDescriptor,
     ) -> "DataStream | BroadcastStream":
-        """Send every record to every subtask; with descriptors: to functions that keep what they say in broadcast states.
+        """Send every record to every subtask; with descriptors: to functions that keep what they say in broadcast
+        states.
 
         Raises:
             JobGraphError: a descriptor is no ``MapStateDescriptor``, or two have the same name.
@@ -350,31 +397,46 @@ class DataStream(StreamSettings):
         """Print each record on the standard output of its TaskManager."""
         if sink_identifier is not None:
             checked_text(sink_identifier, "print")
-        return self._into(PrintTransformation(name="Print to Std. Out", identifier=sink_identifier, **self._inherited(self.get_type())))
+        return self._into(
+            PrintTransformation(
+                name="Print to Std. Out", identifier=sink_identifier, **self._inherited(self.get_type())
+            )
+        )
 
     def sink_to(self, sink: Sink) -> "DataStreamSink":
         """Send each record to a sink."""
         if not isinstance(sink, Sink):
-            raise JobGraphError(f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}")
+            raise JobGraphError(
+                f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}"
+            )
         written = SinkTransformation(name="Sink", sink=sink, **self._inherited(self.get_type()))
         target = self._into(written)
         if isinstance(sink, SupportsGlobalCommitter):
             output_type = Types.PICKLED_BYTE_ARRAY()
-            commits = GlobalCommitTransformation(name="Sink", sink=sink, input=written, parallelism=1, output_type=output_type)
+            commits = GlobalCommitTransformation(
+                name="Sink", sink=sink, input=written, parallelism=1, output_type=output_type
+            )
             self._environment._add_operator(commits)
         return target
 
     def add_sink(self, sink_func: SinkFunction | Callable[[Any], object] | Sink) -> "DataStreamSink":
-        """Call a function with each record; sinks that PyFlink gives to ``add_sink``, such as ``JdbcSink``, are taken, too."""
+        """Call a function with each record; sinks that PyFlink gives to ``add_sink``, such as ``JdbcSink``, are taken,
+        too.
+        """
         if isinstance(sink_func, Sink):
             return self.sink_to(sink_func)
         function = checked_function(sink_func, SinkFunction, "add_sink", 1)
-        return self._into(SinkFunctionTransformation(name="Unnamed", function=function, **self._inherited(self.get_type())))
+        return self._into(
+            SinkFunctionTransformation(name="Unnamed", function=function, **self._inherited(self.get_type()))
+        )
 
-    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: int | None = None
+    ) -> CloseableIterator | list[Any]:
         """Run the job now and return its records.
 
-        Without ``limit``: an iterator, to be closed, best by a ``with`` statement.  With it: a list of at most that many records; then the
+        Without ``limit``: an iterator, to be closed, best by a ``with`` statement.  With it: a list of at most that
+            many records; then the
         job is cancelled.
 
         Raises:
@@ -396,16 +458,23 @@ class DataStream(StreamSettings):
 
     def _arrow_schema(self) -> Any:
         """The ``pyarrow.Schema`` of the declared type.  Raises JobGraphError: it has none."""
-        from flowlet.datastream.formats.arrow_schemas import declared_schema  # and with it pyarrow, which most programs do not need
+        # And with it pyarrow, which most programs do not need.
+        from flowlet.datastream.formats.arrow_schemas import declared_schema
 
         return declared_schema(self.get_type())
 
     def _check_companion(self, stream: Any, method: str) -> None:
         if not isinstance(stream, DataStream) or stream._environment is not self._environment:
-            raise JobGraphError(f"{method}() needs streams of the same environment, got {stream!r} of type {type(stream).__name__}")
+            raise JobGraphError(
+                f"{method}() needs streams of the same environment, got {stream!r} of type {type(stream).__name__}"
+            )
 
     def _inherited(self, output_type: TypeInformation) -> dict[str, Any]:
-        return {"input": self._transformation, "parallelism": self._environment.get_parallelism(), "output_type": output_type}
+        return {
+            "input": self._transformation,
+            "parallelism": self._environment.get_parallelism(),
+            "output_type": output_type,
+        }
 
     def _then(self, transformation: Transformation) -> "DataStream":
         self._environment._add_operator(transformation)
@@ -428,7 +497,9 @@ class DataStream(StreamSettings):
 
 def partition(stream: DataStream, partitioner: StreamPartitioner) -> PartitionTransformation:
     upstream = stream._transformation
-    return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)
+    return PartitionTransformation(
+        name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type
+    )
 
 
 def _checked_descriptors(descriptors: list[Any]) -> list[MapStateDescriptor]:
@@ -439,7 +510,9 @@ def _checked_descriptors(descriptors: list[Any]) -> list[MapStateDescriptor]:
         if each.ttl_config is not None:
             raise JobGraphError(f"broadcast state {each.name!r} cannot have a time to live: only keyed state can")
         if each.name in names:
-            raise JobGraphError(f"broadcast() got two descriptors of the name {each.name!r}; give each state a name of its own")
+            raise JobGraphError(
+                f"broadcast() got two descriptors of the name {each.name!r}; give each state a name of its own"
+            )
         names.add(each.name)
     return descriptors
 

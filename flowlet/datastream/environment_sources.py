@@ -39,7 +39,9 @@ class EnvironmentSources(ABC):
             JobGraphError: it is no collection, or an element is not of the type.
         """
         if isinstance(collection, str | bytes) or not isinstance(collection, Iterable):
-            raise JobGraphError(f"from_collection() needs a list of elements, got {collection!r} of type {type(collection).__name__}")
+            raise JobGraphError(
+                f"from_collection() needs a list of elements, got {collection!r} of type {type(collection).__name__}"
+            )
         elements = list(collection)
         if type_info is not None:
             check_type_information(type_info, "from_collection")
@@ -71,27 +73,40 @@ class EnvironmentSources(ABC):
         output_type = type_info or PickledBytesTypeInfo()
         return self._source(
             SourceTransformation(
-                name=source_name, source=source_func, is_bounded=False, output_type=output_type, parallelism=1, is_non_parallel=True
+                name=source_name,
+                source=source_func,
+                is_bounded=False,
+                output_type=output_type,
+                parallelism=1,
+                is_non_parallel=True,
             )
         )
 
     def from_source(
-        self, source: Source, watermark_strategy: WatermarkStrategy, source_name: str, type_info: TypeInformation | None = None
+        self,
+        source: Source,
+        watermark_strategy: WatermarkStrategy,
+        source_name: str,
+        type_info: TypeInformation | None = None,
     ) -> DataStream:
-        """The records of a source: a ``FileSource``, or one with ``create_reader(subtask, parallelism)`` and ``is_bounded``.
+        """The records of a source: a ``FileSource``, or one with ``create_reader(subtask, parallelism)`` and
+        ``is_bounded``.
 
         Raises:
             JobGraphError: an argument is not of its kind.
         """
         if not isinstance(source, BuiltInSource) and not callable(getattr(source, "create_reader", None)):
-            raise JobGraphError(f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}")
+            raise JobGraphError(
+                f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}"
+            )
         if not is_name(source_name):
             raise JobGraphError(f"from_source() needs a name that is not empty, got {source_name!r}")
         if type_info is not None:
             check_type_information(type_info, "from_source")
         if not isinstance(watermark_strategy, WatermarkStrategy):
             raise JobGraphError(
-                f"from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got {watermark_strategy!r}"
+                "from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got "
+                f"{watermark_strategy!r}"
             )
         return self._source(
             SourceTransformation(
@@ -105,7 +120,8 @@ class EnvironmentSources(ABC):
         )
 
     def from_sequence(self, from_: int, to: int) -> DataStream:
-        """The whole numbers from ``from_`` to ``to``, both included: a ``NumberSequenceSource``; Flink's ``fromSequence``.
+        """The whole numbers from ``from_`` to ``to``, both included: a ``NumberSequenceSource``; Flink's
+        ``fromSequence``.
 
         Raises:
             JobGraphError: they are not whole numbers of 64 bits, or the first is above the last.
@@ -123,17 +139,22 @@ class EnvironmentSources(ABC):
         *,
         allow_pickle: bool = False,
     ) -> DataStream:
-        """What producers outside the cluster push into the gate ``name``, such as the tasks of a Spark job.  Not in PyFlink.
+        """What producers outside the cluster push into the gate ``name``, such as the tasks of a Spark job.
 
-        They find the gate by its name (``flowlet.ingest.open_gate``), any number of them, whenever they like.  The gate ends after
-        ``producers`` partitions, or, whatever that says, when the job is told to finish it (``JobClient.finish_gate``).  A ``key_by``
-        right behind it routes at the producers, so that its records travel only once.
+        Not in PyFlink.
 
-        ``event_time`` names the column of its rows that says when they happened: a timestamp (in UTC), an instant, or milliseconds since
+        They find the gate by its name (``flowlet.ingest.open_gate``), any number of them, whenever they like.  The gate
+        ends after ``producers`` partitions, or, whatever that says, when the job is told to finish it
+        (``JobClient.finish_gate``).  A ``key_by`` right behind it routes at the producers, so that its records travel
+        only once.
+
+        ``event_time`` names the column of its rows that says when they happened: a timestamp (in UTC), an instant, or
+        milliseconds since
         1970.  ``watermark_strategy`` needs no assigner then.  A record without a time ends its producer's attempt.
 
-        From producers of a gate with a ``type_info`` nothing but records of this type is read.  ``allow_pickle`` is needed without one, and
-        if it contains ``PICKLED_BYTE_ARRAY``: records are then pickles, with which everyone who can open the gate can run code in the job.
+        From producers of a gate with a ``type_info`` nothing but records of this type is read.  ``allow_pickle`` is
+        needed without one, and if it contains ``PICKLED_BYTE_ARRAY``: records are then pickles, with which everyone who
+        can open the gate can run code in the job.
 
         Raises:
             JobGraphError: an argument is not of its kind, or the type needs ``allow_pickle``.
@@ -157,12 +178,14 @@ class EnvironmentSources(ABC):
     def from_arrow(self, source: Any, schema: Any = None, source_name: str = "Arrow Source") -> "ColumnStream":
         """The rows of Arrow data as a stream of columns; not in PyFlink.
 
-        The batches are not copied: nothing may write into their memory later, such as into a numpy array of which one was made.
+        The batches are not copied: nothing may write into their memory later, such as into a numpy array of which one
+        was made.
 
-        Args:
-            source: a ``pyarrow.Table`` or ``RecordBatch``, an iterable of batches, or anything with ``__arrow_c_stream__`` (a
-                ``RecordBatchReader``, a DataFrame of pandas or polars, a relation of DuckDB), which is read to its end here and travels
-                with the job; or a function of subtask and parallelism that gives an iterable of record batches, and runs in each task.
+        Args: source: a ``pyarrow.Table`` or ``RecordBatch``, an iterable of batches, or anything with
+            ``__arrow_c_stream__`` (a
+                ``RecordBatchReader``, a DataFrame of pandas or polars, a relation of DuckDB), which is read to its end
+                here and travels with the job; or a function of subtask and parallelism that gives an iterable of record
+                batches, and runs in each task.
             schema: of the batches; needed for a function and for an empty iterable.
             source_name: for people.
 
@@ -170,12 +193,16 @@ class EnvironmentSources(ABC):
             JobGraphError: an argument is not of its kind.
         """
         from flowlet.datastream.column_stream import ColumnStream
-        from flowlet.datastream.formats.arrow_schemas import arrow_data  # and with it pyarrow, which most programs do not need
+
+        # And with it pyarrow, which most programs do not need.
+        from flowlet.datastream.formats.arrow_schemas import arrow_data
 
         if not is_name(source_name):
             raise JobGraphError(f"from_arrow() needs a name that is not empty, got {source_name!r}")
         data, known = arrow_data(source, schema)
-        transformation = ArrowSourceTransformation(name=source_name, source=data, schema=known, parallelism=self.get_parallelism())
+        transformation = ArrowSourceTransformation(
+            name=source_name, source=data, schema=known, parallelism=self.get_parallelism()
+        )
         return ColumnStream(self._environment(), transformation, known)
 
     def _source(self, transformation: SourceTransformation) -> DataStream:

@@ -20,7 +20,12 @@ from flowlet.datastream.user_functions.function import (
     KeyedStateStore,
     RuntimeContext,
 )
-from flowlet.datastream.user_functions.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from flowlet.datastream.user_functions.join_functions import (
+    CoGroupFunction,
+    FlatJoinFunction,
+    JoinFunction,
+    ProcessJoinFunction,
+)
 from flowlet.datastream.user_functions.process_functions import (
     BaseBroadcastProcessFunction,
     BroadcastProcessFunction,

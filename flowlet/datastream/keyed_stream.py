@@ -31,7 +31,12 @@ from flowlet.datastream.windowed_stream import WindowedStream, count_windows
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
-from flowlet.graph.transformation import CountTransformation, ProcessTransformation, ReduceTransformation, SumTransformation
+from flowlet.graph.transformation import (
+    CountTransformation,
+    ProcessTransformation,
+    ReduceTransformation,
+    SumTransformation,
+)
 from flowlet.keys.column_key import ColumnKey
 
 __all__ = ["EMIT_BATCHES", "EMIT_ROWS", "KeyedStream"]
@@ -67,27 +72,32 @@ class KeyedStream(DataStream):
         function = checked_function(func, ReduceFunction, "reduce", 2)
         is_declared = isinstance(function, Aggregation)
         return self._then(
-            ReduceTransformation(name="Reduce", function=function, is_declared=is_declared, **self._inherited(self.get_type()))
+            ReduceTransformation(
+                name="Reduce", function=function, is_declared=is_declared, **self._inherited(self.get_type())
+            )
         )
 
     def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
         """The first record of each key, its field replaced by the sum so far.
 
-        Args:
-            position_to_sum: position or name of the field; for records that are numbers, 0.
-            emit: ``"row"``: one result per record; ``"batch"``: one per key and chunk.  The size of chunks depends on the network; the last
+        Args: position_to_sum: position or name of the field; for records that are numbers, 0. emit: ``"row"``: one
+            result per record; ``"batch"``: one per key and chunk.  The size of chunks depends on the network; the last
                 result of each key does not.
         """
         _check_position("sum", position_to_sum)
         emits_batches = emits_batches_of("sum", emit)
         return self._then(
-            SumTransformation(name="Sum", position=position_to_sum, emits_batches=emits_batches, **self._inherited(self.get_type()))
+            SumTransformation(
+                name="Sum", position=position_to_sum, emits_batches=emits_batches, **self._inherited(self.get_type())
+            )
         )
 
     def count(self, *, emit: str = EMIT_ROWS) -> DataStream:
         """Pairs of each key and the number of its records so far; ``emit``: see ``sum``.  Not in PyFlink."""
         return self._then(
-            CountTransformation(name="Count", emits_batches=emits_batches_of("count", emit), **self._inherited(PickledBytesTypeInfo()))
+            CountTransformation(
+                name="Count", emits_batches=emits_batches_of("count", emit), **self._inherited(PickledBytesTypeInfo())
+            )
         )
 
     def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
@@ -99,19 +109,27 @@ class KeyedStream(DataStream):
         return self._extreme("max", position_to_max, emit)
 
     def min_by(self, position_to_min_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The record of each key with the lowest value so far in a field, of equal ones the first; arguments as for ``sum``."""
+        """The record of each key with the lowest value so far in a field, of equal ones the first; arguments as for
+        ``sum``.
+        """
         return self._extreme("min_by", position_to_min_by, emit)
 
     def max_by(self, position_to_max_by: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
-        """The record of each key with the highest value so far in a field, of equal ones the first; arguments as for ``sum``."""
+        """The record of each key with the highest value so far in a field, of equal ones the first; arguments as for
+        ``sum``.
+        """
         return self._extreme("max_by", position_to_max_by, emit)
 
-    def process(self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None) -> DataStream:
+    def process(
+        self, func: KeyedProcessFunction | ProcessFunction, output_type: TypeInformation | None = None
+    ) -> DataStream:
         """As for any stream, with keys and timers."""
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
         declared = self._inherited(result_type(output_type, func, "process_element", is_iterated=True))
-        return self._then(ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared))
+        return self._then(
+            ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared)
+        )
 
     def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
         """Put the records of each key into windows."""
@@ -122,18 +140,27 @@ class KeyedStream(DataStream):
         return WindowedStream(self, count_windows(size, slide))
 
     def interval_join(self, other_stream: "KeyedStream") -> IntervalJoin:
-        """Join with the records of another keyed stream whose timestamps lie close by: ``.between(...).process(...)``.  Not in PyFlink."""
+        """Join with the records of another keyed stream whose timestamps lie close by: ``.between(...).process(...)``.
+
+        Not in PyFlink.
+        """
         self._check_companion(other_stream, "interval_join")
         if not isinstance(other_stream, KeyedStream):
             raise JobGraphError("interval_join() needs a second stream that is keyed; call key_by(...) on it")
         return IntervalJoin(self, other_stream)
 
-    def key_by(self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None) -> "KeyedStream":
+    def key_by(
+        self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
+    ) -> "KeyedStream":
         """The records keyed in another way, which replaces this key."""
         return self._origin.key_by(key_selector, key_type)
 
-    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CloseableIterator | list[Any]:
-        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``; not of columns."""
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: int | None = None
+    ) -> CloseableIterator | list[Any]:
+        """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``; not
+        of columns.
+        """
         selector = self._transformation.key_selector
         if isinstance(selector, ColumnKey):
             return super().execute_and_collect(job_execution_name, limit)
@@ -145,7 +172,11 @@ class KeyedStream(DataStream):
         function = extreme_of(method, position)
         name, emits_batches = method.replace("_", " ").title(), emits_batches_of(method, emit)
         inherited = self._inherited(self.get_type())
-        return self._then(ReduceTransformation(name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited))
+        return self._then(
+            ReduceTransformation(
+                name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited
+            )
+        )
 
     def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
         raise JobGraphError(
@@ -174,7 +205,9 @@ class _WithKey(MapFunction):
 
 
 def _own(selector: Any) -> Any:
-    """A selector to be opened for itself: that of the ``key_by`` is opened where the records are sent, which may be the same task."""
+    """A selector to be opened for itself: that of the ``key_by`` is opened where the records are sent, which may be the
+    same task.
+    """
     return copy.copy(selector) if isinstance(selector, Function) else selector
 
 

@@ -13,12 +13,19 @@ from netstack.late import dataclass
 __all__ = ["RemoteGate"]
 
 MAX_NAME_BYTES = 255
-_TIMES = (Types.LONG(), Types.SQL_TIMESTAMP(), Types.INSTANT(), LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME))
+_TIMES = (
+    Types.LONG(),
+    Types.SQL_TIMESTAMP(),
+    Types.INSTANT(),
+    LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteGate:
-    """What ``from_remote_gate`` reads; ``producers``: the number of partitions, None: the job ends when the gate is told to finish."""
+    """What ``from_remote_gate`` reads; ``producers``: the number of partitions, None: the job ends when the gate is
+    told to finish.
+    """
 
     name: str
     type_info: TypeInformation
@@ -33,9 +40,13 @@ class RemoteGate:
     def __post_init__(self) -> None:
         """Check name, number, type and column.  Raises JobGraphError if one of them is not valid."""
         if not is_name(self.name) or not self.name.isprintable() or len(self.name.encode()) > MAX_NAME_BYTES:
-            raise JobGraphError(f"a remote gate needs a name of 1 to {MAX_NAME_BYTES} printable bytes, got {self.name!r}")
+            raise JobGraphError(
+                f"a remote gate needs a name of 1 to {MAX_NAME_BYTES} printable bytes, got {self.name!r}"
+            )
         if self.producers is not None and (not is_whole_number(self.producers) or self.producers < 1):
-            raise JobGraphError(f"gate {self.name!r}: producers must be a number of partitions, from 1, or None, got {self.producers!r}")
+            raise JobGraphError(
+                f"gate {self.name!r}: producers must be a number of partitions, from 1, or None, got {self.producers!r}"
+            )
         self._check_trust()
         if self.event_time is not None:
             self._check_event_time()
@@ -52,15 +63,23 @@ class RemoteGate:
         holds_any = holds_any_object(self.type_info)
         if holds_any and not self.allow_pickle:
             raise JobGraphError(
-                f"gate {self.name!r} takes any objects ({self.type_info!r}): they travel as pickles, so every producer could run its own "
-                "code in the job.  Declare the records, for example type_info=Types.ROW_NAMED(...); or pass allow_pickle=True if you trust "
+                f"gate {self.name!r} takes any objects ({self.type_info!r}): they travel as pickles, so every producer "
+                "could run its own "
+                "code in the job.  Declare the records, for example type_info=Types.ROW_NAMED(...); or pass "
+                "allow_pickle=True if you trust "
                 "everyone who can open the gate"
             )
         if self.allow_pickle and not holds_any:
-            raise JobGraphError(f"gate {self.name!r} has a declared type, {self.type_info!r}: it reads no pickles, leave out allow_pickle")
+            raise JobGraphError(
+                f"gate {self.name!r} has a declared type, {self.type_info!r}: it reads no pickles, leave out "
+                "allow_pickle"
+            )
 
     def _check_event_time(self) -> None:
-        wanted = f"gate {self.name!r}: event_time names a column of rows that is a timestamp, an instant or a Long of milliseconds"
+        wanted = (
+            f"gate {self.name!r}: event_time names a column of rows that is a timestamp, an instant or a Long of "
+            "milliseconds"
+        )
         if not isinstance(self.type_info, RowTypeInfo):
             raise JobGraphError(f"{wanted}, got {self.event_time!r} of {self.type_info!r}")
         names = self.type_info.get_field_names()

@@ -1,7 +1,8 @@
 """``SlotSharingGroup``: operators that may run in the same slots; ``MemorySize``.
 
 Side:   pure.
-Rules:  all slots of a cluster are alike, so the resources of a group choose none; whoever uses such a group is told so once.
+Rules:  all slots of a cluster are alike, so the resources of a group choose none; whoever uses such a group is told so
+        once.
 Source: PyFlink ``pyflink.datastream.slot_sharing_group``.
 """
 
@@ -71,7 +72,8 @@ class SlotSharingGroup:
         """Tell whoever uses the group that its resources choose no slot; not in PyFlink."""
         if self.cpu_cores is not None:
             warnings.warn(
-                f"the resources of slot sharing group {self.name!r} have no effect: all slots are alike; start TaskManagers of the size "
+                f"the resources of slot sharing group {self.name!r} have no effect: all slots are alike; start "
+                "TaskManagers of the size "
                 "that its operators need",
                 stacklevel=stacklevel,
             )
@@ -131,15 +133,18 @@ class SlotSharingGroup:
         def build(self) -> "SlotSharingGroup":
             """Build the group.
 
-            Raises:
-                JobGraphError: the name is empty; or resources are set, but not both the cores and the memory for objects.
+            Raises: JobGraphError: the name is empty; or resources are set, but not both the cores and the memory for
+                objects.
             """
             has_any = self._cpu_cores is not None or self._sizes or self._external
             if has_any and (self._cpu_cores is None or "task_heap_memory" not in self._sizes):
                 raise JobGraphError(
-                    f"slot sharing group {self._name!r} has resources, so it needs set_cpu_cores() and set_task_heap_memory()"
+                    f"slot sharing group {self._name!r} has resources, so it needs set_cpu_cores() and "
+                    "set_task_heap_memory()"
                 )
-            return SlotSharingGroup(self._name, self._cpu_cores, **self._sizes, external_resources=MappingProxyType(dict(self._external)))
+            return SlotSharingGroup(
+                self._name, self._cpu_cores, **self._sizes, external_resources=MappingProxyType(dict(self._external))
+            )
 
         def _with(self, name: str, size: MemorySize) -> "SlotSharingGroup.Builder":
             self._sizes[name] = size

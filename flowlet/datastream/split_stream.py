@@ -28,7 +28,10 @@ class SplitStream:
         self._side_output = side_output
 
     def select(self, *names: str) -> "DataStream":
-        """The records with at least one of the names, each once.  Raises JobGraphError if there is no name, or one is no text."""
+        """The records with at least one of the names, each once.
+
+        Raises JobGraphError if there is no name, or one is no text.
+        """
         if not names or not all(map(is_name, names)):
             raise JobGraphError(f"select() needs one or more names, got {names!r}")
         selection = frozenset(names)

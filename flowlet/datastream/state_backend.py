@@ -1,8 +1,8 @@
 """State back ends as users name them.
 
 Side:   pure.
-Rules:  an environment keeps them as options; an object here only says what to set.  What only tunes RocksDB is kept, and a warning says
-        that it has no effect; a factory of options, which could change anything, is refused.
+Rules:  an environment keeps them as options; an object here only says what to set.  What only tunes RocksDB is kept,
+        and a warning says that it has no effect; a factory of options, which could change anything, is refused.
 Source: PyFlink ``pyflink.datastream.state_backend``.
 Absent: ``CustomStateBackend``, which is a Java class.
 """
@@ -56,14 +56,16 @@ class HashMapStateBackend(StateBackend):
 class EmbeddedRocksDBStateBackend(StateBackend):
     """Keeps state in RocksDB on the local disks of the TaskManagers; needs the extra ``rocksdb``.
 
-    Args:
-        enable_incremental_checkpointing: whether a checkpoint keeps only what has changed since the last complete one; left out, the option
+    Args: enable_incremental_checkpointing: whether a checkpoint keeps only what has changed since the last complete
+        one; left out, the option
             ``execution.checkpointing.incremental`` says so.
     """
 
     def __init__(self, enable_incremental_checkpointing: bool | None = None) -> None:  # noqa: FBT001  # PyFlink's signature
         if enable_incremental_checkpointing not in (True, False, None):
-            raise JobGraphError(f"EmbeddedRocksDBStateBackend() needs True, False or None, got {enable_incremental_checkpointing!r}")
+            raise JobGraphError(
+                f"EmbeddedRocksDBStateBackend() needs True, False or None, got {enable_incremental_checkpointing!r}"
+            )
         self._is_incremental = enable_incremental_checkpointing
         self._directories: tuple[str, ...] = ()
         self._predefined_options: PredefinedOptions | None = None
@@ -77,7 +79,8 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return bool(self._is_incremental)
 
     def set_db_storage_paths(self, *paths: str) -> None:
-        """Set the directories of the databases on each TaskManager, absolute paths; nothing: where it has its temporary files.
+        """Set the directories of the databases on each TaskManager, absolute paths; nothing: where it has its temporary
+        files.
 
         The operators of a TaskManager use them one after the other.
 
@@ -85,7 +88,9 @@ class EmbeddedRocksDBStateBackend(StateBackend):
             JobGraphError: one of them is no absolute path.
         """
         if not all(is_name(path) and path.startswith("/") and not set(path) & {",", ":"} for path in paths):
-            raise JobGraphError(f"set_db_storage_paths() needs absolute paths without , and :, got {', '.join(map(repr, paths))}")
+            raise JobGraphError(
+                f"set_db_storage_paths() needs absolute paths without , and :, got {', '.join(map(repr, paths))}"
+            )
         self._directories = paths
 
     def get_db_storage_paths(self) -> list[str]:
@@ -107,7 +112,8 @@ class EmbeddedRocksDBStateBackend(StateBackend):
     def set_options(self, options_factory_class_name: str) -> None:
         """Raises JobGraphError: a factory of options is a Java class."""
         raise JobGraphError(
-            f"set_options({options_factory_class_name!r}) names a Java class, which does not exist here; leave it out, RocksDB runs with "
+            f"set_options({options_factory_class_name!r}) names a Java class, which does not exist here; leave it out, "
+            "RocksDB runs with "
             "its own settings"
         )
 
@@ -118,7 +124,9 @@ class EmbeddedRocksDBStateBackend(StateBackend):
     def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
         """Without an effect, which a warning says.  Raises JobGraphError: it is no number of 1 or more."""
         if not is_whole_number(number_of_transfering_threads) or number_of_transfering_threads < 1:
-            raise JobGraphError(f"set_number_of_transfer_threads() needs a number of 1 or more, got {number_of_transfering_threads!r}")
+            raise JobGraphError(
+                f"set_number_of_transfer_threads() needs a number of 1 or more, got {number_of_transfering_threads!r}"
+            )
         self._num_transfer_threads = number_of_transfering_threads
         warn_of_setter("set_number_of_transfer_threads()", ROCKSDB)
 
@@ -140,13 +148,17 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         return options
 
     def take_options(self, options: Configuration) -> None:
-        """Take over what options say about RocksDB, without warnings; not in PyFlink.  Raises ConfigError: one is not of its type."""
+        """Take over what options say about RocksDB, without warnings; not in PyFlink.
+
+        Raises ConfigError: one is not of its type.
+        """
         self._directories = known.ROCKSDB_DIRECTORIES.find(options) or ()
         name = options.get_string(PREDEFINED_OPTIONS, "").strip().upper()
         if name:
             if name not in PredefinedOptions.__members__:
                 raise ConfigError(
-                    f"option {PREDEFINED_OPTIONS!r} is {name!r}, which is not one of {', '.join(PredefinedOptions.__members__)}"
+                    f"option {PREDEFINED_OPTIONS!r} is {name!r}, which is not one of "
+                    f"{', '.join(PredefinedOptions.__members__)}"
                 )
             self._predefined_options = PredefinedOptions[name]
         if options.contains_key(TRANSFER_THREADS):

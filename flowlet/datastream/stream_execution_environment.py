@@ -1,7 +1,8 @@
 """``StreamExecutionEnvironment``: where programs begin and jobs are started.
 
 Side:   pure.  The client package is loaded by name when a job starts, so that building a program needs no runtime.
-Source: PyFlink ``pyflink.datastream.stream_execution_environment``; defaults from Flink's ``PipelineOptions`` and ``ExecutionOptions``.
+Source: PyFlink ``pyflink.datastream.stream_execution_environment``; defaults from Flink's ``PipelineOptions`` and
+        ``ExecutionOptions``.
 Absent: jars and input formats, which run in a Java virtual machine.
 """
 
@@ -78,8 +79,8 @@ _TO_THE_PROGRAM = 5  # calls from a warning about a graph to execute()'s caller
 _CONFIG_FILE_MODULE = "flowlet.rpc.config_file"
 _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.program.user_frames"
 
-# What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this process, and what gets
-# hold of the job before the JobManager is asked for it.
+# What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this
+# process, and what gets hold of the job before the JobManager is asked for it.
 Submit = Callable[[StreamGraph, tuple[str, int] | None, bool, Callable[[RunningJob], None]], SubmittedJob]
 _T = TypeVar("_T")
 
@@ -88,11 +89,13 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
     """Makes streams and runs the job that they form.
 
     Threading: one thread.
-    Life cycle: a job that was started, whatever becomes of it, takes its operators out of the environment, as in PyFlink, and more streams
-    may be made.  A job that could not be started (the graph was wrong, a function could not be sent, there was no JobManager, or it
-    refused the job) can be tried again: the same call with nothing added runs the same operators.  Once operators are added, or another
-    stream is collected, the next job has only these and what they read; the operators of the failed attempt are forgotten.  (PyFlink
-    keeps them all if the graph was wrong, and forgets them all otherwise.)  ``close`` ends what still runs.
+    Life cycle: a job that was started, whatever becomes of it, takes its operators out of the environment, as in
+        PyFlink, and more streams
+    may be made.  A job that could not be started (the graph was wrong, a function could not be sent, there was no
+    JobManager, or it refused the job) can be tried again: the same call with nothing added runs the same operators.
+    Once operators are added, or another stream is collected, the next job has only these and what they read; the
+    operators of the failed attempt are forgotten.  (PyFlink keeps them all if the graph was wrong, and forgets them all
+    otherwise.)  ``close`` ends what still runs.
 
     Args:
         configuration: options; see ``configure``.
@@ -121,10 +124,12 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
     def get_execution_environment(configuration: Configuration | None = None) -> "StreamExecutionEnvironment":
         """A new environment.
 
-        Jobs go to the JobManager of the options ``flowlet.jobmanager`` (host:port) or ``rest.address`` (or ``jobmanager.rpc.address``)
-        and ``rest.port``, or of the variable ``FLOWLET_JOBMANAGER``; without these each job gets a cluster of its own on this machine.
+        Jobs go to the JobManager of the options ``flowlet.jobmanager`` (host:port) or ``rest.address`` (or
+        ``jobmanager.rpc.address``) and ``rest.port``, or of the variable ``FLOWLET_JOBMANAGER``; without these each job
+        gets a cluster of its own on this machine.
         """
-        importlib.import_module(_FRAMES_MODULE).install_exception_hook()  # also a mistake in a program shows its own frames alone
+        # Also a mistake in a program shows its own frames alone.
+        importlib.import_module(_FRAMES_MODULE).install_exception_hook()
         return StreamExecutionEnvironment(configuration)
 
     def configure(self, configuration: Configuration) -> None:
@@ -137,7 +142,10 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             JobGraphError: a value is out of range.
         """
         check_options(configuration)
-        parallelism, max_parallelism = known.DEFAULT_PARALLELISM.find(configuration), known.MAX_PARALLELISM.find(configuration)
+        parallelism, max_parallelism = (
+            known.DEFAULT_PARALLELISM.find(configuration),
+            known.MAX_PARALLELISM.find(configuration),
+        )
         limits = JobSettings(
             known.CANCELLATION_INTERVAL.find(configuration),
             known.CANCELLATION_TIMEOUT.find(configuration),
@@ -183,8 +191,8 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
     def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> Self:
         """Take a checkpoint every ``interval`` milliseconds, 10 or more; ``mode``: left out, it stays as it is.
 
-        A job whose task or TaskManager is lost then starts again from the newest complete checkpoint.  More can be set by
-        ``get_checkpoint_config`` and by the options ``execution.checkpointing.*`` and ``restart-strategy.*``.
+        A job whose task or TaskManager is lost then starts again from the newest complete checkpoint.  More can be set
+        by ``get_checkpoint_config`` and by the options ``execution.checkpointing.*`` and ``restart-strategy.*``.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -199,7 +207,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         return CheckpointConfig(self._configuration)
 
     def set_default_savepoint_directory(self, directory: str) -> Self:
-        """Write savepoints there if who asks for one names no directory; the job can take savepoints then also without checkpoints."""
+        """Write savepoints there if who asks for one names no directory; the job can take savepoints then also without
+        checkpoints.
+        """
         self._configuration.set_string(known.SAVEPOINT_DIRECTORY.name, directory)
         return self
 
@@ -210,7 +220,10 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
     def set_state_backend(self, state_backend: StateBackend) -> Self:
         """Choose where keyed state is kept: sets the options ``state.backend.*``."""
         if not isinstance(state_backend, StateBackend):
-            raise JobGraphError(f"set_state_backend() needs HashMapStateBackend() or EmbeddedRocksDBStateBackend(), got {state_backend!r}")
+            raise JobGraphError(
+                "set_state_backend() needs HashMapStateBackend() or EmbeddedRocksDBStateBackend(), got "
+                f"{state_backend!r}"
+            )
         for name in ("state.backend", known.ROCKSDB_DIRECTORIES.name, PREDEFINED_OPTIONS, TRANSFER_THREADS):
             self._configuration.remove_config(name)
         for name, text in state_backend.options().items():
@@ -251,7 +264,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         return self._config
 
     def get_parallelism(self) -> int:
-        """The parallelism of operators made from now on: what was set, else 1 on a remote cluster and the usable cores on this machine."""
+        """The parallelism of operators made from now on: what was set, else 1 on a remote cluster and the usable cores
+        on this machine.
+        """
         parallelism = self._config.get_parallelism()
         if parallelism != ExecutionConfig.PARALLELISM_DEFAULT:
             return parallelism
@@ -288,13 +303,18 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         return self
 
     def get_buffer_timeout(self) -> int:
-        """The longest time in milliseconds that a record waits for its buffer to fill; -1: without end, 0: not at all."""
+        """The longest time in milliseconds that a record waits for its buffer to fill; -1: without
+        end, 0: not at all.
+        """
         return self._buffer_timeout_ms
 
     def set_buffer_timeout(self, timeout_millis: int) -> Self:
         """Set the longest time that a record waits for its buffer to fill."""
         if not is_whole_number(timeout_millis) or timeout_millis < -1:
-            raise JobGraphError(f"the environment's buffer timeout must be -1 (no limit), 0 (none) or milliseconds, got {timeout_millis!r}")
+            raise JobGraphError(
+                "the environment's buffer timeout must be -1 (no limit), 0 (none) or milliseconds, got "
+                f"{timeout_millis!r}"
+            )
         self._buffer_timeout_ms = timeout_millis
         return self
 
@@ -308,14 +328,18 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         return self
 
     def register_slot_sharing_group(self, slot_sharing_group: SlotSharingGroup) -> Self:
-        """Accept a group; slots are all alike, so there is nothing to remember about it, and resources of it are warned of."""
+        """Accept a group; slots are all alike, so there is nothing to remember about it, and resources of it are warned
+        of.
+        """
         if not isinstance(slot_sharing_group, SlotSharingGroup):
             raise JobGraphError(f"register_slot_sharing_group() needs a SlotSharingGroup, got {slot_sharing_group!r}")
         slot_sharing_group.warn_of_resources()
         return self
 
     def get_execution_plan(self) -> str:
-        """What ``execute`` would run now as JSON, for people and for Flink's plan visualizer; nothing runs and nothing is forgotten."""
+        """What ``execute`` would run now as JSON, for people and for Flink's plan visualizer; nothing runs and nothing
+        is forgotten.
+        """
         plan = execution_plan(self._stream_graph(None, None))
         self._unexecuted.clear()  # a program may want no more than the plan
         return plan
@@ -323,8 +347,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
     def execute(self, job_name: str | None = None) -> JobExecutionResult:
         """Run the job and wait for its end.  An interrupt (Ctrl-C) cancels it.
 
-        If standard error is a terminal, it shows where to look at the job, and a line of figures while the job runs; the environment
-        variable ``FLOWLET_PROGRESS`` (``auto``, ``on``, ``off``) forbids that, or asks for it elsewhere.
+        If standard error is a terminal, it shows where to look at the job, and a line of figures while the job runs;
+        the environment variable ``FLOWLET_PROGRESS`` (``auto``, ``on``, ``off``) forbids that, or asks for it
+        elsewhere.
 
         If the job could not be started, see the class for what the next call runs.
 
@@ -339,18 +364,24 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             return self._execute_detached(job_name)
         try:
             progress = progress_mode(os.environ)
-            return self._start(lambda submitted: self._wait(submitted.job, progress), job_name, is_attached=True, progress=progress)
+            return self._start(
+                lambda submitted: self._wait(submitted.job, progress), job_name, is_attached=True, progress=progress
+            )
         except FlowletError as error:
             raise without_our_frames(error) from error.__cause__
 
     def _wait(self, job: RunningJob, progress: ProgressMode) -> JobExecutionResult:
-        result = job.wait(progress=progress)  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
+        # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C.
+        result = job.wait(progress=progress)
         self._release(job)
         return result
 
     def _execute_detached(self, job_name: str | None) -> JobExecutionResult:
         if self._address() is None:
-            raise ConfigError("a job that nobody waits for (flowlet run -d) needs a cluster that runs already: name it with -m host:port")
+            raise ConfigError(
+                "a job that nobody waits for (flowlet run -d) needs a cluster that runs already: name it with -m "
+                "host:port"
+            )
         job = self._start(lambda submitted: submitted.job, job_name)
         result = DetachedJobExecutionResult(JobID(job.job_id))
         self._release(job)
@@ -381,7 +412,10 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         return _Attempt(self._unstarted.operators if is_same_call else self._operators, collect)
 
     def _stream_graph(
-        self, job_name: str | None, collect: CollectTransformation | None, client_heartbeat: ClientHeartbeat | None = None
+        self,
+        job_name: str | None,
+        collect: CollectTransformation | None,
+        client_heartbeat: ClientHeartbeat | None = None,
     ) -> StreamGraph:
         max_parallelism = self._config.get_max_parallelism()
         job, refused = self._settings_of_either_mode()
@@ -397,18 +431,28 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             job=job,
             dependencies=dependency_settings(self._configuration),
         )
-        graph = build_stream_graph(self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings)
-        sources = [node.transformation for node in graph.nodes.values() if isinstance(node.transformation, SourceTransformation)]
+        graph = build_stream_graph(
+            self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings
+        )
+        sources = [
+            node.transformation
+            for node in graph.nodes.values()
+            if isinstance(node.transformation, SourceTransformation)
+        ]
         if not any(isinstance(each.source, RemoteGate) for each in sources):
             refuse_gate_options(self._configuration)
         if not self._config.has_auto_generated_uids_enabled():
             check_uids(graph)
         if refused is not None and not graph.is_batch:
             raise refused
-        return self._without_checkpoints(graph) if graph.is_batch and (refused or job.checkpoints is not None) else graph
+        return (
+            self._without_checkpoints(graph) if graph.is_batch and (refused or job.checkpoints is not None) else graph
+        )
 
     def _settings_of_either_mode(self) -> tuple[JobSettings, JobGraphError | None]:
-        """The settings; if the checkpoints that they ask for cannot be, those without, and why: a BATCH job needs none."""
+        """The settings; if the checkpoints that they ask for cannot be, those without, and why: a
+        BATCH job needs none.
+        """
         try:
             return self._job_settings(), None
         except JobGraphError as error:
@@ -420,7 +464,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
     def _without_checkpoints(self, graph: StreamGraph) -> StreamGraph:
         """A BATCH job takes none, as in Flink, whatever the options say."""
         if graph.settings.job.recovery_path:
-            raise JobGraphError("a job in BATCH mode starts from no checkpoint or savepoint: use set_runtime_mode(STREAMING)")
+            raise JobGraphError(
+                "a job in BATCH mode starts from no checkpoint or savepoint: use set_runtime_mode(STREAMING)"
+            )
         warnings.warn(
             "checkpoints and savepoints are not taken in BATCH mode, as in Flink: their options have no effect",
             stacklevel=_TO_THE_PROGRAM,
@@ -438,7 +484,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         settings = replace(settings, recovery_path=path, ignores_unclaimed_state=ignores)
         state = state_settings(self._configuration)
         gates = gate_settings(self._configuration, has_checkpoints=is_periodic)
-        return replace(settings, state=state, gates=gates, batch=batch_settings(self._configuration, self._runtime_mode.value))
+        return replace(
+            settings, state=state, gates=gates, batch=batch_settings(self._configuration, self._runtime_mode.value)
+        )
 
     def _start(
         self,
@@ -449,7 +497,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         is_attached: bool = False,
         progress: ProgressMode = ProgressMode.OFF,
     ) -> _T:
-        """Start the next job (see the class for what that is) and use it; if that raises, it is released, and after Ctrl-C cancelled."""
+        """Start the next job (see the class for what that is) and use it; if that raises, it is released, and after
+        Ctrl-C cancelled.
+        """
         jobs: list[RunningJob] = []
 
         def keep(job: RunningJob) -> None:
@@ -466,9 +516,16 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             raise
 
     def _submit(
-        self, job_name: str | None, collect: CollectTransformation | None, keep: Callable[[RunningJob], None], *, is_attached: bool
+        self,
+        job_name: str | None,
+        collect: CollectTransformation | None,
+        keep: Callable[[RunningJob], None],
+        *,
+        is_attached: bool,
     ) -> SubmittedJob:
-        heartbeat = ClientHeartbeat.of_options(self._configuration, is_collecting=collect is not None, is_attached=is_attached)
+        heartbeat = ClientHeartbeat.of_options(
+            self._configuration, is_collecting=collect is not None, is_attached=is_attached
+        )
         self._unstarted, self._operators = self._next_attempt(collect), []
         self._unexecuted.clear()
         try:
@@ -499,7 +556,8 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 class _Unexecuted:
     """The streams of one environment that no job has had yet, for one line on stderr when the program ends.
 
-    A class variable holds those of all environments, which may be gone by then: most programs build their streams in a function.
+    A class variable holds those of all environments, which may be gone by then: most programs build their streams in a
+    function.
     """
 
     _all: ClassVar[dict["_Unexecuted", str]] = {}  # the name of the newest operator of each
@@ -521,18 +579,23 @@ class _Unexecuted:
     def tell(process_id: int) -> None:
         """Say that there are some.
 
-        Not in processes that only import or fork the program, not in tests and interactive sessions, and not behind an exception, which
-        says enough.
+        Not in processes that only import or fork the program, not in tests and interactive sessions, and not behind an
+        exception, which says enough.
         """
         main = sys.modules.get("__main__")  # of another name in processes of multiprocessing
         package = (getattr(main, "__package__", None) or "").split(".")[0]
-        is_program = getattr(main, "__name__", "") == "__main__" and package not in {"flowlet", "unittest"} and "pytest" not in sys.modules
+        is_program = (
+            getattr(main, "__name__", "") == "__main__"
+            and package not in {"flowlet", "unittest"}
+            and "pytest" not in sys.modules
+        )
         has_failed = getattr(sys, "last_value", None) is not None
         if _Unexecuted._all and is_program and not has_failed and not hasattr(sys, "ps1") and os.getpid() == process_id:
             operator = next(reversed(_Unexecuted._all.values()))
             with contextlib.suppress(OSError, ValueError, AttributeError):  # stderr is closed, or there is none
                 sys.stderr.write(
-                    f"flowlet: the streams up to {operator!r} were built and never executed: call execute() of their environment\n"
+                    f"flowlet: the streams up to {operator!r} were built and never executed: call execute() of their "
+                    "environment\n"
                 )
 
 
@@ -567,7 +630,8 @@ def _submit_with_client(
     in_process: bool,  # noqa: FBT001  # Submit
     keep: Callable[[RunningJob], None],
 ) -> SubmittedJob:
-    importlib.import_module(_FRAMES_MODULE).install_exception_hook()  # before the imports, which take a third of a second
+    # Before the imports, which take a third of a second.
+    importlib.import_module(_FRAMES_MODULE).install_exception_hook()
     submitted: SubmittedJob = import_many(_CLIENT_MODULE).submit(stream_graph, address, in_process, keep)
     return submitted
 

@@ -27,8 +27,8 @@ _UID_HASH: Final = re.compile(r"[0-9A-Fa-f]{32}")
 class StreamSettings:
     """The settings of streams and sinks.
 
-    Each setter returns its object.  It raises ``JobGraphError``, naming the operator, if the value is invalid, or if the object stands for
-    a partitioning (``rebalance()``, ``key_by()``, ...), which has no settings.
+    Each setter returns its object.  It raises ``JobGraphError``, naming the operator, if the value is invalid, or if
+    the object stands for a partitioning (``rebalance()``, ``key_by()``, ...), which has no settings.
     """
 
     __slots__ = ("_transformation",)
@@ -47,7 +47,9 @@ class StreamSettings:
         return self
 
     def set_uid_hash(self, uid_hash: str) -> Self:
-        """Give the operator this id, 32 hex digits, in place of the one that is made of its uid or its position; unique in the job."""
+        """Give the operator this id, 32 hex digits, in place of the one that is made of its uid or its position; unique
+        in the job.
+        """
         transformation = self._settings("set_uid_hash")
         if not is_name(uid_hash) or not _UID_HASH.fullmatch(uid_hash):
             raise JobGraphError(f"Node hash must be a 32 character String that describes a hex code. Found: {uid_hash}")
@@ -60,7 +62,8 @@ class StreamSettings:
         check_parallelism(parallelism, f"operator {transformation.operator_name!r}: its")
         if transformation.is_non_parallel and parallelism != 1:
             raise JobGraphError(
-                f"operator {transformation.operator_name!r} cannot run in parallel: its parallelism must be 1, got {parallelism}; "
+                f"operator {transformation.operator_name!r} cannot run in parallel: its parallelism must be 1, got "
+                f"{parallelism}; "
                 "set the parallelism of the operators behind it"
             )
         transformation.parallelism = parallelism
@@ -89,11 +92,14 @@ class StreamSettings:
         """The transformation, if it stands for an operator."""
         if isinstance(self._transformation, UnionTransformation | SideOutputTransformation):
             what = "union" if isinstance(self._transformation, UnionTransformation) else "side output"
-            raise JobGraphError(f"{method}() on a {what}, which is no operator; call it on the operator before or after it")
+            raise JobGraphError(
+                f"{method}() on a {what}, which is no operator; call it on the operator before or after it"
+            )
         if isinstance(self._transformation, PartitionTransformation):
             strategy = self._transformation.partitioner.ship_strategy
             raise JobGraphError(
-                f"{method}() on a {strategy} partitioning, which is no operator; call it on the operator before or after the partitioning"
+                f"{method}() on a {strategy} partitioning, which is no operator; call it on the operator before or "
+                "after the partitioning"
             )
         return self._transformation
 

@@ -1,8 +1,8 @@
 """Windows of streams of columns.
 
 Side:       pure.  Nothing runs before ``execute``.
-Rules:      functions of records (``reduce``, ``aggregate``, ``apply``, ``process``), triggers and evictors work as on any stream: then the
-            rows become records.
+Rules:      functions of records (``reduce``, ``aggregate``, ``apply``, ``process``), triggers and evictors work as on
+            any stream: then the rows become records.
 Source:     PyFlink ``WindowedStream``, ``AllWindowedStream``; ``agg``: pandas' named aggregation.
 """
 
@@ -32,7 +32,8 @@ __all__ = ["WindowedColumnStream"]
 class WindowedColumnStream:
     """A stream of columns cut into windows; made by ``window`` and ``window_all``.
 
-    Results are columns: the key, ``window_start``, ``window_end`` (exclusive, both without a time zone), and the aggregations.  Their event
+    Results are columns: the key, ``window_start``, ``window_end`` (exclusive, both without a time zone), and the
+        aggregations.  Their event
     time is the last millisecond of the window.
     """
 
@@ -46,38 +47,48 @@ class WindowedColumnStream:
         self._late_tag: OutputTag | None = None
 
     def allowed_lateness(self, time_ms: int | Length) -> "WindowedColumnStream":
-        """Take rows up to this long behind the end of their window; the results of all windows that a batch changes are emitted again."""
+        """Take rows up to this long behind the end of their window; the results of all windows that a batch changes are
+        emitted again.
+        """
         self._lateness_ms = millis_of(time_ms, "allowed_lateness()", takes_number=True, at_least_ms=0)
         return self
 
     def side_output_late_data(self, output_tag: OutputTag) -> "WindowedColumnStream":
         """Send rows that are too late for all their windows to a side output; else they are counted and dropped."""
         if not isinstance(output_tag, OutputTag):
-            raise JobGraphError(f"side_output_late_data() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}")
+            raise JobGraphError(
+                f"side_output_late_data() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}"
+            )
         self._late_tag = output_tag
         return self
 
     def agg(self, **aggregations: Any) -> "ColumnStream":
         """Several aggregations at once: ``agg(total=("amount", "sum"), mean=("amount", "mean"), n="count")``.
 
-        Args:
-            aggregations: for each column of results a column and one of ``sum``, ``mean``, ``min``, ``max``, ``count`` (of values that are
+        Args: aggregations: for each column of results a column and one of ``sum``, ``mean``, ``min``, ``max``,
+            ``count`` (of values that are
                 not null), ``first`` and ``last`` (by event time); or ``"count"``, of rows.
 
-        Nulls are left out; a window without a value has a null.  Sums of integers are int64, and fail the job where that is too small.
+        Nulls are left out; a window without a value has a null.  Sums of integers are int64, and fail the job where
+        that is too small.
 
-        Raises:
-            JobGraphError: a column is missing or of a type that cannot be aggregated so, or the windows are of another kind.
+        Raises: JobGraphError: a column is missing or of a type that cannot be aggregated so, or the windows are of
+            another kind.
         """
         import pyarrow as pa
 
         shape, stream = window_shape(self._assigner), self._stream
         taken = (WINDOW_START, WINDOW_END) if self._key is None else (self._key, WINDOW_START, WINDOW_END)
         if self._key in (WINDOW_START, WINDOW_END):
-            raise JobGraphError(f"agg(): the results have a column {self._key!r}, as the key is called; rename the key by map_batches(...)")
+            raise JobGraphError(
+                f"agg(): the results have a column {self._key!r}, as the key is called; rename the key by "
+                "map_batches(...)"
+            )
         aggregates = checked_aggregates(stream.schema, aggregations, taken)
         if not shape.is_event_time and (self._lateness_ms or self._late_tag is not None):
-            raise JobGraphError("windows by the clock have no late rows; leave allowed_lateness() and side_output_late_data() out")
+            raise JobGraphError(
+                "windows by the clock have no late rows; leave allowed_lateness() and side_output_late_data() out"
+            )
         key_type = None if self._key is None else stream.schema.field(self._key).type
         if key_type is not None and pa.types.is_dictionary(key_type):
             key_type = key_type.value_type
@@ -128,7 +139,9 @@ class WindowedColumnStream:
         step.parallelism = rows._transformation.parallelism  # so that it is in the task of its input
         return self._aggregated(aggregation, rows._columns(step, layout.schema), layout)
 
-    def _aggregated(self, aggregation: WindowedAggregation, rows: "ColumnStream", layout: PartsLayout | None = None) -> "ColumnStream":
+    def _aggregated(
+        self, aggregation: WindowedAggregation, rows: "ColumnStream", layout: PartsLayout | None = None
+    ) -> "ColumnStream":
         environment = rows._environment
         parallelism = environment.get_parallelism()
         sent: Transformation

@@ -53,7 +53,10 @@ class _Windows(Generic[F, P]):
 
     def __init__(self, keyed_stream: "KeyedStream", window_assigner: WindowAssigner[Any, Any]) -> None:
         if not isinstance(window_assigner, WindowAssigner):
-            raise JobGraphError(f"windows need an assigner such as TumblingEventTimeWindows.of(Time.seconds(5)), got {window_assigner!r}")
+            raise JobGraphError(
+                "windows need an assigner such as TumblingEventTimeWindows.of(Time.seconds(5)), got "
+                f"{window_assigner!r}"
+            )
         self._keyed_stream = keyed_stream
         self._assigner = window_assigner
         self._trigger: Trigger[Any, Any] | None = None
@@ -74,14 +77,20 @@ class _Windows(Generic[F, P]):
         if not isinstance(trigger, Trigger):
             raise JobGraphError(f"trigger() needs a Trigger, got {trigger!r} of type {type(trigger).__name__}")
         if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
-            raise JobGraphError(f"windows that merge need a trigger that can merge, which {type(trigger).__name__} cannot: see can_merge()")
+            raise JobGraphError(
+                f"windows that merge need a trigger that can merge, which {type(trigger).__name__} cannot: see "
+                "can_merge()"
+            )
         self._trigger = trigger
         return self
 
     def evictor(self, evictor: Evictor[Any, Any]) -> Self:
         """Take records out of windows when they are evaluated; all records are kept then.  Not in PyFlink."""
         if not isinstance(evictor, Evictor):
-            raise JobGraphError(f"evictor() needs an Evictor such as CountEvictor.of(3), got {evictor!r} of type {type(evictor).__name__}")
+            raise JobGraphError(
+                f"evictor() needs an Evictor such as CountEvictor.of(3), got {evictor!r} of type "
+                f"{type(evictor).__name__}"
+            )
         self._evictor = evictor
         return self
 
@@ -93,7 +102,9 @@ class _Windows(Generic[F, P]):
     def side_output_late_data(self, output_tag: OutputTag) -> Self:
         """Send records that are too late to a side output of the result; else they are dropped and counted."""
         if not isinstance(output_tag, OutputTag):
-            raise JobGraphError(f"side_output_late_data() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}")
+            raise JobGraphError(
+                f"side_output_late_data() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}"
+            )
         self._late_tag = output_tag
         return self
 
@@ -103,11 +114,15 @@ class _Windows(Generic[F, P]):
         window_function: F | P | None = None,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Combine the records of each window, as they come; ``window_function`` is called with the result as the only element."""
+        """Combine the records of each window, as they come; ``window_function`` is called with the result as the only
+        element.
+        """
         combine = checked_function(reduce_function, ReduceFunction, "reduce", 2)
         if window_function is None and output_type is None:
             output_type = self.get_input_type()
-        function = None if window_function is None else checked_object(window_function, "reduce", *self._function_classes)
+        function = (
+            None if window_function is None else checked_object(window_function, "reduce", *self._function_classes)
+        )
         return self._windowed(combine, function, self.get_input_type(), output_type)
 
     def aggregate(
@@ -117,10 +132,16 @@ class _Windows(Generic[F, P]):
         accumulator_type: TypeInformation | list[TypeInformation] | None = None,
         output_type: TypeInformation | None = None,
     ) -> DataStream:
-        """Aggregate the records of each window, as they come; ``window_function`` is called with the result as the only element."""
+        """Aggregate the records of each window, as they come; ``window_function`` is called with the result as the only
+        element.
+        """
         combine = checked_object(aggregate_function, "aggregate", AggregateFunction)
-        function = None if window_function is None else checked_object(window_function, "aggregate", *self._function_classes)
-        accumulator = Types.ROW(accumulator_type) if isinstance(accumulator_type, list) else declared_type(accumulator_type)
+        function = (
+            None if window_function is None else checked_object(window_function, "aggregate", *self._function_classes)
+        )
+        accumulator = (
+            Types.ROW(accumulator_type) if isinstance(accumulator_type, list) else declared_type(accumulator_type)
+        )
         return self._windowed(combine, function, accumulator, output_type)
 
     def apply(self, window_function: F, output_type: TypeInformation | None = None) -> DataStream:
@@ -133,8 +154,14 @@ class _Windows(Generic[F, P]):
         function = checked_object(process_window_function, "process", self._function_classes[1])
         return self._windowed(None, function, self.get_input_type(), output_type)
 
-    def _windowed(self, combine: Any, function: Any, state_type: TypeInformation, output_type: TypeInformation | None) -> DataStream:
-        trigger = self._assigner.get_default_trigger(self.get_execution_environment()) if self._trigger is None else self._trigger
+    def _windowed(
+        self, combine: Any, function: Any, state_type: TypeInformation, output_type: TypeInformation | None
+    ) -> DataStream:
+        trigger = (
+            self._assigner.get_default_trigger(self.get_execution_environment())
+            if self._trigger is None
+            else self._trigger
+        )
         spec = WindowSpec(
             self._assigner,
             trigger,

@@ -1,10 +1,11 @@
 """Cuts a ``StreamGraph`` into chains: operators that run in one task.
 
 Side:       pure.
-Invariants: every node is in exactly one chain; the head is first, and each other operator is after the one it reads; the edges of the job
-            graph are exactly the stream edges between chains.
-Source:     Flink ``StreamingJobGraphGenerator`` (``isChainable``, ``createChainedName``).  Unlike Flink, a ``keyBy`` between single
-            subtasks does not end a chain: two threads would wait for each other's interpreter lock, and read records from a cold cache.
+Invariants: every node is in exactly one chain; the head is first, and each other operator is after the one it reads;
+            the edges of the job graph are exactly the stream edges between chains.
+Source:     Flink ``StreamingJobGraphGenerator`` (``isChainable``, ``createChainedName``).  Unlike Flink, a ``keyBy``
+            between single subtasks does not end a chain: two threads would wait for each other's interpreter lock, and
+            read records from a cold cache.
 """
 
 from collections.abc import Callable
@@ -30,10 +31,11 @@ from flowlet.keys.column_key import ColumnKey
 def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
     """Whether both ends of an edge may run in one task.
 
-    All must hold: chaining is on; the edge is its reader's only input; records go forward; parallelism and slot sharing group are equal;
-    the strategies of both operators allow it.  With parallelism 1 a keyed edge goes forward, too, if the reader takes single records and
-    has no timers of the clock: these need a thread that no source keeps busy.  Not with unaligned checkpoints: records in flight on the
-    edge, from a run with more subtasks, go where the edge leads.
+    All must hold: chaining is on; the edge is its reader's only input; records go forward; parallelism and slot sharing
+        group are equal;
+    the strategies of both operators allow it.  With parallelism 1 a keyed edge goes forward, too, if the reader takes
+    single records and has no timers of the clock: these need a thread that no source keeps busy.  Not with unaligned
+    checkpoints: records in flight on the edge, from a run with more subtasks, go where the edge leads.
     """
     if edge.target is None or not graph.is_chaining_enabled:
         return False
@@ -41,7 +43,10 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
     return (
         len(graph.inputs_of(edge.target)) == 1
         and source.parallelism == target.parallelism
-        and (isinstance(edge.partitioner, Forward) or (target.parallelism == 1 and _is_forward_by_key(edge, graph, target.transformation)))
+        and (
+            isinstance(edge.partitioner, Forward)
+            or (target.parallelism == 1 and _is_forward_by_key(edge, graph, target.transformation))
+        )
         and source.slot_sharing_group == target.slot_sharing_group
         and source.chaining is not ChainingStrategy.NEVER
         and target.chaining is ChainingStrategy.ALWAYS
@@ -57,7 +62,9 @@ def _is_forward_by_key(edge: StreamEdge, graph: StreamGraph, step: Transformatio
 
 
 def _takes_single_records(step: Transformation, *, is_column: bool) -> bool:
-    """Whether a step on a keyed stream processes single records, and nothing else (timers of the clock, chunks); ``is_column``: the key."""
+    """Whether a step on a keyed stream processes single records, and nothing else (timers of the clock, chunks);
+    ``is_column``: the key.
+    """
     match step:
         case WindowTransformation(spec=spec):
             return bool(spec.is_aligned) and not is_column
@@ -76,10 +83,8 @@ def build_job_graph(
 ) -> JobGraph:
     """Build the job graph of a stream graph.
 
-    Args:
-        graph: the graph to cut.
-        make_operator: makes the operator of a node; called once per node.
-        make_chained: combines an operator, the index of the one it reads in its chain (-1 for the head), and the edge between them.
+    Args: graph: the graph to cut. make_operator: makes the operator of a node; called once per node. make_chained:
+        combines an operator, the index of the one it reads in its chain (-1 for the head), and the edge between them.
 
     Raises:
         JobGraphError: the result is not valid.
@@ -96,7 +101,9 @@ def build_job_graph(
                 parallelism=graph.nodes[head].parallelism,
                 max_parallelism=graph.nodes[head].max_parallelism,
                 chain=[
-                    make_chained(make_operator(graph.nodes[node_id]), -1 if edge is None else members.index(edge.source), edge)
+                    make_chained(
+                        make_operator(graph.nodes[node_id]), -1 if edge is None else members.index(edge.source), edge
+                    )
                     for node_id, edge in zip(members, inner, strict=True)
                 ],
                 slot_sharing_group=graph.nodes[head].slot_sharing_group,

@@ -4,9 +4,9 @@ Side:   pure.
 Units:  milliseconds.
 Source: Flink ``ClientOptions`` (``client.heartbeat.interval``, ``client.heartbeat.timeout``), ``DeploymentOptions``
         (``execution.attached``, ``execution.shutdown-on-attached-exit``).
-Rules:  a job whose results the program reads is attached unless ``execution.attached`` is false.  Without it the job would wait for
-        a reader for ever.  Any other job goes on without its client, as in Flink, unless ``execute()`` waits for it and
-        ``execution.shutdown-on-attached-exit`` is true.
+Rules:  a job whose results the program reads is attached unless ``execution.attached`` is false.  Without it the job
+        would wait for a reader for ever.  Any other job goes on without its client, as in Flink, unless ``execute()``
+        waits for it and ``execution.shutdown-on-attached-exit`` is true.
 """
 
 from typing import Final
@@ -18,7 +18,8 @@ from netstack.late import dataclass
 
 _FLINKS_INTERVAL_MS: Final = 30_000
 _FLINKS_TIMEOUT_MS: Final = 180_000
-_COLLECT_TIMEOUT_MS: Final = 60_000  # a function of the program may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout
+# A function of the program may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout.
+_COLLECT_TIMEOUT_MS: Final = 60_000
 _HEARTBEATS_PER_TIMEOUT: Final = 6
 MAX_TIMEOUT_MS: Final = 365 * 24 * 3_600_000
 
@@ -37,8 +38,10 @@ class ClientHeartbeat:
     def __post_init__(self) -> None:
         if not 0 < self.interval_ms < self.timeout_ms <= MAX_TIMEOUT_MS:
             raise ConfigError(
-                f"option {CLIENT_INTERVAL.name!r} is {self.interval_ms} and {CLIENT_TIMEOUT.name!r} is {self.timeout_ms}; both are "
-                f"milliseconds, the interval is more than 0 and less than the timeout, and the timeout at most {MAX_TIMEOUT_MS}"
+                f"option {CLIENT_INTERVAL.name!r} is {self.interval_ms} and {CLIENT_TIMEOUT.name!r} is "
+                f"{self.timeout_ms}; both are "
+                "milliseconds, the interval is more than 0 and less than the timeout, and the timeout at most "
+                f"{MAX_TIMEOUT_MS}"
             )
 
     @classmethod
@@ -56,4 +59,6 @@ class ClientHeartbeat:
         if not is_collecting and not ENDS_WITH_CLIENT.get(options):
             return None
         timeout_ms = CLIENT_TIMEOUT.find(options) or (_COLLECT_TIMEOUT_MS if is_collecting else _FLINKS_TIMEOUT_MS)
-        return cls(CLIENT_INTERVAL.find(options) or min(_FLINKS_INTERVAL_MS, timeout_ms // _HEARTBEATS_PER_TIMEOUT), timeout_ms)
+        return cls(
+            CLIENT_INTERVAL.find(options) or min(_FLINKS_INTERVAL_MS, timeout_ms // _HEARTBEATS_PER_TIMEOUT), timeout_ms
+        )

@@ -2,8 +2,8 @@
 
 Side:   pure.
 Units:  milliseconds.
-Source: Flink ``RestOptions`` (``rest.retry.max-attempts``, ``rest.retry.delay``).  There every pause has the whole delay; here they grow
-        from 100 ms up to it, so that a JobManager that is back soon is found soon.
+Source: Flink ``RestOptions`` (``rest.retry.max-attempts``, ``rest.retry.delay``).  There every pause has the whole
+        delay; here they grow from 100 ms up to it, so that a JobManager that is back soon is found soon.
 """
 
 from collections.abc import Iterator

@@ -33,7 +33,8 @@ class LocalWindowColumnsTransformation(Transformation):
 class WindowColumnsTransformation(Transformation):
     """Aggregations over windows of columns of ``schema``.
 
-    ``late_tag``: the side output of rows that are too late.  ``layout``: of the parts that come in the place of rows; None: rows come.
+    ``late_tag``: the side output of rows that are too late.  ``layout``: of the parts that come in the place of rows;
+        None: rows come.
     """
 
     aggregation: Any

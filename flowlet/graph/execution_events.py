@@ -77,19 +77,31 @@ class TaskManagerLost:
 
 @dataclass(frozen=True, slots=True)
 class GlobalFailure:
-    """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no state can be restored."""
+    """Something failed that is no task: the splits of a source cannot be found, too many checkpoints failed, no state
+    can be restored.
+    """
 
     failure: "FailureInfo"
 
 
 @dataclass(frozen=True, slots=True)
 class RestartDue:
-    """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of deployment."""
+    """The delay of a restart is over; ``vertices`` are the attempts of the next run of its regions, in the order of
+    deployment.
+    """
 
     vertices: Sequence[ExecutionVertex]
 
 
-Event = SlotsAllocated | SchedulingFailed | CancelRequested | ExecutionReported | TaskManagerLost | GlobalFailure | RestartDue
+Event = (
+    SlotsAllocated
+    | SchedulingFailed
+    | CancelRequested
+    | ExecutionReported
+    | TaskManagerLost
+    | GlobalFailure
+    | RestartDue
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +150,9 @@ class RestartAfter:
 
 @dataclass(frozen=True, slots=True)
 class RequestSlots:
-    """The next run or stage waits for its slots; those of further regions that are due meanwhile are waited for together."""
+    """The next run or stage waits for its slots; those of further regions that are due meanwhile are waited for
+    together.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,4 +163,13 @@ class ReleaseResults:
     tm_id: str
 
 
-Effect = ReleaseResults | Deploy | CancelExecution | ExecutionStateChanged | JobStatusChanged | ReleaseSlots | RestartAfter | RequestSlots
+Effect = (
+    ReleaseResults
+    | Deploy
+    | CancelExecution
+    | ExecutionStateChanged
+    | JobStatusChanged
+    | ReleaseSlots
+    | RestartAfter
+    | RequestSlots
+)

@@ -1,28 +1,31 @@
 """``ExecutionGraph``: the state machine of one job; it takes events and returns effects.
 
-A *region* is a set of subtasks that exchange data only among themselves, and so can start again without the others.  A *run* of a region is
-one attempt of each of its subtasks; a restart begins the next run.
+A *region* is a set of subtasks that exchange data only among themselves, and so can start again without the others.  A
+*run* of a region is one attempt of each of its subtasks; a restart begins the next run.
 
 Side:       pure.
-Stages:     a region may read results that others write completely first.  Its attempts wait until all regions of the stages before
-            have finished.  Results are kept until every region that reads them has finished; if they are lost before, their region runs
-            again, and with it every region that has begun to read them.
-Invariants: all attempts of a run are deployed together, once, and only after every attempt of the run before has ended; the attempts of
-            regions without a failure are left alone; ``failure`` is set exactly while the job is RESTARTING, FAILING or FAILED; a terminal
-            job has only terminal attempts; ``ReleaseSlots`` is the last effect of all.
+Stages:     a region may read results that others write completely first.  Its attempts wait until all regions of the
+            stages before have finished.  Results are kept until every region that reads them has finished; if they are
+            lost before, their region runs again, and with it every region that has begun to read them.
+Invariants: all attempts of a run are deployed together, once, and only after every attempt of the run before has ended;
+            the attempts of regions without a failure are left alone; ``failure`` is set exactly while the job is
+            RESTARTING, FAILING or FAILED; a terminal job has only terminal attempts; ``ReleaseSlots`` is the last
+            effect of all.
 Units:      times in milliseconds since the epoch, passed with each event.
-Source:     Flink ``DefaultExecutionGraph``, ``Execution``, ``DefaultScheduler``, ``RestartPipelinedRegionFailoverStrategy``.
-Rules:      events that do not fit (unknown attempt, wrong TaskManager, impossible transition) are counted and change nothing.
-            The first failure is kept as the cause.  Exception: if it is a symptom (a broken data connection), a real cause that arrives
-            while the job is FAILING, or the region ends, replaces it, because the tasks at the other end often report first.
-            A cancel while the job is FAILING is ignored: its tasks are being cancelled already, and it must end as FAILED.
-            A region that cannot reach who keeps its inputs starts again, and fails again, until the loss is known: that is one failure.
-            One event that fails regions is one failure: the lost TaskManager of several regions counts once.  A ``GlobalFailure`` fails
-            them all.  The restart strategy is asked once per failure; the delay counts from there, as in Flink.  Whatever fails later in
-            a run belongs to its first failure, but one that ``suppresses_restarts`` ends the job.
-            Regions that fail one after the other restart independently.  Each first waits for the attempts of its last run to end, then
-            for ``RestartDue``, then for slots; the job is RESTARTING until all of them are deployed.
-            The job keeps its slots while some region has attempts.
+Source:     Flink ``DefaultExecutionGraph``, ``Execution``, ``DefaultScheduler``,
+            ``RestartPipelinedRegionFailoverStrategy``.
+Rules:      events that do not fit (unknown attempt, wrong TaskManager, impossible transition) are counted and change
+            nothing.  The first failure is kept as the cause.  Exception: if it is a symptom (a broken data connection),
+            a real cause that arrives while the job is FAILING, or the region ends, replaces it, because the tasks at
+            the other end often report first.  A cancel while the job is FAILING is ignored: its tasks are being
+            cancelled already, and it must end as FAILED.  A region that cannot reach who keeps its inputs starts again,
+            and fails again, until the loss is known: that is one failure.  One event that fails regions is one failure:
+            the lost TaskManager of several regions counts once.  A ``GlobalFailure`` fails them all.  The restart
+            strategy is asked once per failure; the delay counts from there, as in Flink.  Whatever fails later in a run
+            belongs to its first failure, but one that ``suppresses_restarts`` ends the job.  Regions that fail one
+            after the other restart independently.  Each first waits for the attempts of its last run to end, then for
+            ``RestartDue``, then for slots; the job is RESTARTING until all of them are deployed.  The job keeps its
+            slots while some region has attempts.
 Absent:     the watchdog for tasks that ignore a cancel.
 """
 
@@ -91,7 +94,14 @@ __all__ = [
 
 # The exceptions of a task that lost the other end of a data exchange; the cause is at that other end.
 SYMPTOMS: Final = frozenset(
-    {"ConnectError", "ConnectionLostError", "PartitionNotFoundError", "ProducerFailedError", "ResourceBrokenError", "ResultsBroken"}
+    {
+        "ConnectError",
+        "ConnectionLostError",
+        "PartitionNotFoundError",
+        "ProducerFailedError",
+        "ResourceBrokenError",
+        "ResultsBroken",
+    }
 )
 MAX_FAILED_RUNS: Final = 16  # Flink's web.exception-history-size
 _UNREACHABLE: Final = frozenset({"ConnectError", "ConnectionLostError"})  # of these
@@ -149,7 +159,8 @@ class ExecutionGraph:
     order: RegionOrder
     fails_as_one: bool = False  # whether a failure of one region is one of all that have begun
     status: JobStatus = JobStatus.CREATED
-    attempt_number: int = 0  # how often regions were started again; in a job of one region the number of all newest attempts
+    # How often regions were started again; in a job of one region the number of all newest attempts.
+    attempt_number: int = 0
     failure: "FailureInfo | None" = None  # the last one, until no region waits for a restart
     failed_runs: deque[FailedRun] = field(default_factory=lambda: deque(maxlen=MAX_FAILED_RUNS))  # newest last
     num_failed_runs: int = 0
@@ -160,7 +171,8 @@ class ExecutionGraph:
     _num_unfinished: int = 0
     _region_of: dict[SubtaskKey, int] = field(default_factory=dict)
     _restarts: dict[int, _Restart] = field(default_factory=dict)  # by region
-    _unreached: dict[int, _Restart] = field(default_factory=dict)  # by region: the last one because another process did not answer
+    # By region: the last one because another process did not answer.
+    _unreached: dict[int, _Restart] = field(default_factory=dict)
     _num_to_finish: list[int] = field(default_factory=list)  # by region: the newest attempts that have not finished
     _kept: dict[bytes, str] = field(default_factory=dict)  # by attempt whose results are kept: its TaskManager
     _now_ms: int = 0
@@ -229,7 +241,9 @@ class ExecutionGraph:
     @property
     def is_waiting_for_slots(self) -> bool:
         """Whether ``SlotsAllocated`` may come."""
-        return self.status is JobStatus.CREATED or (self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and bool(self.waiting))
+        return self.status is JobStatus.CREATED or (
+            self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and bool(self.waiting)
+        )
 
     @property
     def is_restarting_as_a_whole(self) -> bool:
@@ -253,7 +267,8 @@ class ExecutionGraph:
     def handle(self, event: Event, now_ms: int, elapsed_ms: int | None = None) -> list[Effect]:
         """Apply one event; return the effects in order.  An event that does not fit only increments a counter.
 
-        ``now_ms``: the wall clock, for people.  ``elapsed_ms``: a clock that nobody sets, by which restarts are decided; None: the same.
+        ``now_ms``: the wall clock, for people.  ``elapsed_ms``: a clock that nobody sets, by which restarts are
+            decided; None: the same.
         """
         self._now_ms = now_ms
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
@@ -363,13 +378,17 @@ class ExecutionGraph:
             self._end_if_done((region,))
 
     def _finished_in(self, region: int, execution: Execution) -> None:
-        """Keep the results; if it was the last attempt of its region, release what that has read, and begin the next stage."""
+        """Keep the results; if it was the last attempt of its region, release what that has read, and begin the next
+        stage.
+        """
         assert execution.tm_id is not None, "it ran"
         if self.order.consumers[region]:
             self._kept[execution.attempt] = execution.tm_id
         if not self._has_finished(region):
             return
-        read = {each for each in self.order.producers[region] if all(map(self._has_finished, self.order.consumers[each]))}
+        read = {
+            each for each in self.order.producers[region] if all(map(self._has_finished, self.order.consumers[each]))
+        }
         for producer in self.executions_in(read):
             self._release(producer)
         # As long as a region of this stage was unfinished, none of the next one waited.
@@ -386,7 +405,11 @@ class ExecutionGraph:
             self._effects.append(ReleaseResults(execution.attempt, tm_id))
 
     def _task_manager_lost(self, tm_id: str, failure: "FailureInfo") -> None:
-        lost = [execution for execution in self.executions.values() if execution.tm_id == tm_id and not execution.state.is_terminal]
+        lost = [
+            execution
+            for execution in self.executions.values()
+            if execution.tm_id == tm_id and not execution.state.is_terminal
+        ]
         for execution in lost:
             execution.failure = failure
             self._move(execution, ExecutionState.FAILED)
@@ -405,7 +428,11 @@ class ExecutionGraph:
                 self._end_as(JobStatus.FAILING)
             case JobStatus.RUNNING | JobStatus.RESTARTING:
                 begun = self._begun()
-                running = [region for region in self._involved(regions, begun) if region in begun and region not in self._restarts]
+                running = [
+                    region
+                    for region in self._involved(regions, begun)
+                    if region in begun and region not in self._restarts
+                ]
                 if running and (symptom := self._symptom_of(running, failure, is_loss=is_loss)) is not None:
                     self._add_failure(failure, symptom.run)
                     self._begin_restart(running, symptom.run, symptom.failed_ms, symptom.delay_ms)
@@ -422,7 +449,11 @@ class ExecutionGraph:
 
     def _begun(self) -> set[int]:
         """The regions with attempts that were deployed."""
-        return {self._region_of[each.vertex.key] for each in self.executions.values() if each.state is not ExecutionState.CREATED}
+        return {
+            self._region_of[each.vertex.key]
+            for each in self.executions.values()
+            if each.state is not ExecutionState.CREATED
+        }
 
     def _involved(self, regions: Sequence[int], begun: Collection[int]) -> Sequence[int]:
         """The regions that must start again, because these have failed or have lost their results."""
@@ -444,7 +475,9 @@ class ExecutionGraph:
         """Restart the regions if that may help and the strategy allows it."""
         delay_ms = None if failure.suppresses_restarts else self.strategy.decide(self._elapsed_ms)
         if delay_ms is None:
-            self.why_no_restart = _NO_USE if failure.suppresses_restarts and self.strategy.can_restart else self.strategy.why_no_restart
+            self.why_no_restart = (
+                _NO_USE if failure.suppresses_restarts and self.strategy.can_restart else self.strategy.why_no_restart
+            )
             self._end_as(JobStatus.FAILING)
             return
         self._begin_restart(regions, self.failed_runs[-1], self._elapsed_ms, delay_ms)
@@ -452,7 +485,9 @@ class ExecutionGraph:
             self._unreached |= {region: self._restarts[region] for region in regions if self.order.producers[region]}
 
     def _symptom_of(self, regions: Collection[int], failure: "FailureInfo", *, is_loss: bool) -> _Restart | None:
-        """The restart of a region that could not read results before their loss was known: this failure is its cause, or the same again."""
+        """The restart of a region that could not read results before their loss was known: this failure is its cause,
+        or the same again.
+        """
         if failure.suppresses_restarts:
             return None
         is_unreachable = _is_unreachable(failure)
@@ -461,8 +496,13 @@ class ExecutionGraph:
             restart = self._restarts.get(consumer)
             if restart is not None and is_symptom(restart.run.root):
                 return restart
-            restart = self._unreached.get(consumer) if is_loss or is_unreachable else None  # other failures have causes of their own
-            if restart is not None and is_symptom(restart.run.root) and self._elapsed_ms - restart.failed_ms < _LOSS_KNOWN_AFTER_MS:
+            # Other failures have causes of their own.
+            restart = self._unreached.get(consumer) if is_loss or is_unreachable else None
+            if (
+                restart is not None
+                and is_symptom(restart.run.root)
+                and self._elapsed_ms - restart.failed_ms < _LOSS_KNOWN_AFTER_MS
+            ):
                 return replace(restart, failed_ms=self._elapsed_ms)  # it has begun again meanwhile
         return None
 
@@ -516,7 +556,11 @@ class ExecutionGraph:
 
     def _end_if_done(self, regions: Sequence[int]) -> None:
         """Attempts of these regions have ended."""
-        over = {restart.regions: restart for region in regions if (restart := self._restarts.get(region)) and not restart.num_unfinished}
+        over = {
+            restart.regions: restart
+            for region in regions
+            if (restart := self._restarts.get(region)) and not restart.num_unfinished
+        }
         for restart in over.values():
             if not restart.is_scheduled:
                 self._schedule(restart)
@@ -574,7 +618,9 @@ class ExecutionGraph:
             assert set(states) == {ExecutionState.CREATED}, self
         for region in range(len(self.regions)):
             self._check_region(region)
-        assert all(execution.tm_id is not None for execution in self.executions.values() if execution.state.is_deployed), self
+        assert all(
+            execution.tm_id is not None for execution in self.executions.values() if execution.state.is_deployed
+        ), self
 
     def _check_region(self, region: int) -> None:
         states = [execution.state for execution in self.executions_in((region,))]
@@ -602,5 +648,7 @@ def _is_unreachable(failure: "FailureInfo") -> bool:
 
 
 def is_symptom(failure: "FailureInfo") -> bool:
-    """Whether a failure only says that the other end of a data exchange is gone; the module of the exception does not matter."""
+    """Whether a failure only says that the other end of a data exchange is gone; the module of the exception does not
+    matter.
+    """
     return failure.exception_type.rpartition(".")[2] in SYMPTOMS

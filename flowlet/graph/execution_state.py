@@ -1,8 +1,8 @@
 """``ExecutionState`` of an attempt, and the allowed transitions of attempts and jobs.
 
 Side:   pure.
-Source: Flink ``ExecutionState``, ``JobStatus``, ``Execution``.  The table lets an attempt skip states, because a short task may end before
-        its start was reported.  Terminal states are final.
+Source: Flink ``ExecutionState``, ``JobStatus``, ``Execution``.  The table lets an attempt skip states, because a short
+        task may end before its start was reported.  Terminal states are final.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,9 @@
 """``JobGraph``: vertices, each of which becomes ``parallelism`` tasks, and the edges between them.
 
 Side:       pure.
-Invariants: after ``validate()``: ids are unique, edges join existing vertices, there is no cycle, each chained operator is after its
-            parent, a forward edge joins equal parallelisms, a keyed edge has as many key groups as its consumer.
+Invariants: after ``validate()``: ids are unique, edges join existing vertices, there is no cycle, each chained operator
+            is after its parent, a forward edge joins equal parallelisms, a keyed edge has as many key groups as its
+            consumer.
 Units:      buffer timeouts in milliseconds; -1: never by timer, 0: after every chunk.
 Source:     Flink ``JobGraph``, ``JobVertex``, ``JobEdge``.
 Rules:      operators are opaque here (``Chained``), because this package must not import the runtime.
@@ -63,7 +64,8 @@ class JobVertex:
 class JobEdge:
     """An edge from the operator with index ``source_operator`` in the chain of ``source`` to the head of ``target``.
 
-    ``target`` None: the client reads it.  ``tag``: the side output; None: the main output.  ``input_id``: of the target's head, from 1.
+    ``target`` None: the client reads it.  ``tag``: the side output; None: the main output.  ``input_id``: of the
+    target's head, from 1.
     ``id``: of the intermediate data set; by default derived from the other fields, so that equal graphs have equal ids.
     """
 
@@ -89,7 +91,10 @@ class JobEdge:
         return self.target is None
 
     def __str__(self) -> str:
-        return f"edge {self.name or self.id[:8]!r} ({self.source[:8]} -> {'client' if self.target is None else self.target[:8]})"
+        return (
+            f"edge {self.name or self.id[:8]!r} ({self.source[:8]} -> "
+            f"{'client' if self.target is None else self.target[:8]})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +137,16 @@ class JobGraph:
         waiting = {vertex.id: vertex for vertex in self.vertices}
         order: list[JobVertex] = []
         while waiting:
-            ready = [vertex for vertex in waiting.values() if not any(edge.source in waiting for edge in self.inputs_of(vertex.id))]
+            ready = [
+                vertex
+                for vertex in waiting.values()
+                if not any(edge.source in waiting for edge in self.inputs_of(vertex.id))
+            ]
             if not ready:
                 names = ", ".join(repr(vertex.name) for vertex in waiting.values())
-                raise JobGraphError(f"job {self.name!r} has a cycle through or before these vertices: {names}; remove an edge")
+                raise JobGraphError(
+                    f"job {self.name!r} has a cycle through or before these vertices: {names}; remove an edge"
+                )
             order.extend(ready)
             for vertex in ready:
                 del waiting[vertex.id]
@@ -188,7 +199,9 @@ def _check_unique(job: str, what: str, ids: Iterable[str]) -> None:
     seen: set[str] = set()
     for item in ids:
         if item in seen:
-            raise JobGraphError(f"job {job!r}: the {what} {item!r} occurs twice; give each its own (equal edges differ by their name)")
+            raise JobGraphError(
+                f"job {job!r}: the {what} {item!r} occurs twice; give each its own (equal edges differ by their name)"
+            )
         seen.add(item)
 
 
@@ -200,7 +213,9 @@ def _check_vertex(vertex: JobVertex) -> None:
     if not vertex.slot_sharing_group:
         raise JobGraphError(f"{vertex}: the name of its slot sharing group is empty; use 'default'")
     if not 1 <= vertex.max_parallelism <= MAX_MAX_PARALLELISM:
-        raise JobGraphError(f"{vertex}: its max parallelism must be from 1 to {MAX_MAX_PARALLELISM}, got {vertex.max_parallelism}")
+        raise JobGraphError(
+            f"{vertex}: its max parallelism must be from 1 to {MAX_MAX_PARALLELISM}, got {vertex.max_parallelism}"
+        )
     if vertex.parallelism < 1:
         raise JobGraphError(f"{vertex}: its parallelism must be 1 or more, got {vertex.parallelism}")
     if vertex.parallelism > vertex.max_parallelism:
@@ -214,22 +229,30 @@ def _check_vertex(vertex: JobVertex) -> None:
         is_valid = chained.parent == -1 if index == 0 else 0 <= chained.parent < index
         if not is_valid:
             expected = "-1, because it is the head" if index == 0 else f"one of 0..{index - 1}, an operator before it"
-            raise JobGraphError(f"{vertex}: operator {index} of its chain has parent {chained.parent}; it must be {expected}")
+            raise JobGraphError(
+                f"{vertex}: operator {index} of its chain has parent {chained.parent}; it must be {expected}"
+            )
 
 
 def _check_edge(edge: JobEdge, vertices: dict[str, JobVertex]) -> None:
     if not is_id(edge.id):
         raise JobGraphError(f"{edge}: an id has 32 lower-case hex digits, got {edge.id!r}")
     if edge.buffer_timeout_ms < -1:
-        raise JobGraphError(f"{edge}: its buffer timeout must be -1 (never), 0 (at once) or milliseconds, got {edge.buffer_timeout_ms}")
+        raise JobGraphError(
+            f"{edge}: its buffer timeout must be -1 (never), 0 (at once) or milliseconds, got {edge.buffer_timeout_ms}"
+        )
     source = vertices.get(edge.source)
     if source is None:
         raise JobGraphError(f"{edge}: it begins at {edge.source!r}, which is no vertex of this job")
     if not 0 <= edge.source_operator < len(source.chain):
-        raise JobGraphError(f"{edge}: it begins at operator {edge.source_operator} of {source}, which has {len(source.chain)}")
+        raise JobGraphError(
+            f"{edge}: it begins at operator {edge.source_operator} of {source}, which has {len(source.chain)}"
+        )
     if edge.target is None:
         if not isinstance(edge.partitioner, Forward):
-            raise JobGraphError(f"{edge}: the client reads it, so its partitioner must be Forward, not {edge.partitioner.ship_strategy}")
+            raise JobGraphError(
+                f"{edge}: the client reads it, so its partitioner must be Forward, not {edge.partitioner.ship_strategy}"
+            )
         return
     target = vertices.get(edge.target)
     if target is None:
@@ -241,6 +264,7 @@ def _check_edge(edge: JobEdge, vertices: dict[str, JobVertex]) -> None:
         )
     if isinstance(edge.partitioner, KeyGroups) and edge.partitioner.max_parallelism != target.max_parallelism:
         raise JobGraphError(
-            f"{edge}: it has {edge.partitioner.max_parallelism} key groups, but {target} has max parallelism {target.max_parallelism}; "
+            f"{edge}: it has {edge.partitioner.max_parallelism} key groups, but {target} has max parallelism "
+            f"{target.max_parallelism}; "
             "both must be the same"
         )

@@ -1,7 +1,8 @@
 """Partitioners: to which subtask of the consumer a record goes.
 
 Side:       pure.  Record writers do the routing.
-Invariants: on a pointwise edge every producer and every consumer has at least one partner, and ``consumers_of`` and ``producers_of`` agree.
+Invariants: on a pointwise edge every producer and every consumer has at least one partner, and ``consumers_of`` and
+            ``producers_of`` agree.
 Source:     Flink ``StreamPartitioner`` and its subclasses; ``ship_strategy`` is the name in Flink's plans.
             ``VertexInputInfoComputationUtils`` for the partners on a pointwise edge.
 Absent:     the adaptive partitioner, which chooses channels by their load (Flink 2.x, off by default there).
@@ -18,7 +19,9 @@ _UPPER_BOUND_MAX_PARALLELISM: Final = 1 << 15
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """The number of key groups for an operator whose user did not choose one: 1.5 times the parallelism, rounded up to a power of two."""
+    """The number of key groups for an operator whose user did not choose one: 1.5 times the parallelism, rounded up to
+    a power of two.
+    """
     wanted = parallelism + parallelism // 2
     return min(max(1 << (wanted - 1).bit_length(), DEFAULT_MAX_PARALLELISM), _UPPER_BOUND_MAX_PARALLELISM)
 
@@ -75,8 +78,8 @@ class Broadcast:
 class KeyGroups:
     """All records with the same key go to the subtask that owns its key group.
 
-    ``key_selector`` is a callable, or an object with ``get_key(value)``.  ``max_parallelism``, the number of key groups, is that of the
-    *consumer*.
+    ``key_selector`` is a callable, or an object with ``get_key(value)``.  ``max_parallelism``, the number of key
+    groups, is that of the *consumer*.
     """
 
     key_selector: Any
@@ -96,9 +99,9 @@ class KeyGroups:
 class Custom:
     """A function of the user's chooses the subtask for each key.
 
-    ``partition_function`` takes a key and the number of subtasks and returns one of them, counted from 0; or it is an object with
-    ``partition(key, num_partitions)``.  ``selector`` is a callable, or an object with ``get_key(value)``.  Its keys may be any objects; the
-    result is no keyed stream.
+    ``partition_function`` takes a key and the number of subtasks and returns one of them, counted from 0; or it is an
+    object with ``partition(key, num_partitions)``.  ``selector`` is a callable, or an object with ``get_key(value)``.
+    Its keys may be any objects; the result is no keyed stream.
     """
 
     partition_function: Any
@@ -124,7 +127,9 @@ Partitioner = Forward | Rebalance | Rescale | Shuffle | Global | Broadcast | Cus
 
 
 def consumers_of(producer: int, num_producers: int, num_consumers: int) -> range:
-    """The subtasks that read subtask ``producer`` on a pointwise edge; the n-th of them reads subpartition n, from 0."""
+    """The subtasks that read subtask ``producer`` on a pointwise edge; the n-th of them reads
+    subpartition n, from 0.
+    """
     if num_producers >= num_consumers:
         # The inverse of ``producers_of``: the last consumer whose range starts at or before the producer.
         consumer = ((producer + 1) * num_consumers - 1) // num_producers

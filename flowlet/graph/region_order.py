@@ -2,8 +2,9 @@
 
 Side:       pure.
 Invariants: no region reads its own results, nor those of a region that reads its own (there is no cycle).
-Source:     Flink ``PipelinedRegionSchedulingStrategy``, ``RestartPipelinedRegionFailoverStrategy``.  Flink starts a region as soon as its
-            own inputs are there; here a stage starts when all before it are finished, so that no stage waits for the slots of another.
+Source:     Flink ``PipelinedRegionSchedulingStrategy``, ``RestartPipelinedRegionFailoverStrategy``.  Flink starts a
+            region as soon as its own inputs are there; here a stage starts when all before it are finished, so that no
+            stage waits for the slots of another.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,7 +14,10 @@ from netstack.late import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RegionOrder:
-    """``producers``: by region, the regions whose results it reads when they are complete.  ``stages``: by region, from 0."""
+    """``producers``: by region, the regions whose results it reads when they are complete.
+
+    ``stages``: by region, from 0.
+    """
 
     producers: Sequence[frozenset[int]]
     consumers: Sequence[frozenset[int]]
@@ -46,8 +50,11 @@ class RegionOrder:
         """Whether there is more than one stage."""
         return any(self.stages)
 
-    def involved(self, failed: Iterable[int], is_gone: Callable[[int], bool], has_begun: Callable[[int], bool]) -> set[int]:
-        """The regions that must run again: those that failed, producers whose results they miss, and whoever reads results of such regions.
+    def involved(
+        self, failed: Iterable[int], is_gone: Callable[[int], bool], has_begun: Callable[[int], bool]
+    ) -> set[int]:
+        """The regions that must run again: those that failed, producers whose results they miss, and whoever reads
+        results of such regions.
 
         Args:
             failed: the regions that failed.

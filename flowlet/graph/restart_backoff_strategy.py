@@ -2,11 +2,12 @@
 
 Side:       pure.
 Invariants: a strategy belongs to one job; ``decide`` counts the failure that it is asked about.
-Units:      milliseconds; ``now_ms`` is of a clock that nobody sets, which runs neither backwards nor ahead between two failures of a job.
+Units:      milliseconds; ``now_ms`` is of a clock that nobody sets, which runs neither backwards nor ahead between two
+            failures of a job.
 Source:     Flink ``RestartBackoffTimeStrategy`` and its classes, ``RestartBackoffTimeStrategyFactoryLoader``.
-Rules:      failures that belong together (the tasks of one run of a region fail one after the other) are one failure; ``ExecutionGraph``
-            merges them.  All regions of a job count together.
-            If the clock was set back, an exponential delay is still at most ``max_backoff_ms``.
+Rules:      failures that belong together (the tasks of one run of a region fail one after the other) are one failure;
+            ``ExecutionGraph`` merges them.  All regions of a job count together.  If the clock was set back, an
+            exponential delay is still at most ``max_backoff_ms``.
 """
 
 from collections import deque
@@ -118,7 +119,9 @@ class FailureRate:
         return None if is_full and now_ms - self._failures_ms[0] <= self.interval_ms else self.delay_ms
 
     def __str__(self) -> str:
-        return f"failure-rate, at most {self.max_failures} failures within {self.interval_ms} ms, {self.delay_ms} ms apart"
+        return (
+            f"failure-rate, at most {self.max_failures} failures within {self.interval_ms} ms, {self.delay_ms} ms apart"
+        )
 
 
 @dataclass(slots=True)
@@ -145,7 +148,9 @@ class ExponentialDelay:
         return f"{limit}, and it never ran for {self.settings.reset_ms} ms without a failure"
 
     def decide(self, now_ms: int) -> int | None:
-        """The delay, unless the attempts are used up; a failure before the last restart was due belongs to the one before."""
+        """The delay, unless the attempts are used up; a failure before the last restart was due belongs to the one
+        before.
+        """
         settings = self.settings
         if self._next_restart_ms is None or now_ms > self._next_restart_ms:
             if self._next_restart_ms is not None and now_ms - self._next_restart_ms >= settings.reset_ms:
@@ -168,11 +173,16 @@ class ExponentialDelay:
 
     def __str__(self) -> str:
         attempts = "any number of" if self.settings.max_attempts == -1 else str(self.settings.max_attempts)
-        return f"exponential-delay, {attempts} attempts, {self.settings.initial_backoff_ms} to {self.settings.max_backoff_ms} ms apart"
+        return (
+            f"exponential-delay, {attempts} attempts, {self.settings.initial_backoff_ms} to "
+            f"{self.settings.max_backoff_ms} ms apart"
+        )
 
 
 def create_restart_strategy(settings: JobSettings, random: IntegerSource) -> RestartStrategy:
-    """The strategy of a job: what the user chose; else exponential delays with Flink's numbers if it takes checkpoints, or none."""
+    """The strategy of a job: what the user chose; else exponential delays with Flink's numbers if it takes checkpoints,
+    or none.
+    """
     restart = settings.restart
     match restart.kind:
         case RestartKind.NONE:

@@ -1,8 +1,8 @@
 """``StreamGraph``: the operators of a program, with all inherited settings filled in.
 
 Side:       pure.
-Invariants: nodes are in topological order; partitionings, side outputs and unions are on edges; parallelism, max parallelism, slot sharing
-            group and buffer timeout of every node have a value.
+Invariants: nodes are in topological order; partitionings, side outputs and unions are on edges; parallelism, max
+            parallelism, slot sharing group and buffer timeout of every node have a value.
 Source:     Flink ``StreamGraph``, ``StreamGraphGenerator``, ``StreamGraphHasherV2``, ``JSONGenerator``.
 """
 
@@ -73,7 +73,8 @@ class StreamNode:
 class StreamEdge:
     """Records of node ``source`` go to node ``target``; None is the client.
 
-    ``tag``: the side output; None: the main output.  ``side_type``: its declared type.  ``input_id``: of the target's operator, from 1.
+    ``tag``: the side output; None: the main output.  ``side_type``: its declared type.  ``input_id``: of the target's
+        operator, from 1.
     """
 
     source: int
@@ -110,7 +111,9 @@ class StreamGraph:
         return [edge for edge in self.edges if edge.target == node_id]
 
 
-def build_stream_graph(transformations: Iterable[Transformation], name: str, settings: StreamGraphSettings) -> StreamGraph:
+def build_stream_graph(
+    transformations: Iterable[Transformation], name: str, settings: StreamGraphSettings
+) -> StreamGraph:
     """Build the graph of the given transformations and everything that they read.
 
     Raises:
@@ -119,7 +122,8 @@ def build_stream_graph(transformations: Iterable[Transformation], name: str, set
     ordered = _with_inputs(transformations)
     if not ordered:
         raise JobGraphError(
-            f"job {name!r} has no operators: apply at least one, such as map(), print() or sink_to(), to a stream of this environment "
+            f"job {name!r} has no operators: apply at least one, such as map(), print() or sink_to(), to a stream of "
+            "this environment "
             "(and again after each execute())"
         )
     builder = _Builder(settings)
@@ -205,17 +209,23 @@ class _Builder:
         reads = self._reads(transformation)
         if len(reads) > 1:
             # The client reads one output, so a task of its own joins the union's inputs.
-            united = MapTransformation(name="Union", input=transformation.input, function=_identity, parallelism=transformation.parallelism)
+            united = MapTransformation(
+                name="Union", input=transformation.input, function=_identity, parallelism=transformation.parallelism
+            )
             self._add_operator(united)
             reads = [_Read(self.nodes[self._node_ids[united]], None, None, 1)]
-        self.edges.append(StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag, side_type=self._side_type(reads[0])))
+        self.edges.append(
+            StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag, side_type=self._side_type(reads[0]))
+        )
 
     def _add_operator(self, transformation: Transformation) -> None:
         reads = self._reads(transformation)
         node = self._add_node(transformation, [read.node for read in reads])
         for read in reads:
             partitioner = _resolved(read.partitioner, read.node, node)
-            self.edges.append(StreamEdge(read.node.id, node.id, partitioner, read.tag, read.input_id, self._side_type(read)))
+            self.edges.append(
+                StreamEdge(read.node.id, node.id, partitioner, read.tag, read.input_id, self._side_type(read))
+            )
 
     def _side_type(self, read: "_Read") -> TypeInformation | None:
         return None if read.tag is None else self._side_types.get((read.node.transformation, read.tag))
@@ -231,16 +241,22 @@ class _Builder:
         ]
 
     def _resolve(self, path: "_Path", reader: Transformation, input_id: int) -> Iterator["_Read"]:
-        """Walk up to the operators; of several partitionings or tags the one nearest to the reader counts, as in Flink."""
+        """Walk up to the operators; of several partitionings or tags the one nearest to the reader
+        counts, as in Flink.
+        """
         match path.transformation:
             case UnionTransformation(streams=streams):
                 for stream in streams:
                     yield from self._resolve(replace(path, transformation=stream), reader, input_id)
             case PartitionTransformation(partitioner=partitioner, input=upstream):
-                yield from self._resolve(_Path(_required(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id)
+                yield from self._resolve(
+                    _Path(_required(upstream, reader), path.partitioner or partitioner, path.tag), reader, input_id
+                )
             case SideOutputTransformation(tag_id=tag_id, input=upstream, output_type=output_type):
                 self._check_side_type(_required(upstream, reader), tag_id, output_type)
-                yield from self._resolve(_Path(_required(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id)
+                yield from self._resolve(
+                    _Path(_required(upstream, reader), path.partitioner, path.tag or tag_id), reader, input_id
+                )
             case operator:
                 yield _Read(self.nodes[self._node_ids[operator]], path.partitioner, path.tag, input_id)
 
@@ -248,16 +264,22 @@ class _Builder:
         known = self._side_types.setdefault((operator, tag_id), output_type)
         if known != output_type:
             raise JobGraphError(
-                f"operator {operator.operator_name!r}: its side output {tag_id!r} is read as {known} and as {output_type}; "
+                f"operator {operator.operator_name!r}: its side output {tag_id!r} is read as {known} and as "
+                f"{output_type}; "
                 "use one OutputTag for it, or another id"
             )
 
     def _add_node(self, transformation: Transformation, sources: list[StreamNode]) -> StreamNode:
         settings, node_id = self._settings, len(self.nodes) + 1
-        max_parallelism = transformation.max_parallelism or settings.max_parallelism or default_max_parallelism(transformation.parallelism)
+        max_parallelism = (
+            transformation.max_parallelism
+            or settings.max_parallelism
+            or default_max_parallelism(transformation.parallelism)
+        )
         if transformation.parallelism > max_parallelism:
             raise JobGraphError(
-                f"operator {transformation.operator_name!r}: its parallelism {transformation.parallelism} exceeds its max parallelism "
+                f"operator {transformation.operator_name!r}: its parallelism {transformation.parallelism} exceeds its "
+                "max parallelism "
                 f"{max_parallelism}; lower the one or raise the other"
             )
         timeout = transformation.buffer_timeout_ms
@@ -281,14 +303,17 @@ class _Builder:
         if transformation.uid_hash is not None:
             for other in self.nodes.values():
                 if other.hash == transformation.uid_hash:
-                    raise JobGraphError(f"operators {other.name!r} and {transformation.operator_name!r} have the same hash {other.hash}")
+                    raise JobGraphError(
+                        f"operators {other.name!r} and {transformation.operator_name!r} have the same hash {other.hash}"
+                    )
             return transformation.uid_hash
         if transformation.uid is None:
             return stable_id("position", node_id, *[source.hash for source in sources])
         for other in self.nodes.values():
             if other.transformation.uid == transformation.uid:
                 raise JobGraphError(
-                    f"operators {other.name!r} and {transformation.operator_name!r} have the same uid {transformation.uid!r}; "
+                    f"operators {other.name!r} and {transformation.operator_name!r} have the same uid "
+                    f"{transformation.uid!r}; "
                     "give each its own"
                 )
         return stable_id("uid", transformation.uid)
@@ -332,7 +357,8 @@ def _resolved(partitioner: Partitioner | None, source: StreamNode, target: Strea
             return replace(partitioner, max_parallelism=target.max_parallelism)
         case Forward() if source.parallelism != target.parallelism:
             raise JobGraphError(
-                f"forward() from {source.name!r} (parallelism {source.parallelism}) to {target.name!r} (parallelism {target.parallelism}): "
+                f"forward() from {source.name!r} (parallelism {source.parallelism}) to {target.name!r} (parallelism "
+                f"{target.parallelism}): "
                 "it does not allow a change of parallelism; use rebalance(), or set the same parallelism on both"
             )
         case _:
@@ -345,7 +371,8 @@ def _is_batch(runtime_mode: str, transformations: list[Transformation]) -> bool:
     unbounded = [item for item in transformations if isinstance(item, SourceTransformation) and not item.is_bounded]
     if runtime_mode == "BATCH" and unbounded:
         raise JobGraphError(
-            f"the runtime mode BATCH needs inputs that end, but {unbounded[0].operator_name!r} is unbounded; use STREAMING or AUTOMATIC"
+            f"the runtime mode BATCH needs inputs that end, but {unbounded[0].operator_name!r} is unbounded; use "
+            "STREAMING or AUTOMATIC"
         )
     return runtime_mode == "BATCH" or (runtime_mode == "AUTOMATIC" and not unbounded)
 

@@ -1,7 +1,8 @@
 """Transformations: the steps of a program, recorded by the DataStream API.
 
 Side:       pure.
-Invariants: a transformation knows its inputs, never its readers, so there is no cycle.  ``parallelism`` is set at creation, as in Flink.
+Invariants: a transformation knows its inputs, never its readers, so there is no cycle.  ``parallelism`` is set at
+            creation, as in Flink.
 Rules:      data only.  Functions and sources are kept as the user gave them; the client turns them into operators.
 Source:     Flink ``Transformation`` and its subclasses.
 """
@@ -29,7 +30,8 @@ class ChainingStrategy(Enum):
 class Transformation:
     """One step of a program; mutable until the graph is built, and compared by identity.
 
-    ``is_internal``: whether it has no state and is part of another step, so that no user knows it and can give it a uid.
+    ``is_internal``: whether it has no state and is part of another step, so that no user knows it and can give it a
+        uid.
     """
 
     is_internal: ClassVar[bool] = False
@@ -83,7 +85,9 @@ class CollectionSourceTransformation(SourceTransformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class ArrowSourceTransformation(SourceTransformation):
-    """The rows of ``source``: a ``pyarrow.Table``, or a function of subtask and parallelism that returns record batches of ``schema``."""
+    """The rows of ``source``: a ``pyarrow.Table``, or a function of subtask and parallelism that returns record batches
+    of ``schema``.
+    """
 
     schema: Any
 
@@ -124,7 +128,8 @@ class AsyncWaitTransformation(Transformation):
 class ReduceTransformation(Transformation):
     """The running result per key of a function of two records; with ``emits_batches`` once per key and chunk.
 
-    ``is_declared``: the function describes an aggregation (such as a sum), which is computed for whole chunks without calling it.
+    ``is_declared``: the function describes an aggregation (such as a sum), which is computed for whole chunks without
+        calling it.
     """
 
     function: Any
@@ -186,7 +191,9 @@ class WindowTransformation(Transformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SplitTransformation(Transformation):
-    """Records sorted under names; for each set of names in ``selections`` there is a side output with the records under any of them."""
+    """Records sorted under names; for each set of names in ``selections`` there is a side output with the records under
+    any of them.
+    """
 
     function: Any
     selections: list[frozenset[str]] = field(default_factory=list)
@@ -244,7 +251,8 @@ class CoProcessTransformation(TwoInputTransformation):
 class IntervalJoinTransformation(TwoInputTransformation):
     """The results of a function of two records of one key that lie close together in time.
 
-    ``bounds``: in milliseconds from the first record to the second, both inclusive.  ``late_tags``: ids of the side outputs for late
+    ``bounds``: in milliseconds from the first record to the second, both inclusive.  ``late_tags``: ids of the side
+        outputs for late
     records of either input; None: they are dropped.
     """
 
@@ -254,7 +262,9 @@ class IntervalJoinTransformation(TwoInputTransformation):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class BroadcastProcessTransformation(TwoInputTransformation):
-    """The results of a process function of a stream and a broadcast stream; ``descriptors``: of the states that the latter changes."""
+    """The results of a process function of a stream and a broadcast stream; ``descriptors``: of the states that the
+    latter changes.
+    """
 
     descriptors: Sequence[Any]
 

@@ -3,8 +3,8 @@
 Hot path: nothing per row.
 
 Side:       pure.
-Invariants: the records are what ``to_pylist`` of the columns gives, in the shape of the gate's type; numbers without nulls share its
-            memory.
+Invariants: the records are what ``to_pylist`` of the columns gives, in the shape of the gate's type; numbers without
+            nulls share its memory.
 """
 
 from collections.abc import Sequence
@@ -21,11 +21,15 @@ from flowlet.serde.types.arrow_serializer import batch_of_message, message_of_ba
 from flowlet.serde.types.type_serializer import ValueMismatchError
 
 # Types whose arrays numpy can use without a copy.
-_PLAIN: Final = frozenset({pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.timestamp("us")})
+_PLAIN: Final = frozenset(
+    {pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.timestamp("us")}
+)
 
 
 def columns_of_batch(batch: pa.RecordBatch, type_info: TypeInformation) -> Columns:
-    """The rows of ``batch`` as records of ``type_info``: rows with its names, tuples, or the values of the only column."""
+    """The rows of ``batch`` as records of ``type_info``: rows with its names, tuples, or the values
+    of the only column.
+    """
     return shaped(tuple([column_of_array(array) for array in batch.columns]), type_info)
 
 
@@ -36,7 +40,10 @@ def whole_batches(batches: Sequence[Any], timestamps: list[int] | None, type_inf
         GateTypeError: a batch does not have the gate's schema; names the column.
     """
     try:
-        return Chunk([message_of_batch(_declared(batch, type_info.schema), type_info.schema).to_pybytes() for batch in batches], timestamps)
+        return Chunk(
+            [message_of_batch(_declared(batch, type_info.schema), type_info.schema).to_pybytes() for batch in batches],
+            timestamps,
+        )
     except ValueMismatchError as error:
         column = f"column {error.path!r}: " if error.path else ""
         raise GateTypeError(f"{column}{error.reason}; {gate} takes {type_info!r}") from error

@@ -1,8 +1,8 @@
 """``GateDescription``: the address and type of a remote gate, and a token for it.
 
 Side:       shared.  Any thread; but opening the blobs imports modules, so do that on no loop.
-Invariants: a description can be pickled and sent to the processes that push.  It holds the token of this one gate, and no secret; ``repr``
-            shows neither token nor blobs.
+Invariants: a description can be pickled and sent to the processes that push.  It holds the token of this one gate, and
+            no secret; ``repr`` shows neither token nor blobs.
 Units:      milliseconds since the epoch.
 """
 
@@ -28,8 +28,10 @@ class GateEndpoint:
 class GateDescription:
     """One remote gate of one running job.
 
-    ``endpoints`` has one entry per subtask.  ``producers``: how many partitions end the gate; None: ``finish_gate`` ends it.
-    ``has_checkpoints``: its job takes some, so a partition goes on after a failure.  ``acknowledges_checkpointed``: a write returns when
+    ``endpoints`` has one entry per subtask.  ``producers``: how many partitions end the gate; None: ``finish_gate``
+    ends it.
+    ``has_checkpoints``: its job takes some, so a partition goes on after a failure.  ``acknowledges_checkpointed``: a
+        write returns when
     one holds it.
     """
 

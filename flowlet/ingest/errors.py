@@ -39,8 +39,13 @@ class AttemptRefusedError(GateError):
 
 
 class GateWriteError(GateError):
-    """The gate does not take a write as committed: it was aborted, or has not as many partitions as the gate waits for."""
+    """The gate does not take a write as committed: it was aborted, or has not as many partitions as
+    the gate waits for.
+    """
 
 
 class GateLostError(GateError):
-    """The connection to the gate was lost, or the gate did not answer in time.  This attempt is aborted; the producer may start another."""
+    """The connection to the gate was lost, or the gate did not answer in time.
+
+    This attempt is aborted; the producer may start another.
+    """

@@ -30,7 +30,9 @@ def type_fingerprint(type_info: TypeInformation) -> bytes:
     return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES).digest()
 
 
-def checked_records(records: list[Any], timestamps: list[int] | None, declared: DeclaredRecords | None, gate: str) -> Chunk:
+def checked_records(
+    records: list[Any], timestamps: list[int] | None, declared: DeclaredRecords | None, gate: str
+) -> Chunk:
     """At least one record, in the form in which it is sent.  ``declared``: None: they are any objects.
 
     Raises:
@@ -63,15 +65,20 @@ def check_timestamps(timestamps: list[int] | None, num_records: int, gate: str) 
         return
     if len(timestamps) != num_records:
         raise GateTypeError(f"{len(timestamps)} timestamps for {num_records} records, for {gate}")
-    if set(map(type, timestamps)) <= {int} and (not timestamps or (min(timestamps) >= MIN_TIMESTAMP and max(timestamps) <= MAX_TIMESTAMP)):
+    if set(map(type, timestamps)) <= {int} and (
+        not timestamps or (min(timestamps) >= MIN_TIMESTAMP and max(timestamps) <= MAX_TIMESTAMP)
+    ):
         return
     for position, timestamp in enumerate(timestamps):
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
-            raise GateTypeError(f"record {position}: the timestamp {preview(timestamp)} is no int of 64 bits (milliseconds), for {gate}")
+            raise GateTypeError(
+                f"record {position}: the timestamp {preview(timestamp)} is no int of 64 bits (milliseconds), for {gate}"
+            )
 
 
 def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -> list[int]:
-    """Check that the columns are the fields of the gate's type; return the positions of the columns in the order of the fields.
+    """Check that the columns are the fields of the gate's type; return the positions of the columns in the order of the
+    fields.
 
     Raises:
         GateTypeError: they are not; names the first wrong column.
@@ -95,6 +102,10 @@ def check_columns(names: Sequence[str], type_info: TypeInformation, gate: str) -
         if expected is not None and found != expected:
             raise GateTypeError(f"column {found!r} stands where {gate} has {expected!r}: its type is {type_info!r}")
     if len(names) != len(wanted):
-        what = f"column {names[len(wanted)]!r} is one too many" if len(names) > len(wanted) else f"column {len(names)} is missing"
+        what = (
+            f"column {names[len(wanted)]!r} is one too many"
+            if len(names) > len(wanted)
+            else f"column {len(names)} is missing"
+        )
         raise GateTypeError(f"{what}: {gate} takes {type_info!r}")
     return list(range(len(names)))

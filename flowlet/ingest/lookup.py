@@ -40,7 +40,9 @@ _LEAST_WAIT_S: Final = 4.0  # for tasks that are being deployed
 async def await_gate(
     gate: str, jobmanager: str, timeout_s: float, secret: bytes, wait_s: float, committed_job: str | None
 ) -> GateDescription:
-    """As ``describe_gate``, asked again for ``wait_s`` as long as there is no JobManager, or no running job with this gate."""
+    """As ``describe_gate``, asked again for ``wait_s`` as long as there is no JobManager, or no running job with this
+    gate.
+    """
     deadline_s = time.monotonic() + wait_s
     while True:
         try:
@@ -53,13 +55,19 @@ async def await_gate(
                 raise
             else:
                 text = (
-                    f"gate {gate!r} did not appear at JobManager {jobmanager} within {wait_s:g} s (wait_for_gate_s, in Spark waitForGate)"
+                    f"gate {gate!r} did not appear at JobManager {jobmanager} within {wait_s:g} s (wait_for_gate_s, "
+                    "in Spark waitForGate)"
                 )
                 raise type(error)(f"{text}; at last: {error}") from error
 
 
 async def describe_gate(
-    gate: str, jobmanager: str, timeout_s: float, secret: bytes, committed_job: str | None = None, tasks_timeout_s: float = math.inf
+    gate: str,
+    jobmanager: str,
+    timeout_s: float,
+    secret: bytes,
+    committed_job: str | None = None,
+    tasks_timeout_s: float = math.inf,
 ) -> GateDescription:
     """Get the description of ``gate``; waits until its tasks run, at most ``tasks_timeout_s`` or most of ``timeout_s``.
 
@@ -67,11 +75,15 @@ async def describe_gate(
         GateError: as ``flowlet.ingest.producer.open_gate``.
     """
     tasks_timeout_s = min(tasks_timeout_s, timeout_s * _ANSWER_SHARE)
-    query = {"timeout_ms": round(tasks_timeout_s * 1000)} | ({} if committed_job is None else {"committed_job": committed_job})
+    query = {"timeout_ms": round(tasks_timeout_s * 1000)} | (
+        {} if committed_job is None else {"committed_job": committed_job}
+    )
     path = f"/gates/{quote(gate, safe='')}?{urlencode(query)}"
     answer = await _ask(gate, jobmanager, "GET", path, timeout_s, secret)
     if answer.status == _NO_CONTENT:
-        raise GateNotFoundError(f"gate {gate!r}: its tasks do not run yet, {tasks_timeout_s:g} s after JobManager {jobmanager} was asked")
+        raise GateNotFoundError(
+            f"gate {gate!r}: its tasks do not run yet, {tasks_timeout_s:g} s after JobManager {jobmanager} was asked"
+        )
     return GateDescription.of_document(msgspec.json.decode(answer.body), jobmanager)
 
 
@@ -80,11 +92,16 @@ async def request_finish(gate: str, jobmanager: str, timeout_s: float, secret: b
     path = f"/gates/{quote(gate, safe='')}?mode=finish&timeout_ms={round(timeout_s * _ANSWER_SHARE * 1000)}"
     answer = await _ask(gate, jobmanager, "PATCH", path, timeout_s, secret)
     if answer.status == _NO_CONTENT:
-        raise GateNotFoundError(f"gate {gate!r}: its tasks are not deployed yet, {timeout_s:g} s after JobManager {jobmanager} was asked")
+        raise GateNotFoundError(
+            f"gate {gate!r}: its tasks are not deployed yet, {timeout_s:g} s after JobManager {jobmanager} was asked"
+        )
 
 
-async def ask_outcome(description: GateDescription, partition: CountedPartition, timeout_s: float, *, has_failed: bool) -> GateOutcome:
-    """Ask what became of a partition and of the gate's job; ``has_failed``: an attempt of it has, so wait if the job is about to fail.
+async def ask_outcome(
+    description: GateDescription, partition: CountedPartition, timeout_s: float, *, has_failed: bool
+) -> GateOutcome:
+    """Ask what became of a partition and of the gate's job; ``has_failed``: an attempt of it has, so wait if the job is
+    about to fail.
 
     Raises:
         GateError: the JobManager does not say; names gate and JobManager.
@@ -109,9 +126,16 @@ async def want_checkpoint(description: GateDescription, timeout_s: float) -> Non
 
 
 async def end_write(
-    description: GateDescription, job: str, epoch: int, timeout_s: float, patience_s: float, *, num_partitions: int | None
+    description: GateDescription,
+    job: str,
+    epoch: int,
+    timeout_s: float,
+    patience_s: float,
+    *,
+    num_partitions: int | None,
 ) -> None:
-    """Commit a write of so many partitions, or abort it if None; for ``patience_s`` asked again until a checkpoint holds it.
+    """Commit a write of so many partitions, or abort it if None; for ``patience_s`` asked again until a checkpoint
+    holds it.
 
     Raises:
         GateError: as ``GateClient.commit``.
@@ -120,7 +144,9 @@ async def end_write(
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
-            answer = await _ask_with_token(description, "PATCH", "write", {"job": job, "epoch": epoch} | mode, timeout_s)
+            answer = await _ask_with_token(
+                description, "PATCH", "write", {"job": job, "epoch": epoch} | mode, timeout_s
+            )
         except GateUnreachableError:
             if time.monotonic() >= deadline_s:
                 raise
@@ -128,14 +154,19 @@ async def end_write(
             if answer.status != _NO_CONTENT:
                 return
             if time.monotonic() >= deadline_s:
-                raise GateLostError(f"gate {description.name!r}: no checkpoint has held write {job!r} within {patience_s:g} s")
+                raise GateLostError(
+                    f"gate {description.name!r}: no checkpoint has held write {job!r} within {patience_s:g} s"
+                )
         await asyncio.sleep(_ASK_INTERVAL_S)
 
 
-async def _ask_with_token(description: GateDescription, method: str, what: str, query: dict[str, object], timeout_s: float) -> RpcResponse:
+async def _ask_with_token(
+    description: GateDescription, method: str, what: str, query: dict[str, object], timeout_s: float
+) -> RpcResponse:
     """Ask what the gate's token allows to ask; a worker has no secret."""
     gate = description.name
-    path = f"/producers/{description.job_id}/{quote(gate, safe='')}/{description.expires_ms}/{what}{'?' if query else ''}{urlencode(query)}"
+    resource = f"/producers/{description.job_id}/{quote(gate, safe='')}/{description.expires_ms}/{what}"
+    path = f"{resource}?{urlencode(query)}" if query else resource
     return await _ask(gate, description.jobmanager, method, path, timeout_s, description.token)
 
 

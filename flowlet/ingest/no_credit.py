@@ -1,7 +1,8 @@
 """Asks the JobManager whether a gate still reads where its producer sends to.
 
 Side:       loop.
-Why:        a gate that grants no credit may be slow, which may last for hours, or its job may be gone from where the producer looks.
+Why:        a gate that grants no credit may be slow, which may last for hours, or its job may be gone from where the
+            producer looks.
 """
 
 import asyncio
@@ -9,7 +10,14 @@ from pathlib import Path
 from typing import Final
 
 from flowlet.ingest.description import GateDescription
-from flowlet.ingest.errors import GateAccessError, GateEndedError, GateError, GateLostError, GateNotFoundError, GateUnreachableError
+from flowlet.ingest.errors import (
+    GateAccessError,
+    GateEndedError,
+    GateError,
+    GateLostError,
+    GateNotFoundError,
+    GateUnreachableError,
+)
 from flowlet.ingest.lookup import describe_gate, secret_of
 from flowlet.rpc.requests import RpcStatusError
 from netstack.log_lines import LogLines
@@ -26,12 +34,15 @@ async def why_in_vain(description: GateDescription, secret_file: Path | None = N
     """
     try:
         secret = await asyncio.to_thread(secret_of, secret_file)
-        now = await describe_gate(description.name, description.jobmanager, _TIMEOUT_S, secret, tasks_timeout_s=_TASKS_TIMEOUT_S)
+        now = await describe_gate(
+            description.name, description.jobmanager, _TIMEOUT_S, secret, tasks_timeout_s=_TASKS_TIMEOUT_S
+        )
     except (GateAccessError, GateUnreachableError) as error:
         _log.info("the JobManager cannot be asked why a gate grants no credit", gate=str(description), error=str(error))
         return None
     except GateNotFoundError as error:
-        return error if isinstance(error.__cause__, RpcStatusError) else None  # else its tasks do not all run at the moment
+        # Else its tasks do not all run at the moment.
+        return error if isinstance(error.__cause__, RpcStatusError) else None
     except GateEndedError as error:
         return error
     if now.job_id != description.job_id:

@@ -13,9 +13,10 @@ from netstack.late import dataclass
 class PartitionOffer:
     """Identifies one attempt to push one partition.
 
-    ``job`` names the producer's job, run or query.  (job, epoch) is one write: a gate with ``producers=N`` ends when one write has N
-    partitions.  A gate accepts each (job, epoch, partition, attempt) once, unless it was aborted: a retry needs a new ``attempt``, and a
-    new run a new ``job``.  ``nonce`` is new for every offer.  ``num_producers``: how many partitions the write has in all, if it is known.
+    ``job`` names the producer's job, run or query.  (job, epoch) is one write: a gate with ``producers=N`` ends when
+    one write has N partitions.  A gate accepts each (job, epoch, partition, attempt) once, unless it was aborted: a
+    retry needs a new ``attempt``, and a new run a new ``job``.  ``nonce`` is new for every offer.  ``num_producers``:
+    how many partitions the write has in all, if it is known.
     ``is_retry``: the partition may be counted already; None: it may if ``attempt`` is above 0.
     """
 

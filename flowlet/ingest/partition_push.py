@@ -20,7 +20,13 @@ from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.errors import ResourceClosedError
 from netstack.flow.offer_progress import Stage
-from netstack.ids import ConnectionID, ExecutionAttemptID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
+from netstack.ids import (
+    ConnectionID,
+    ExecutionAttemptID,
+    ResultPartitionID,
+    execution_attempt_id,
+    intermediate_partition_id,
+)
 from netstack.offering_network import GateAccess, OfferedPartition
 from netstack.wire import offer_messages
 from netstack.wire.events import StopMode
@@ -63,7 +69,9 @@ class PartitionPush:
         self._first_records = tuple(first_records)
         self._name = f"{offer} to {description}"
         num_subtasks = len(description.endpoints)
-        self._partition = runtime.environment.create_result_partition(f"the producer of {self._name}", _partition_id(offer), num_subtasks)
+        self._partition = runtime.environment.create_result_partition(
+            f"the producer of {self._name}", _partition_id(offer), num_subtasks
+        )
         self._partition.observe_blocking(stall)
         self.offered = OfferedPartition(self._partition, num_subtasks)
 
@@ -88,23 +96,30 @@ class PartitionPush:
         identity = GateIdentity(bytes.fromhex(description.job_id), description.name, description.expires_ms)
         access = GateAccess(identity, description.token)
         places = [
-            (ConnectionID(endpoint.host, endpoint.port), self._message(subtask)) for subtask, endpoint in enumerate(description.endpoints)
+            (ConnectionID(endpoint.host, endpoint.port), self._message(subtask))
+            for subtask, endpoint in enumerate(description.endpoints)
         ]
-        # The first subtask is the door.  Were all asked at once, two producers could each have a place that the other one waits for.
+        # The first subtask is the door.  Were all asked at once, two producers could each have a place that the other
+        # one waits for.
         for new in (slice(1), slice(1, None)) if len(places) > 1 else (slice(1),):
             deadline = time.monotonic() + timeout_s
             self._runtime.run(self._runtime.offering.offer(access, places[new], offered, timeout_s))
             if not offered.wait_for(Stage.QUEUED, max(0.0, deadline - time.monotonic()), new.stop):
                 late = offered.late_subtasks(Stage.QUEUED)[: new.stop]
-                raise GateLostError(f"{self._offer}: subtasks {late} of {description} did not answer within {timeout_s:g} s")
+                raise GateLostError(
+                    f"{self._offer}: subtasks {late} of {description} did not answer within {timeout_s:g} s"
+                )
             if not offered.wait_for(Stage.REQUESTED, max(0.0, room_deadline - time.monotonic()), new.stop):
                 late = offered.late_subtasks(Stage.REQUESTED)[: new.stop]
-                raise no_room(self._offer, description, wait_for_room_s, f"subtasks {late} take as many producers as they may")
+                raise no_room(
+                    self._offer, description, wait_for_room_s, f"subtasks {late} take as many producers as they may"
+                )
 
     def begin(self, declared: DeclaredRecords | None, num_before: int | None) -> None:
         """Make what routes the records.
 
-        ``num_before``: how many records of the partition are left out; then the routes are always the same.  None: records that are sent in
+        ``num_before``: how many records of the partition are left out; then the routes are always the same.  None:
+            records that are sent in
         turns begin with any subtask.
         """
         partitioner = self._description.partitioner
@@ -156,9 +171,12 @@ class PartitionPush:
         self._stall.mark_start(awaited)
         try:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not self.offered.wait_for(stage, left_s):  # waits for the gate's tasks; ended by them, the JobManager, or heartbeats
+            # waits for the gate's tasks; ended by them, the JobManager, or heartbeats.
+            if not self.offered.wait_for(stage, left_s):
                 late = self.offered.late_subtasks(stage)
-                raise GateLostError(f"{self._name}: no more time to wait for {awaited}; subtasks {late} have not confirmed it")
+                raise GateLostError(
+                    f"{self._name}: no more time to wait for {awaited}; subtasks {late} have not confirmed it"
+                )
         finally:
             self._stall.mark_end()
 
@@ -197,12 +215,15 @@ def no_room(offer: PartitionOffer, description: GateDescription, waited_s: float
     """The error of an offer that found no room."""
     return AttemptRefusedError(
         f"{offer}: no room at {description} within {waited_s:g} s (wait_for_room_s, in Spark waitForRoom): "
-        f"{reason}; push fewer partitions at a time, or start its TaskManager with a larger limit (--max-producers-per-gate: "
+        f"{reason}; push fewer partitions at a time, or start its TaskManager with a larger limit "
+        "(--max-producers-per-gate: "
         "NetstackConfig.max_producers_per_gate)"
     )
 
 
 def _partition_id(offer: PartitionOffer) -> ResultPartitionID:
     """The partition's id in this process; unique, because the nonce is."""
-    producer: ExecutionAttemptID = execution_attempt_id(offer.nonce.bytes, offer.nonce.bytes, offer.partition, offer.attempt)
+    producer: ExecutionAttemptID = execution_attempt_id(
+        offer.nonce.bytes, offer.nonce.bytes, offer.partition, offer.attempt
+    )
     return ResultPartitionID(intermediate_partition_id(offer.nonce.bytes, offer.partition), producer)

@@ -1,15 +1,16 @@
-"""``PartitionWriter``: pushes one partition into a remote gate, through failures of the gate's tasks and of its JobManager.
+"""``PartitionWriter``: pushes one partition into a remote gate, through failures of the gate's tasks and of its
+JobManager.
 
 Side:       shared.  Calls block the thread that has the data; the network runs on one background loop per process.
-Invariants: ``finish`` returns only when the gate's job has processed every record, or, as its settings say, when a checkpoint holds it, and
-            each subtask of the gate has counted the partition.
-            In a job with checkpoints, records that no checkpoint holds are kept, and sent again to a new run; the gate skips what
-            it has (``PartitionLedger``).  So one call goes on through failures, for ``resume_timeout_s`` at a time.  In a job without
-            checkpoints, an attempt ends with its connection, but records that it sent may have been processed.
-            A call that waits fails, with an error that names the gate, when the gate, its job or the connection is gone for good; the error
-            has the cause of the job's failure, if the JobManager knows one.
-            A retry of a partition that is counted already succeeds, and sends nothing.
-            Records that wait to be sent take at most the process's network memory; those that wait for a checkpoint, ``max_kept_bytes``.
+Invariants: ``finish`` returns only when the gate's job has processed every record, or, as its settings say, when a
+            checkpoint holds it, and each subtask of the gate has counted the partition.  In a job with checkpoints,
+            records that no checkpoint holds are kept, and sent again to a new run; the gate skips what it has
+            (``PartitionLedger``).  So one call goes on through failures, for ``resume_timeout_s`` at a time.  In a job
+            without checkpoints, an attempt ends with its connection, but records that it sent may have been processed.
+            A call that waits fails, with an error that names the gate, when the gate, its job or the connection is gone
+            for good; the error has the cause of the job's failure, if the JobManager knows one.  A retry of a partition
+            that is counted already succeeds, and sends nothing.  Records that wait to be sent take at most the
+            process's network memory; those that wait for a checkpoint, ``max_kept_bytes``.
 Promises:   docs/remote-gates.md.
 """
 
@@ -54,24 +55,36 @@ if TYPE_CHECKING:
     import pyarrow
 
 _log = LogLines(__name__)
-DEFAULT_TIMEOUT_S: Final = 60.0  # a function in the gate's TaskManager may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout
+# A function in the gate's TaskManager may keep the interpreter's lock for 50 s, Flink's heartbeat.timeout.
+DEFAULT_TIMEOUT_S: Final = 60.0
 DEFAULT_WAIT_FOR_ROOM_S: Final = 300.0  # a producer holds its place until its partition ends
-DEFAULT_RESUME_TIMEOUT_S: Final = 120.0  # a TaskManager that stands still is lost after 50 s, and a job that restarts waits up to a minute
+# A TaskManager that stands still is lost after 50 s, and a job that restarts waits up to a minute.
+DEFAULT_RESUME_TIMEOUT_S: Final = 120.0
 DEFAULT_MAX_KEPT_BYTES: Final = 32 << 20  # not measured
-_OUTCOME_TIMEOUT_S: Final = DEFAULT_TIMEOUT_S  # the JobManager waits up to 2 s for the cause of a failure, and for tasks
+# The JobManager waits up to 2 s for the cause of a failure, and for tasks.
+_OUTCOME_TIMEOUT_S: Final = DEFAULT_TIMEOUT_S
 _FIRST_PAUSE_S: Final = 0.05  # before an offer is repeated; doubled each time
 _MAX_PAUSE_S: Final = 1.0
 _JOB_ENDED: Final = (GateEndedError, GateLostError, GateUnreachableError)  # the job may have failed
-_ENDS: Final = frozenset(each.name for each in JobStatus) - {"INITIALIZING", "CREATED", "RUNNING", "RESTARTING", "RECONCILING", "SUSPENDED"}
+_ENDS: Final = frozenset(each.name for each in JobStatus) - {
+    "INITIALIZING",
+    "CREATED",
+    "RUNNING",
+    "RESTARTING",
+    "RECONCILING",
+    "SUSPENDED",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PushLimits:
     """How long a producer waits, in seconds, and how much it keeps.
 
-    ``timeout_s``: for the answer to an offer or a question.  ``wait_for_room_s``: while the gate has as many producers as it may have, or
-    no memory for another one.  ``resume_timeout_s``: for a gate that was lost, until it has the rows again.  ``max_kept_bytes``: of a
-    partition's rows that no checkpoint holds.  The last two matter only if the gate's job takes checkpoints.
+    ``timeout_s``: for the answer to an offer or a question.  ``wait_for_room_s``: while the gate has as many producers
+        as it may have, or
+    no memory for another one.  ``resume_timeout_s``: for a gate that was lost, until it has the rows again.
+    ``max_kept_bytes``: of a partition's rows that no checkpoint holds.  The last two matter only if the gate's job
+    takes checkpoints.
     """
 
     timeout_s: float = DEFAULT_TIMEOUT_S
@@ -83,11 +96,14 @@ class PushLimits:
 class PartitionWriter:
     """One attempt to push one partition.  Threading: one thread.
 
-    Life cycle: ``write_records`` and ``write_batch``, then ``finish`` or ``abort``.  As a context manager it aborts on an error, and if
+    Life cycle: ``write_records`` and ``write_batch``, then ``finish`` or ``abort``.  As a context manager it aborts on
+        an error, and if
     ``finish`` was not called.
     """
 
-    def __init__(self, runtime: ProducerRuntime, description: GateDescription, offer: PartitionOffer, limits: PushLimits) -> None:
+    def __init__(
+        self, runtime: ProducerRuntime, description: GateDescription, offer: PartitionOffer, limits: PushLimits
+    ) -> None:
         self._runtime = runtime
         self._description = description
         self._offer = offer
@@ -146,8 +162,8 @@ class PartitionWriter:
             records: of the gate's type.
             timestamps: of the records, in milliseconds since the epoch; None: they have none.
 
-        Raises:
-            GateTypeError: a record or a timestamp is not of its type; names the first such record and its field.  Nothing of the list was
+        Raises: GateTypeError: a record or a timestamp is not of its type; names the first such record and its field.
+            Nothing of the list was
                 sent.
             GateEndedError: the gate's job has ended.
             GateLostError: the connection was lost.
@@ -162,15 +178,17 @@ class PartitionWriter:
             self._write(checked_records(records, timestamps, self._declared, str(self._description)))
 
     def write_batch(self, batch: "pyarrow.RecordBatch") -> None:
-        """Push the rows of a batch as records of the gate's type, without a loop over them; blocks and raises as ``write_records``.
+        """Push the rows of a batch as records of the gate's type, without a loop over them; blocks and raises as
+        ``write_records``.
 
-        The columns must be the fields of the type, in any order if they have names.  A gate without a declared type gets tuples; one with
-        an Arrow schema gets the batch as one record.
+        The columns must be the fields of the type, in any order if they have names.  A gate without a declared type
+        gets tuples; one with an Arrow schema gets the batch as one record.
 
         Raises:
             GateTypeError: the columns are not those of the type; names one.  Nothing of the batch was sent.
         """
-        from flowlet.ingest.batches import columns_of_batch  # here, because it imports pyarrow, which most producers do not need
+        # Here, because it imports pyarrow, which most producers do not need.
+        from flowlet.ingest.batches import columns_of_batch
 
         type_info = self._type_info
         order = check_columns(batch.schema.names, type_info, str(self._description))
@@ -183,7 +201,9 @@ class PartitionWriter:
             self.write_columns(columns_of_batch(batch, type_info))
 
     def write_columns(self, columns: Columns) -> None:
-        """Push records that are in columns; blocks and raises as ``write_records``.  The caller must not change the columns any more.
+        """Push records that are in columns; blocks and raises as ``write_records``.
+
+        The caller must not change the columns any more.
 
         Rows go by the names of their fields.
         """
@@ -193,12 +213,13 @@ class PartitionWriter:
     def finish(self, timeout_s: float | None = None) -> None:
         """Wait until the partition counts as complete.
 
-        That is: until a checkpoint of the gate's job holds every record, or, without checkpoints and with ``flowlet.gate.acknowledge:
-        processed``, until every operator and sink has processed every record.  Windows, sums and timers keep records as state: their
-        results may come later.
+        That is: until a checkpoint of the gate's job holds every record, or, without checkpoints and with
+            ``flowlet.gate.acknowledge:
+        processed``, until every operator and sink has processed every record.  Windows, sums and timers keep records as
+        state: their results may come later.
 
-        Raises:
-            GateLostError: the connection was lost, for ``resume_timeout_s`` if the job takes checkpoints, or it took longer than
+        Raises: GateLostError: the connection was lost, for ``resume_timeout_s`` if the job takes checkpoints, or it
+            took longer than
                 ``timeout_s``; the attempt is aborted.
             GateEndedError: the gate's job has ended.
         """
@@ -221,8 +242,14 @@ class PartitionWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self.abort("the producer ended without finish()" if value is None else f"the producer failed: {type(value).__name__}: {value}")
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort(
+            "the producer ended without finish()"
+            if value is None
+            else f"the producer failed: {type(value).__name__}: {value}"
+        )
 
     # ---------------------------------------------------------------- one offer
 
@@ -260,7 +287,8 @@ class PartitionWriter:
         return None
 
     def _renew_push(self) -> None:
-        self._offer = replace(self._offer, nonce=uuid.uuid4())  # messages about the last offer may still be on their way
+        # Messages about the last offer may still be on their way.
+        self._offer = replace(self._offer, nonce=uuid.uuid4())
         self._push = self._new_push()
 
     async def _why_in_vain(self) -> GateError | None:
@@ -277,7 +305,9 @@ class PartitionWriter:
         type_info = self._type_info
         assert isinstance(type_info, ArrowTypeInfo), "the callers checked"
         chunks = [  # one element for each, because batches are large; all are checked before the first one is sent
-            whole_batches([batch], None if timestamps is None else [timestamps[number]], type_info, str(self._description))
+            whole_batches(
+                [batch], None if timestamps is None else [timestamps[number]], type_info, str(self._description)
+            )
             for number, batch in enumerate(batches)
         ]
         for chunk in chunks:
@@ -327,7 +357,9 @@ class PartitionWriter:
 
     def _check_open(self) -> None:
         if self._runtime.pid != os.getpid():
-            raise GateLostError(f"{self._name} was made before this process was forked: open a partition in this process")
+            raise GateLostError(
+                f"{self._name} was made before this process was forked: open a partition in this process"
+            )
         if self._is_ended:
             failure = self._push.offered.failure
             raise GateLostError(f"{self._name}: the writer has ended{'' if failure is None else f': {failure}'}")
@@ -335,7 +367,9 @@ class PartitionWriter:
     # ---------------------------------------------------------------- failures
 
     def _recover(self, error: Exception, deadline: float | None = None) -> None:
-        """Go on at the gate's new place, or learn that the partition is counted; else abort the attempt and raise its error."""
+        """Go on at the gate's new place, or learn that the partition is counted; else abort the attempt and raise its
+        error.
+        """
         if self._rows is None or (deadline is not None and time.monotonic() >= deadline):
             self._fail_unless_counted(error)
             return
@@ -370,7 +404,8 @@ class PartitionWriter:
         refusal = next((each for each in (error, cause) if isinstance(each, OfferRefusedError)), None)
         if refusal is not None and refusal.code is RefusalCode.REPEATED_ATTEMPT:
             return True  # the gate has not noticed the end of the last connection, or has counted the partition
-        return isinstance(found, _JOB_ENDED) or type(found) is GateError  # one that the JobManager answers while it starts
+        # One that the JobManager answers while it starts.
+        return isinstance(found, _JOB_ENDED) or type(found) is GateError
 
     def _find_gate(self, found: GateError) -> bool:
         """Ask where the gate is; False if it is nowhere just now, or the partition is counted.
@@ -407,7 +442,12 @@ class PartitionWriter:
             self._push.write(kept.chunk)
             kept.num_sent = self._push.num_sent
         self._num_resumed += 1
-        _log.info("a producer goes on at a new run of the gate's job", offer=self._name, chunks=len(rows.kept), left_out=rows.num_before)
+        _log.info(
+            "a producer goes on at a new run of the gate's job",
+            offer=self._name,
+            chunks=len(rows.kept),
+            left_out=rows.num_before,
+        )
 
     def _give_up_in_time(self, error: Exception) -> None:
         found = self._found(error)
@@ -420,7 +460,9 @@ class PartitionWriter:
         return known or self._translated(cause if isinstance(cause, NetstackError) else error)
 
     def _fail_unless_counted(self, error: Exception) -> None:
-        """Abort the attempt and raise its error, which names the gate, unless the JobManager says that the partition is counted."""
+        """Abort the attempt and raise its error, which names the gate, unless the JobManager says that the partition is
+        counted.
+        """
         found = self._found(error) if not isinstance(error, GateError) else error
         self._push.release(found)
         if isinstance(found, _JOB_ENDED):
@@ -433,7 +475,9 @@ class PartitionWriter:
         try:
             self._is_counted = self._ask_outcome(has_failed=False).is_counted
         except GateError as error:  # at least once: push it again
-            _log.warning("the JobManager does not say whether a partition is counted", offer=self._name, error=str(error))
+            _log.warning(
+                "the JobManager does not say whether a partition is counted", offer=self._name, error=str(error)
+            )
         return self._is_counted
 
     def _explained(self, error: GateError) -> GateError:
@@ -444,7 +488,9 @@ class PartitionWriter:
             return type(error)(f"{error} (why is not known: {second})")
         self._is_counted = outcome.is_counted
         if outcome.cause is not None:
-            return type(error)(f"{error}; job {self._description.job_name!r} is {outcome.status}, because of {outcome.cause}")
+            return type(error)(
+                f"{error}; job {self._description.job_name!r} is {outcome.status}, because of {outcome.cause}"
+            )
         return error
 
     def _ask_outcome(self, *, has_failed: bool) -> GateOutcome:
@@ -452,7 +498,9 @@ class PartitionWriter:
 
         partition = CountedPartition(self._offer.job, self._offer.epoch, self._offer.partition)
         try:
-            return self._runtime.run(ask_outcome(self._description, partition, _OUTCOME_TIMEOUT_S, has_failed=has_failed))
+            return self._runtime.run(
+                ask_outcome(self._description, partition, _OUTCOME_TIMEOUT_S, has_failed=has_failed)
+            )
         except ResourceClosedError as error:
             raise GateLostError(f"the producers of this process were closed: {error}") from error
 
@@ -474,7 +522,9 @@ class PartitionWriter:
             case ResourceClosedError():
                 return GateLostError(f"{text}; the producers of this process were closed while they wrote to {gate}")
             case _:
-                return GateLostError(f"{text}; {gate} was lost and this attempt is aborted: push the partition again with a new attempt")
+                return GateLostError(
+                    f"{text}; {gate} was lost and this attempt is aborted: push the partition again with a new attempt"
+                )
 
     def _give_up(self, error: BaseException) -> None:
         self._push.release(error)

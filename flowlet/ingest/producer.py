@@ -45,16 +45,12 @@ def open_gate(
 ) -> "GateClient":
     """Look up a remote gate.
 
-    Args:
-        gate: the name given to ``env.from_remote_gate``.
-        jobmanager: host:port.
-        timeout_s: of the look-up, and of each offer.
-        secret_file: of the cluster; None: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``.
+    Args: gate: the name given to ``env.from_remote_gate``. jobmanager: host:port. timeout_s: of the look-up, and of
+        each offer. secret_file: of the cluster; None: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``.
         wait_for_gate_s: how long to ask again if there is no JobManager yet, or no running job with this gate.
-        wait_for_room_s: as for ``GateClient``.
-        committed_job: the writes of this ``PartitionOffer.job`` count only once they are committed (``GateClient.commit``).
-        resume_timeout_s: as for ``GateClient``.
-        max_kept_bytes: as for ``GateClient``.
+        wait_for_room_s: as for ``GateClient``. committed_job: the writes of this ``PartitionOffer.job`` count only once
+        they are committed (``GateClient.commit``). resume_timeout_s: as for ``GateClient``. max_kept_bytes: as for
+        ``GateClient``.
 
     Raises:
         GateNotFoundError: no job has it, or its tasks did not run within ``timeout_s``.
@@ -62,7 +58,8 @@ def open_gate(
         GateAccessError: the secret is not the JobManager's.
         GateUnreachableError: no JobManager answers there.
     """
-    from flowlet.ingest.lookup import await_gate, secret_of  # here, because a process with a description may need no HTTP client
+    # Here, because a process with a description may need no HTTP client.
+    from flowlet.ingest.lookup import await_gate, secret_of
 
     asked = await_gate(gate, jobmanager, timeout_s, secret_of(secret_file), wait_for_gate_s, committed_job)
     return GateClient(
@@ -74,7 +71,9 @@ def open_gate(
     )
 
 
-def finish_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOUT_S, secret_file: str | Path | None = None) -> None:
+def finish_gate(
+    gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOUT_S, secret_file: str | Path | None = None
+) -> None:
     """Tell ``gate`` to accept no more partitions and end after the open ones.  Returns without waiting for that.
 
     Raises:
@@ -88,16 +87,15 @@ def finish_gate(gate: str, *, jobmanager: str, timeout_s: float = DEFAULT_TIMEOU
 class GateClient:
     """One gate, for the partitions of this process.  Threading: any thread.
 
-    With a ``GateDescription`` from elsewhere it needs no secret, and asks the JobManager only about failures, retries and commits.
+    With a ``GateDescription`` from elsewhere it needs no secret, and asks the JobManager only about failures, retries
+    and commits.
 
-    Args:
-        description: of the gate.
-        timeout_s: of each offer and each question.
-        wait_for_room_s: how long an offer waits while the gate has as many producers as it may have, or no memory for another one.
-        resume_timeout_s: how long a call tries to go on when the gate was lost, because a TaskManager or the JobManager ended.  Only if the
+    Args: description: of the gate. timeout_s: of each offer and each question. wait_for_room_s: how long an offer waits
+        while the gate has as many producers as it may have, or no memory for another one. resume_timeout_s: how long a
+        call tries to go on when the gate was lost, because a TaskManager or the JobManager ended.  Only if the
             gate's job takes checkpoints; without them the call fails at once.
-        max_kept_bytes: about how many bytes of a partition that no checkpoint holds are kept to be sent again; then calls wait for a
-            checkpoint.  One call may bring more.
+        max_kept_bytes: about how many bytes of a partition that no checkpoint holds are kept to be sent again; then
+            calls wait for a checkpoint.  One call may bring more.
     """
 
     def __init__(
@@ -116,15 +114,14 @@ class GateClient:
         return f"<GateClient of {self.description}>"
 
     def open_partition(self, offer: PartitionOffer) -> "PartitionWriter":
-        """Offer a partition to every subtask of the gate; returns when all have accepted, or the partition is counted already.
+        """Offer a partition to every subtask of the gate; returns when all have accepted, or the partition is counted
+        already.
 
-        Raises:
-            AttemptRefusedError: the gate has seen this attempt before, or had no room for another producer within ``wait_for_room_s``.
-            GateEndedError: it accepts no more partitions.
-            GateTypeError: its type has changed since the description was made.
-            GateAccessError: the token is wrong or has expired.
-            GateUnreachableError: a TaskManager cannot be reached.
-            GateLostError: a TaskManager did not answer in time, or the connection was lost.
+        Raises: AttemptRefusedError: the gate has seen this attempt before, or had no room for another producer within
+            ``wait_for_room_s``.  GateEndedError: it accepts no more partitions.  GateTypeError: its type has changed
+            since the description was made.  GateAccessError: the token is wrong or has expired.  GateUnreachableError:
+            a TaskManager cannot be reached.  GateLostError: a TaskManager did not answer in time, or the connection was
+            lost.
         """
         return PartitionWriter(producer_runtime(), self.description, offer, self._limits)
 
@@ -141,7 +138,10 @@ class GateClient:
         self._end_write(job, epoch, num_partitions)
 
     def abort_write(self, job: str, epoch: int = 0) -> None:
-        """Count no partition of a write, unless it is committed; its records stay processed.  Raises GateError: as ``commit``."""
+        """Count no partition of a write, unless it is committed; its records stay processed.
+
+        Raises GateError: as ``commit``.
+        """
         self._end_write(job, epoch, None)
 
     def _end_write(self, job: str, epoch: int, num_partitions: int | None) -> None:
@@ -149,4 +149,6 @@ class GateClient:
 
         limits = self._limits
         patience_s = limits.resume_timeout_s if self.description.has_checkpoints else 0.0
-        producer_runtime().run(end_write(self.description, job, epoch, limits.timeout_s, patience_s, num_partitions=num_partitions))
+        producer_runtime().run(
+            end_write(self.description, job, epoch, limits.timeout_s, patience_s, num_partitions=num_partitions)
+        )

@@ -1,9 +1,9 @@
 """``ProducerRuntime``: the loop thread, network memory and connections of all producers of one process.
 
 Side:       shared.
-Invariants: there is at most one per process, created when it is first needed.  A forked child creates its own and leaves its parent's
-            alone.  It lives until ``close_producers`` or the end of the program, which then names the partitions that it has not finished;
-            if the process is killed, gates see its connections end.
+Invariants: there is at most one per process, created when it is first needed.  A forked child creates its own and
+            leaves its parent's alone.  It lives until ``close_producers`` or the end of the program, which then names
+            the partitions that it has not finished; if the process is killed, gates see its connections end.
 """
 
 import asyncio
@@ -30,7 +30,8 @@ T = TypeVar("T")
 _log = LogLines(__name__)
 
 _MAX_OVERDRAFT_BUFFERS: Final = 5  # Flink's, for the rest of a record: a producer waits inside its write
-# Half of a TaskManager's: a producer writes few partitions at a time.  The system allocates a page when it is first used.
+# Half of a TaskManager's: a producer writes few partitions at a time.  The system allocates a page when it is first
+# used.
 NETWORK_MEMORY_BYTES: Final = 32 * 1024 * 1024
 _CHECK_INTERVAL_S: Final = 1.0
 _FRAMES_MODULE: Final = "flowlet.client.program.user_frames"  # by its name: only a program that meets an error needs it
@@ -45,7 +46,10 @@ class _Watched:
 
 
 class OpenPartition(Protocol):
-    """A partition that is not finished.  Its one class, ``PartitionWriter``, has a runtime, so that this module cannot name it."""
+    """A partition that is not finished.
+
+    Its one class, ``PartitionWriter``, has a runtime, so that this module cannot name it.
+    """
 
     def abort(self, reason: str) -> None:
         """End it; the gate is told the reason."""
@@ -58,14 +62,17 @@ class ProducerRuntime:
         self.pid = os.getpid()
         self.loop = EventLoopThread.start("flowlet-producer")
         try:
-            config = NetstackConfig(network_memory_bytes=NETWORK_MEMORY_BYTES, max_overdraft_buffers_per_gate=_MAX_OVERDRAFT_BUFFERS)
+            config = NetstackConfig(
+                network_memory_bytes=NETWORK_MEMORY_BYTES, max_overdraft_buffers_per_gate=_MAX_OVERDRAFT_BUFFERS
+            )
             self.environment = NetworkEnvironment(config, self.loop)
             self.offering = OfferingNetwork(self.environment, self.loop)
         except BaseException:
             self.loop.close()
             raise
-        # By number, with the name: a writer that is dropped takes no part any more, but its partition was not finished either.
-        self._open: dict[int, tuple[str, weakref.ref[OpenPartition]]] = {}  # Any thread; single operations of the dictionary.
+        # By number, with the name: a writer that is dropped takes no part any more, but its partition was not finished
+        # either.  Any thread; single operations of the dictionary.
+        self._open: dict[int, tuple[str, weakref.ref[OpenPartition]]] = {}
         # Loop thread only.
         self._watches: dict[StallWatch, _Watched] = {}
         self._questions: dict[asyncio.Task[None], None] = {}
@@ -80,7 +87,8 @@ class ProducerRuntime:
         A GateError says everything itself: the errors of the libraries that led to it are not shown.
         """
         try:
-            return self.loop.submit(coroutine).result()  # waits for the JobManager or the gate; ended by the timeout of the coroutine
+            # waits for the JobManager or the gate; ended by the timeout of the coroutine.
+            return self.loop.submit(coroutine).result()
         except GateError as error:
             importlib.import_module(_FRAMES_MODULE).install_exception_hook()
             raise without_our_frames(error) from error.__cause__ if shows_all_frames() else None
@@ -136,7 +144,9 @@ class ProducerRuntime:
             if waited_s is not None:
                 _log.warning(f"a producer waits for {watch.awaited}", waits_for=watched.what, seconds=round(waited_s))
             if watch.is_question_due():
-                self._questions[self.loop.loop.create_task(self._ask(watch, watched), name=f"is {watched.what} read?")] = None
+                self._questions[
+                    self.loop.loop.create_task(self._ask(watch, watched), name=f"is {watched.what} read?")
+                ] = None
         self._questions = {task: None for task in self._questions if not task.done()}
         if self._watches:
             self._timer = self.loop.loop.call_later(_CHECK_INTERVAL_S, self._check_stalls)
@@ -151,7 +161,8 @@ class ProducerRuntime:
             self._timer.cancel()
         for task in self._questions:
             task.cancel()
-        await asyncio.gather(*self._questions, return_exceptions=True)  # waits for cancelled questions; ended by their next step
+        # waits for cancelled questions; ended by their next step.
+        await asyncio.gather(*self._questions, return_exceptions=True)
         await self.offering.close()
         await self.environment.close()
 
@@ -192,14 +203,17 @@ def _end_with_program() -> None:
     if runtime is None or runtime.pid != os.getpid():
         return
     for name in runtime.abort_open("the program of the producer ended without finish()"):
-        _log.warning(f"{name} was not finished when the program ended, so the gate does not count it: call finish() before")
+        _log.warning(
+            f"{name} was not finished when the program ended, so the gate does not count it: call finish() before"
+        )
     try:
         close_producers()
     except TimeoutError:
         _log.warning("the connections to gates are not closed in time and are left behind", timeout_s=_CLOSE_TIMEOUT_S)
 
 
-# Here, not where a runtime is made: functions that a program registers after its imports run before, and may still finish partitions.
+# Here, not where a runtime is made: functions that a program registers after its imports run before, and may still
+# finish partitions.
 atexit.register(_end_with_program)
 
 

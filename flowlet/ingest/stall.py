@@ -15,7 +15,8 @@ CREDIT: Final = "credit: the gate's job does not read"
 class StallWatch:
     """Observes the buffer pool of one writer (``mark_start``, ``mark_end``).
 
-    Threading: the writing thread marks, the loop thread reads.  Each field has one writer, and a stale value only delays a report.
+    Threading: the writing thread marks, the loop thread reads.  Each field has one writer, and a stale value only
+               delays a report.
     """
 
     __slots__ = ("_asked_s", "_clock", "_reported_since_s", "_since_s", "awaited")
@@ -24,8 +25,10 @@ class StallWatch:
         self._clock = clock
         self._since_s: float | None = None  # Written by the writing thread.
         self._asked_s = clock()  # the last question.  Written by the loop thread.
-        self.awaited = CREDIT  # what the current wait is for, in words.  Written by the writing thread, before ``_since_s``.
-        self._reported_since_s: float | None = None  # start of the last wait that was reported.  Written by the loop thread.
+        # What the current wait is for, in words.  Written by the writing thread, before ``_since_s``.
+        self.awaited = CREDIT
+        # Start of the last wait that was reported.  Written by the loop thread.
+        self._reported_since_s: float | None = None
 
     def __repr__(self) -> str:
         return f"<StallWatch {'idle' if self._since_s is None else f'waits since {self._since_s:.1f}'}>"

@@ -1,9 +1,10 @@
-"""``UnacknowledgedRows``: the rows of one partition that no complete checkpoint holds yet, so that they can be sent again.
+"""``UnacknowledgedRows``: the rows of one partition that no complete checkpoint holds yet, so that they can be sent
+again.
 
 Side:       pure.
-Invariants: rows are kept in the order in which they were written, and given up from the front only: when every subtask of the gate has
-            said that it holds its part of a chunk for good.  ``first_records`` and ``num_before`` say where the kept ones begin.
-            Not more than ``max_bytes`` are kept, but for one chunk that is larger.
+Invariants: rows are kept in the order in which they were written, and given up from the front only: when every subtask
+            of the gate has said that it holds its part of a chunk for good.  ``first_records`` and ``num_before`` say
+            where the kept ones begin.  Not more than ``max_bytes`` are kept, but for one chunk that is larger.
 Units:      approximate serialized bytes (``estimated_bytes``).
 """
 
@@ -16,7 +17,9 @@ from netstack.late import dataclass
 
 @dataclass(slots=True, eq=False)
 class KeptChunk:
-    """``num_sent``: how many records each subtask has been sent of the partition, with this chunk; None: it was not sent wholly."""
+    """``num_sent``: how many records each subtask has been sent of the partition, with this chunk; None: it was not
+    sent wholly.
+    """
 
     chunk: Chunk
     num_bytes: int

@@ -2,8 +2,9 @@
 
 Hot path, per chunk: no record is looked at.
 Side:       task.  The producer's thread makes a content, the consumer's thread takes it.
-Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_copies``) or writes into the arrays
-            of its columns (``columns.column``); so the consumer may have the very objects and arrays.
+Invariants: the producer drops a chunk that it wrote, and nobody can change its records (``chain.record_copies``) or
+            writes into the arrays of its columns (``columns.column``); so the consumer may have the very objects and
+            arrays.
 Source:     none in Flink; see ``netstack.buffer.content_buffer``.
 """
 
@@ -12,14 +13,25 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from flowlet.chain.record_copies import unpickled
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ColumnVisitor, ListColumn, OffsetColumn, ShortTextColumn
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    ColumnVisitor,
+    ListColumn,
+    OffsetColumn,
+    ShortTextColumn,
+)
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import StreamElementSerializer
 
-# Fewer records are serialized: sharing a buffer with others is cheaper than a buffer for them alone.  Not measured closely.
+# Fewer records are serialized: sharing a buffer with others is cheaper than a buffer for them alone.  Not measured
+# closely.
 MIN_CONTENT_RECORDS: Final = 64
-# Larger lists are serialized and larger columns cut, so that a channel's buffers hold at most this much times their number.
+# Larger lists are serialized and larger columns cut, so that a channel's buffers hold at most this much times their
+# number.
 MAX_CONTENT_BYTES: Final = 1024 * 1024
 _NUM_SAMPLES: Final = 8
 # A larger element is cut in two: so a consumer never holds more than a quarter of its limit of 64 MiB.  Not measured.
@@ -35,7 +47,9 @@ class ChunkContent:
 
     __slots__ = ("_chunk", "_max_element_bytes", "size_bytes")
 
-    def __init__(self, chunk: Chunk, size_bytes: int, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes) -> None:
+    def __init__(
+        self, chunk: Chunk, size_bytes: int, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes
+    ) -> None:
         self._chunk = chunk
         self._max_element_bytes = max_element_bytes
         self.size_bytes = size_bytes
@@ -53,7 +67,9 @@ class ChunkContent:
             SerdeError: a record is too large on its own.
         """
         limit = self._max_element_bytes
-        return b"".join(_elements(StreamElementSerializer(max_element_bytes=limit), self._chunk, min(limit, MAX_ELEMENT_BYTES)))
+        return b"".join(
+            _elements(StreamElementSerializer(max_element_bytes=limit), self._chunk, min(limit, MAX_ELEMENT_BYTES))
+        )
 
     def take(self) -> Chunk:
         """The chunk; called once."""
@@ -63,16 +79,17 @@ class ChunkContent:
         return chunk
 
 
-def try_contents(chunk: Chunk, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes) -> list[ChunkContent] | None:
+def try_contents(
+    chunk: Chunk, max_element_bytes: int = DEFAULT_ELEMENT_LIMITS.max_element_bytes
+) -> list[ChunkContent] | None:
     """The chunk in contents of at most ``MAX_CONTENT_BYTES``, in order: columns are cut, lists are not.
 
     Args:
         chunk: given away.
         max_element_bytes: the limit of readers of its bytes.
 
-    Returns:
-        None if it is better serialized as a whole: a list that is too large, or columns that stay too large in short parts, such as those
-        that share a large dictionary or have one very long text.
+    Returns: None if it is better serialized as a whole: a list that is too large, or columns that stay too large in
+        short parts, such as those that share a large dictionary or have one very long text.
     """
     size = estimated_bytes(chunk)
     if size <= MAX_CONTENT_BYTES:

@@ -9,7 +9,17 @@ from collections.abc import Callable
 from typing import assert_never
 
 from flowlet.chain.key_extractor import create_key_extractor
-from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Partitioner, Rebalance, Rescale, Shuffle
+from flowlet.graph.partitioner import (
+    Broadcast,
+    Custom,
+    Forward,
+    Global,
+    KeyGroups,
+    Partitioner,
+    Rebalance,
+    Rescale,
+    Shuffle,
+)
 from flowlet.io.custom_record_writer import CustomRecordWriter
 from flowlet.io.key_groups_record_writer import KeyGroupsRecordWriter
 from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
@@ -41,9 +51,10 @@ def create_record_writer(
 ) -> RecordWriter:
     """The record writer for a partitioner.
 
-    ``partition`` has one subpartition per channel.  ``subtask`` is the producer's.  ``rng`` draws the first channel of a rebalance, and the
-    channels of shuffles and latency markers.  ``serializer``: None: of chunks of any objects, of at most ``max_element_bytes``.  See
-    ``RecordWriterOptions`` for the rest.  ``first_channel``: of a rebalance; None: a random one.
+    ``partition`` has one subpartition per channel.  ``subtask`` is the producer's.  ``rng`` draws the first channel of
+    a rebalance, and the channels of shuffles and latency markers.  ``serializer``: None: of chunks of any objects, of
+    at most ``max_element_bytes``.  See ``RecordWriterOptions`` for the rest.  ``first_channel``: of a rebalance; None:
+    a random one.
 
     Raises:
         ValueError: the buffer timeout is below -1.
@@ -52,7 +63,9 @@ def create_record_writer(
     serializer = serializer or StreamElementSerializer(max_element_bytes=max_element_bytes)
     options = RecordWriterOptions(buffer_timeout_ms, subtask, on_written, rng, serializer, operator, attention)
     if partition.num_subpartitions == 1:
-        return SingleChannelRecordWriter(partition, options, create_key_extractor(partitioner, options.subtask, 1, attention))
+        return SingleChannelRecordWriter(
+            partition, options, create_key_extractor(partitioner, options.subtask, 1, attention)
+        )
     match partitioner:
         case Forward() | Global():
             return SingleChannelRecordWriter(partition, options)

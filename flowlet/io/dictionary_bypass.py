@@ -8,12 +8,13 @@ Units:      lengths in chunks.
 
 from enum import Enum
 
-# If more than one key in this many is missing in the dictionary, hashing the whole column is cheaper (hot-path measurements).
+# If more than one key in this many is missing in the dictionary, hashing the whole column is cheaper (hot-path
+# measurements).
 _TOLERATED_MISSES = 16
 # Fewer keys say nothing about the number of distinct keys.  Not measured.
 _MIN_JUDGED_KEYS = 256
-# How many chunks bypass the dictionary before its next chance; doubled after each failure.  With 10^6 distinct keys a chance costs 600 ns
-# per key and the bypass 100, so one chance in 256 chunks costs 2 %.
+# How many chunks bypass the dictionary before its next chance; doubled after each failure.  With 10^6 distinct keys a
+# chance costs 600 ns per key and the bypass 100, so one chance in 256 chunks costs 2 %.
 _MIN_BYPASS = 4
 _MAX_BYPASS = 256
 
@@ -32,7 +33,8 @@ class BypassState(Enum):
 class DictionaryBypass:
     """Decides chunk by chunk whether keys go through a dictionary, from its recent misses.
 
-    ``is_patient``: misses do not count until the dictionary is full.  After a failure they count at once, until it does well again.
+    ``is_patient``: misses do not count until the dictionary is full.  After a failure they count at once, until it does
+        well again.
     """
 
     __slots__ = ("_first_state", "_length", "_num_left", "_state")

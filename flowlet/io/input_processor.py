@@ -1,16 +1,18 @@
 """Leads data from the gates of a task to the head of its chain.
 
-Hot path.  Per buffer one ``feed`` and one poll, or a share of a poll that yields a run; per element one ``type`` test and one call.
+Hot path.  Per buffer one ``feed`` and one poll, or a share of a poll that yields a run; per element one ``type`` test
+and one call.
 Side:       task.
-Invariants: each channel has its own deserializer, so parts of records never mix.  A buffer is recycled before its elements are processed:
-            so its credit travels meanwhile.  A small buffer is recycled after them, because then the records are urgent.  Nothing of a
-            channel is processed after its end of data.
-Runs:       where it pays, a gate is polled for several buffers at once, unless another gate has data, too.  What is left of a run when a
-            mail comes is processed before the next poll, and counts as data in flight until then.  An event is polled alone, after
-            everything before it was processed.  Buffers are recycled one by one: so each credit returns as early as it can, and several
-            at once are no cheaper (0.8 us each, 1.0 us in two halves of a run of 8).
-Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``.  The gates of a union take
-            turns as in ``UnionInputGate``; channels are numbered across gates, in order.
+Invariants: each channel has its own deserializer, so parts of records never mix.  A buffer is recycled before its
+            elements are processed: so its credit travels meanwhile.  A small buffer is recycled after them, because
+            then the records are urgent.  Nothing of a channel is processed after its end of data.
+Runs:       where it pays, a gate is polled for several buffers at once, unless another gate has data, too.  What is
+            left of a run when a mail comes is processed before the next poll, and counts as data in flight until then.
+            An event is polled alone, after everything before it was processed.  Buffers are recycled one by one: so
+            each credit returns as early as it can, and several at once are no cheaper (0.8 us each, 1.0 us in two
+            halves of a run of 8).
+Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``.  The
+            gates of a union take turns as in ``UnionInputGate``; channels are numbered across gates, in order.
 """
 
 from collections import deque
@@ -55,14 +57,15 @@ from netstack.wire.events import (
 # The size of the pieces in which a checkpoint keeps an unfinished record: a segment.  Not measured.
 IN_FLIGHT_PIECE_BYTES = 32 * 1024
 
-# A buffer of at most this size is recycled after its records: recycling may wake the loop, which would get the core before them (bench:
-# latency).  Not measured otherwise.
+# A buffer of at most this size is recycled after its records: recycling may wake the loop, which would get the core
+# before them (bench: latency).  Not measured otherwise.
 _LITTLE_BYTES: Final = 1024
 
-# One poll for several costs more than single polls if it finds 1 buffer, as much for 2, half for 4, a third for 8 (bench: transport).
+# One poll for several costs more than single polls if it finds 1 buffer, as much for 2, half for 4, a third for 8
+# (bench: transport).
 _LEAST_RUN: Final = 3
-# After a poll for several that found fewer, this many single polls must find a buffer and report more before the next one.  Records that
-# come alone, local channels, and few channels that all have data yield no runs.  Not measured.
+# After a poll for several that found fewer, this many single polls must find a buffer and report more before the next
+# one.  Records that come alone, local channels, and few channels that all have data yield no runs.  Not measured.
 _POLLS_AFTER_NO_RUN: Final = 16
 
 # Events that a checkpointed gate has already handled when it hands them over.
@@ -131,17 +134,13 @@ class SliceableHead(ChainHead, Protocol):
 class InputProcessor:
     """Reads all gates of one input, in turns; task thread only, except ``current_watermark``.
 
-    Args:
-        gates: at least one, with their channels.
-        head: gets the elements.
-        name: the task's, for error messages.
-        on_end: called once when all data has ended and is drained, after the last watermark.
-        on_mark: gets a channel, and the completion mark that arrived on it; None: its data has ended.
-        are_checkpointed: whether the gates handle barriers; if not, a barrier is the producer's error.
-        limits: of the elements that arrive.
-        takes_late_data: whether producers may send records behind their end of data, such as sinks after their last commit.
-        by_record: each ``process_input`` hands over one record only, for an operator that selects its inputs.
-        slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; the head is a ``SliceableHead`` then.
+    Args: gates: at least one, with their channels. head: gets the elements. name: the task's, for error messages.
+        on_end: called once when all data has ended and is drained, after the last watermark. on_mark: gets a channel,
+        and the completion mark that arrived on it; None: its data has ended. are_checkpointed: whether the gates handle
+        barriers; if not, a barrier is the producer's error. limits: of the elements that arrive. takes_late_data:
+        whether producers may send records behind their end of data, such as sinks after their last commit. by_record:
+        each ``process_input`` hands over one record only, for an operator that selects its inputs. slices: holds what
+        was read, so that a mail or a barrier need not wait for a whole chunk; the head is a ``SliceableHead`` then.
             None: chunks are processed as they come.
     """
 
@@ -168,7 +167,8 @@ class InputProcessor:
             self._first_channel.append(num_channels)
             num_channels += gate.num_channels
         self._deserializers: list[ElementDeserializer | None] = [
-            ElementDeserializer(name=f"{name}, input channel {channel}", limits=limits) for channel in range(num_channels)
+            ElementDeserializer(name=f"{name}, input channel {channel}", limits=limits)
+            for channel in range(num_channels)
         ]
         self._takes_late_data = takes_late_data
         self._late_deserializers: dict[int, ElementDeserializer] = {}  # of channels whose data has ended
@@ -209,10 +209,15 @@ class InputProcessor:
         """What the task waits for if there is no input, in words."""
         unfinished = [gate for gate in self._gates if not gate.is_finished]
         awaited = "data" if self._num_channels_with_data else "the end of partition"
-        return f"{awaited} on {len(unfinished)} of {len(self._gates)} gates ({self._num_channels_with_data} channels still have data)"
+        return (
+            f"{awaited} on {len(unfinished)} of {len(self._gates)} gates ({self._num_channels_with_data} channels "
+            "still have data)"
+        )
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
-        """Process up to ``max_buffers`` buffers or events; calls ``should_stop`` after each of them.  0: only what was read already.
+        """Process up to ``max_buffers`` buffers or events; calls ``should_stop`` after each of them.
+
+        0: only what was read already.
 
         Raises:
             UserFunctionError: a user function failed.
@@ -241,7 +246,8 @@ class InputProcessor:
         return InputStatus.MORE_AVAILABLE
 
     def process_events(self) -> InputStatus:
-        """Process an event that is next, such as a barrier, and nothing else: timers in front of the next element have not all fired.
+        """Process an event that is next, such as a barrier, and nothing else: timers in front of the next element have
+        not all fired.
 
         Raises:
             NetstackError, SerdeError: as ``process_input``.
@@ -260,16 +266,23 @@ class InputProcessor:
         return InputStatus.MORE_AVAILABLE
 
     def process_pending(self, should_stop: Callable[[], bool]) -> bool:
-        """Process what was read and waits, until ``should_stop``; returns whether nothing waits any more.  Raises as ``process_input``."""
+        """Process what was read and waits, until ``should_stop``; returns whether nothing waits any more.
+
+        Raises as ``process_input``.
+        """
         return self._slices is None or self._slices.process(self._process_slice, self._process_control, should_stop)
 
     def _process_slice(self, _channel: int, chunk: Chunk) -> int:
         return self._process_some(chunk)
 
-    def process_recovered(self, gate_position: int, channel_index: int | None, elements: Sequence[StreamElement]) -> None:
-        """Process elements that were in flight in a checkpoint, before anything is polled; with slices ``process_pending`` does so.
+    def process_recovered(
+        self, gate_position: int, channel_index: int | None, elements: Sequence[StreamElement]
+    ) -> None:
+        """Process elements that were in flight in a checkpoint, before anything is polled; with slices
+        ``process_pending`` does so.
 
-        ``channel_index``: the channel they were in; None: it is no more, so only the records are processed.  An operator that selects its
+        ``channel_index``: the channel they were in; None: it is no more, so only the records are processed.  An
+            operator that selects its
         inputs gets them when it selects this one.
         """
         channel = self._first_channel[gate_position] + (channel_index or 0)
@@ -281,7 +294,8 @@ class InputProcessor:
                     self._slices.add(channel, (element,))
                 else:
                     self._head.process_chunk(element)
-            elif channel_index is not None and isinstance(element, Watermark):  # a producer begins active, and tells changes alone
+            # A producer begins active, and tells changes alone.
+            elif channel_index is not None and isinstance(element, Watermark):
                 if self._queued is not None:
                     self._queued.append((channel, element))
                 elif self._slices is not None:
@@ -499,7 +513,9 @@ class InputProcessor:
             case RecordAttributes():
                 pass  # no operator uses them
             case InternalWatermark():
-                raise SerdeError(f"{self._name}: input channel {channel} sent {element}, but it reads only one subpartition")
+                raise SerdeError(
+                    f"{self._name}: input channel {channel} sent {element}, but it reads only one subpartition"
+                )
             case Chunk():
                 self._head.process_chunk(element)
             case _:
@@ -524,7 +540,9 @@ class InputProcessor:
             case _ if self._are_checkpointed and isinstance(event, _LOOKED_AFTER):
                 return False
             case _:
-                raise RemoteProtocolError(f"{self._name}: input channel {channel} sent {event}, which tasks do not support")
+                raise RemoteProtocolError(
+                    f"{self._name}: input channel {channel} sent {event}, which tasks do not support"
+                )
 
     def _end_channel(self, channel: int, mode: StopMode) -> bool:
         deserializer = self._deserializers[channel]

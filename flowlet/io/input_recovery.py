@@ -1,11 +1,13 @@
 """``InputRecovery``: processes the data in flight of a checkpoint before a task reads anything new.
 
 Side:       task.
-Invariants: each stream has a deserializer of its own: it begins at the beginning of an element, and with the texts of the channel's codes.
-            A stream that ends within an element was cut off, and fails the task.  A piece is dropped when it was processed.
-Rules:      of a stream whose channel is still there, records and watermarks go in as from that channel; of any other stream only
-            the records do: its watermark says nothing about the channels that there are now.  Marks and latency markers are of the run
-            before, and nobody waits for them.  Records that another program wrote become instances of the running program's classes.
+Invariants: each stream has a deserializer of its own: it begins at the beginning of an element, and with the texts of
+            the channel's codes.  A stream that ends within an element was cut off, and fails the task.  A piece is
+            dropped when it was processed.
+Rules:      of a stream whose channel is still there, records and watermarks go in as from that channel; of any other
+            stream only the records do: its watermark says nothing about the channels that there are now.  Marks and
+            latency markers are of the run before, and nobody waits for them.  Records that another program wrote become
+            instances of the running program's classes.
 Source:     Flink ``RecoveredInputChannel``, ``RescalingStreamTaskNetworkInput``.
 """
 
@@ -58,10 +60,9 @@ class InputRecovery:
     def process(self, max_pieces: int, should_stop: Callable[[], bool]) -> bool:
         """Process up to ``max_pieces`` pieces; calls ``should_stop`` after each.  Returns whether more are left.
 
-        Raises:
-            UserFunctionError: a user function failed.
-            SerdeError: an element cannot be deserialized.
-            StateRestoreError: a stream ends within an element, or another program wrote it, whose classes this one cannot stand in for.
+        Raises: UserFunctionError: a user function failed.  SerdeError: an element cannot be deserialized.
+            StateRestoreError: a stream ends within an element, or another program wrote it, whose classes this one
+            cannot stand in for.
         """
         if not self._process_pending(should_stop):
             return True
@@ -136,7 +137,9 @@ def _fed(deserializer: ElementDeserializer, piece: memoryview, stream: Recovered
             cause = cause.__cause__
         if cause is None:
             raise
-        raise StateRestoreError(f"{deserializer!r}: records of the program that wrote the checkpoint: {cause}") from error
+        raise StateRestoreError(
+            f"{deserializer!r}: records of the program that wrote the checkpoint: {cause}"
+        ) from error
 
 
 def _selected(elements: list[StreamElement], stream: RecoveredStream) -> list[StreamElement]:

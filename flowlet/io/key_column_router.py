@@ -51,7 +51,14 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         is_column_key: whether nulls and instants are keys, too (``ColumnKey``).
     """
 
-    def __init__(self, channels: ChannelTable, dictionary: KeyDictionary, channel_of: Callable[[Any], int], *, is_column_key: bool) -> None:
+    def __init__(
+        self,
+        channels: ChannelTable,
+        dictionary: KeyDictionary,
+        channel_of: Callable[[Any], int],
+        *,
+        is_column_key: bool,
+    ) -> None:
         self._channels = channels
         self.dictionary = dictionary
         self._channel_of = channel_of
@@ -143,7 +150,9 @@ class KeyColumnRouter(ColumnVisitor[KeyedColumn | None]):
         """The same one for the same arguments."""
         found = self._routes.get((self._position, lanes_of))
         if found is None:
-            found = self._routes[self._position, lanes_of] = partial(_with_lanes, self._channels, self._position, lanes_of)
+            found = self._routes[self._position, lanes_of] = partial(
+                _with_lanes, self._channels, self._position, lanes_of
+            )
         return found
 
 

@@ -2,10 +2,11 @@
 
 Hot path, per chunk: one dictionary probe per key, in C; Python code only for new keys.
 Side:       pure.
-Invariants: within a generation, a code means one text and one channel.  A channel gets its texts in the order of its codes, each no
-            later than the first code that needs it.  Codes fit into 16 bits.
-Rules:      a text has two codes.  The writer's code routes records; the channel's own code is sent.  So a channel's dictionary has no gaps
-            and holds only texts of that channel.  A full dictionary is emptied, which starts the next generation of all channels.
+Invariants: within a generation, a code means one text and one channel.  A channel gets its texts in the order of its
+            codes, each no later than the first code that needs it.  Codes fit into 16 bits.
+Rules:      a text has two codes.  The writer's code routes records; the channel's own code is sent.  So a channel's
+            dictionary has no gaps and holds only texts of that channel.  A full dictionary is emptied, which starts the
+            next generation of all channels.
 Source:     hot-path measurements: a dictionary is slow once it leaves the cache, from about 16,384 entries.
 """
 
@@ -26,7 +27,8 @@ CodeArray = NDArray[np.uint16]
 
 MAX_KEYS: Final = 16_384
 UNKNOWN: Final = (1 << 16) - 1  # never a code
-# One chunk may add this many keys to a dictionary that is almost full: with them all but one of the 16-bit codes are used.
+# One chunk may add this many keys to a dictionary that is almost full: with them all but one of the 16-bit codes are
+# used.
 MAX_CHUNK_KEYS: Final = (1 << 16) - 1 - MAX_KEYS
 # Far more than 16,384 words take: it only keeps long texts from filling the memory of both sides.  Not measured.
 MAX_CHARACTERS: Final = 4 << 20
@@ -88,7 +90,9 @@ class KeyDictionary:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether its texts (in characters) are too long: then it must be emptied, and the last chunk is sent without codes."""
+        """Whether its texts (in characters) are too long: then it must be emptied, and the last chunk is sent without
+        codes.
+        """
         return self._codes.num_characters > MAX_CHARACTERS
 
     def restart(self) -> None:
@@ -112,7 +116,9 @@ class KeyDictionary:
         return array
 
     def try_recode(self, column: CodedColumn) -> CodeArray | None:
-        """This dictionary's codes for keys with codes of another table; None if a key is not exactly a str, or too many are new."""
+        """This dictionary's codes for keys with codes of another table; None if a key is not exactly a str, or too many
+        are new.
+        """
         known = self._recodings.get(column.names)
         if known is None or len(known) < len(column.names):
             grown = np.full(len(column.names), UNKNOWN, np.uint16)
@@ -166,7 +172,8 @@ class ChannelCodes:
         return f"<ChannelCodes of channel {self._channel}, generation {self._generation}: {self._num_sent} texts sent>"
 
     def try_encode(self, column: CodedColumn) -> bytes | None:
-        """The column serialized, with the texts that the channel lacks; None if it is empty or has codes of another table.
+        """The column serialized, with the texts that the channel lacks; None if it is empty or has codes of another
+        table.
 
         Only ``commit`` marks the texts as sent.
         """

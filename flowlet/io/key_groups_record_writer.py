@@ -1,7 +1,8 @@
 """Routes records by key.
 
-Hot path.  If the key is a field of records in columns (or the record itself), text keys become codes, and numpy does the rest.  Otherwise
-each record costs one dictionary probe and two bound ``append``.  ``chain.key_extractor`` extracted the keys.
+Hot path.  If the key is a field of records in columns (or the record itself), text keys become codes, and numpy does
+the rest.  Otherwise each record costs one dictionary probe and two bound ``append``.  ``chain.key_extractor`` extracted
+the keys.
 Side:       task.
 Invariants: all ways send a key to the same channel; dictionaries are bounded; records keep their values and types.
 Source:     Flink ``ChannelSelectorRecordWriter`` with ``KeyGroupStreamPartitioner``.
@@ -39,13 +40,18 @@ class KeyGroupsRecordWriter(RecordWriter):
         keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions, options.attention)
         super().__init__(partition, options, partition.num_subpartitions, keys)
         self._field = field_selected_by(partitioner.key_selector)
-        self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)  # a column's nulls and timestamps can be keys
+        # A column's nulls and timestamps can be keys.
+        self._is_column_key = isinstance(partitioner.key_selector, ColumnKey)
         self._max_parallelism = partitioner.max_parallelism
         self._channels = ChannelTable(partitioner.max_parallelism, self._num_channels)
-        self._routes = Routes(list(zip(self._appends, [keys.append for keys in self._pending_keys], strict=True)), self._channel_of)
+        self._routes = Routes(
+            list(zip(self._appends, [keys.append for keys in self._pending_keys], strict=True)), self._channel_of
+        )
         self._routes_bypass = DictionaryBypass()
         dictionary = KeyDictionary(self._channels, self._num_channels)
-        self._column_router = KeyColumnRouter(self._channels, dictionary, self._channel_of, is_column_key=self._is_column_key)
+        self._column_router = KeyColumnRouter(
+            self._channels, dictionary, self._channel_of, is_column_key=self._is_column_key
+        )
         self._codes = [ChannelCodes(dictionary, channel) for channel in range(self._num_channels)]
 
     # ---------------------------------------------------------------- records in columns
@@ -127,7 +133,9 @@ class KeyGroupsRecordWriter(RecordWriter):
         return operator_index(key_group(key, self._max_parallelism), self._max_parallelism, self._num_channels)
 
     def _collect_listed(self, chunk: Chunk, key: Column | None) -> None:
-        """Collect records in columns whose keys are routed one by one: from ``key``, or from the selector if that is None."""
+        """Collect records in columns whose keys are routed one by one: from ``key``, or from the selector if that is
+        None.
+        """
         assert self.keys is not None, "a writer by key has a key extractor"
         listed = Chunk(chunk.values, chunk.timestamps)
         listed.keys = self.keys.keys_of(chunk.values) if key is None else key.to_list()

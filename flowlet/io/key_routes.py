@@ -2,8 +2,9 @@
 
 Hot path.  One dictionary probe per record.
 Side:       pure.
-Source:     hot-path measurements: key -> bound append costs 61-69 ns, key -> channel object 71-118 ns.  Every dictionary is slow once it
-            leaves the cache, from about 16,384 entries.  Hashing a column costs about 70 ns per key, a miss about 1 us.
+Source:     hot-path measurements: key -> bound append costs 61-69 ns, key -> channel object 71-118 ns.  Every
+            dictionary is slow once it leaves the cache, from about 16,384 entries.  Hashing a column costs about 70 ns
+            per key, a miss about 1 us.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,9 @@ Route = tuple[Callable[[Any], None], Callable[[Any], None]]
 
 
 class Routes(dict[Any, Route]):
-    """Exact key -> the bound ``append`` of its channel's records, and of its channel's keys; bounded, emptied when full."""
+    """Exact key -> the bound ``append`` of its channel's records, and of its channel's keys; bounded, emptied when
+    full.
+    """
 
     __slots__ = ("_appends", "_channel_of", "num_misses")
 

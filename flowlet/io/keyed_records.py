@@ -4,7 +4,8 @@ A reader in the same process gets the records themselves.  For any other reader 
 
 Hot path: C code per field.
 Side:       pure.
-Invariants: no value of a field can change (``chain.record_copies``); the columns stand for records that are equal in everything.
+Invariants: no value of a field can change (``chain.record_copies``); the columns stand for records that are equal in
+            everything.
 """
 
 from collections.abc import Sequence
@@ -48,12 +49,18 @@ def _listed(chunk: Chunk, columns: Columns) -> Chunk:
 
 
 def sendable(chunk: Chunk) -> Chunk:
-    """The chunk for another process: records beside keys become columns of their fields, or else lists; others unchanged."""
+    """The chunk for another process: records beside keys become columns of their fields, or else lists; others
+    unchanged.
+    """
     columns = chunk.columns
     if columns is None or columns.shape is not Shape.KEYED:
         return chunk
     listed = _listed(chunk, columns)
-    parts = None if columns.record_key is None else _columns_of_fields(listed.values, columns.fields[_KEY], columns.record_key)
+    parts = (
+        None
+        if columns.record_key is None
+        else _columns_of_fields(listed.values, columns.fields[_KEY], columns.record_key)
+    )
     timestamps = chunk.timestamps if chunk.timestamp_array is None else chunk.timestamp_array
     return listed if parts is None else Chunk.of_columns(parts, timestamps)
 
@@ -75,7 +82,9 @@ def _columns_of_fields(values: list[Any], keys: Column, field: int | str) -> Col
 
 
 def _parts_of(values: list[Any], kind: Any) -> tuple[tuple[str, ...], Sequence[Sequence[Any]]] | None:
-    """Names (none for tuples) and values of the fields of records of one type; None if the records differ in their fields."""
+    """Names (none for tuples) and values of the fields of records of one type; None if the records differ in their
+    fields.
+    """
     if kind is tuple:
         fields = try_transpose(values)
         return None if fields is None else ((), fields)

@@ -13,7 +13,8 @@ from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInp
 
 
 class MultipleInputProcessor:
-    """Reads several inputs in turns, as far as the operator selects them; task thread only, except ``current_watermark``.
+    """Reads several inputs in turns, as far as the operator selects them; task thread only, except
+    ``current_watermark``.
 
     ``inputs`` has one processor per input of the head; ``selection`` knows which of them the operator wants.
     """
@@ -35,7 +36,11 @@ class MultipleInputProcessor:
     @property
     def waiting_for(self) -> str:
         """What the task waits for if there is no input, in words."""
-        waits = [f"input {index + 1}: {each.waiting_for}" for index, each in enumerate(self._inputs) if self._selection.is_selected(index)]
+        waits = [
+            f"input {index + 1}: {each.waiting_for}"
+            for index, each in enumerate(self._inputs)
+            if self._selection.is_selected(index)
+        ]
         return "; ".join(waits)
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
@@ -46,7 +51,9 @@ class MultipleInputProcessor:
         """As ``InputProcessor.process_events``, on the input whose turn it is."""
         return self._process(InputProcessor.process_events, InputStatus.MORE_AVAILABLE)
 
-    def _process(self, process: Callable[[InputProcessor], InputStatus], status_without_input: InputStatus) -> InputStatus:
+    def _process(
+        self, process: Callable[[InputProcessor], InputStatus], status_without_input: InputStatus
+    ) -> InputStatus:
         if not self._has_begun:
             self._selection.next_selection()
             self._has_begun = True

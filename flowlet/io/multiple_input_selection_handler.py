@@ -1,10 +1,11 @@
 """Chooses which of several inputs is read next.
 
 Side:       task.
-Invariants: only selected inputs are read, and inputs whose data has ended (until their partitions end).  Selected inputs with data take
-            turns.  Each end is reported once.
-Source:     Flink ``MultipleInputSelectionHandler``, ``InputSelection.fairSelectNextIndex``.  Flink does not check the other inputs when
-            the last one to end was stopped without draining; here both kinds of end are treated alike.
+Invariants: only selected inputs are read, and inputs whose data has ended (until their partitions end).  Selected
+            inputs with data take turns.  Each end is reported once.
+Source:     Flink ``MultipleInputSelectionHandler``, ``InputSelection.fairSelectNextIndex``.  Flink does not check the
+            other inputs when the last one to end was stopped without draining; here both kinds of end are treated
+            alike.
 """
 
 from collections.abc import Callable
@@ -29,7 +30,9 @@ _ENDS_OF_DATA: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
 
 
 class MultipleInputSelectionHandler:
-    """Tracks what each of 1 to 63 inputs still has; counts inputs from 0, where selections count from 1.  Task thread only.
+    """Tracks what each of 1 to 63 inputs still has; counts inputs from 0, where selections count from 1.
+
+    Task thread only.
 
     ``next_selection`` asks the operator which inputs it wants; None: it wants all.
     """
@@ -48,7 +51,10 @@ class MultipleInputSelectionHandler:
         self._is_end_reported = False
 
     def __repr__(self) -> str:
-        masks = f"selected {self._selected:b}, available {self._available:b}, with data {self._with_data:b}, open {self._unfinished:b}"
+        masks = (
+            f"selected {self._selected:b}, available {self._available:b}, with data {self._with_data:b}, open "
+            f"{self._unfinished:b}"
+        )
         return f"<MultipleInputSelectionHandler of {self._num_inputs}: {masks}>"
 
     @property
@@ -90,7 +96,9 @@ class MultipleInputSelectionHandler:
         """
         candidates = self._selected & self._unfinished
         if not candidates & self._with_data and self._with_data:
-            raise FlowletError("an operator selects only inputs that have ended; select inputs that still have data, or all of them")
+            raise FlowletError(
+                "an operator selects only inputs that have ended; select inputs that still have data, or all of them"
+            )
         candidates &= self._available
         if not candidates:
             return None

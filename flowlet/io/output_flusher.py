@@ -1,11 +1,11 @@
 """Makes written records visible to readers within the buffer timeout.
 
 Side:       shared.  The task thread arms the timer; it fires on the loop thread.
-Invariants: a timer is armed while written bytes are unflushed or the task works, at most one per timeout; an idle task arms none.  After a
-            failed flush the next write raises its error.
+Invariants: a timer is armed while written bytes are unflushed or the task works, at most one per timeout; an idle task
+            arms none.  After a failed flush the next write raises its error.
 Units:      milliseconds.
-Source:     Flink ``OutputFlusher``, ``RecordWriter.checkErroneous``.  Flink flushes at every timeout, even if nothing was written.  Here
-            the first write arms the timer: it flushes as early and costs an idle task nothing.
+Source:     Flink ``OutputFlusher``, ``RecordWriter.checkErroneous``.  Flink flushes at every timeout, even if nothing
+            was written.  Here the first write arms the timer: it flushes as early and costs an idle task nothing.
 """
 
 import threading
@@ -31,12 +31,10 @@ class OutputFlusher:
 
     Threading: ``arm`` and ``close`` on the task thread; the timer fires on the loop thread.
 
-    Args:
-        targets: what to flush.
-        timeout_ms: milliseconds.
-        schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
-        on_error: gets the error of a failed flush, on the loop thread.
-        on_time: called with each flush, on the loop thread: results that were not written yet are due, too.  Returns whether more may
+    Args: targets: what to flush. timeout_ms: milliseconds. schedule_timer: calls a function on the loop thread after a
+        delay in seconds; may be called from any thread. on_error: gets the error of a failed flush, on the loop thread.
+        on_time: called with each flush, on the loop thread: results that were not written yet are due, too.  Returns
+        whether more may
             come before the task arms the timer again, which then fires again.
     """
 
@@ -57,7 +55,8 @@ class OutputFlusher:
         self._on_time = on_time
         self._arming = threading.Lock()
         self._is_armed = False  # Set under _arming, cleared by the loop thread before it flushes.
-        self._is_closed = False  # Written by the task thread; a timer that misses it flushes once more, which is harmless.
+        # Written by the task thread; a timer that misses it flushes once more, which is harmless.
+        self._is_closed = False
         self._timer: Cancellable | None = None  # Written by whoever has armed it.
         self._error: Exception | None = None  # Written by the loop thread, once; read by the task thread.
 
@@ -104,8 +103,9 @@ class OutputFlusher:
 class OutputFlushers:
     """The flushers of one task, one for each timeout of its outputs; task thread only.
 
-    ``outputs`` are the partitions with their buffer timeouts; 0 and -1 need no flusher.  ``on_time`` is called by the one with the shortest
-    timeout, or after ``alarm_ms``, if that is not None.  See ``OutputFlusher`` for the other arguments.
+    ``outputs`` are the partitions with their buffer timeouts; 0 and -1 need no flusher.  ``on_time`` is called by the
+    one with the shortest timeout, or after ``alarm_ms``, if that is not None.  See ``OutputFlusher`` for the other
+    arguments.
     """
 
     def __init__(
@@ -124,12 +124,16 @@ class OutputFlushers:
             targets.setdefault(alarm_ms, [])
         shortest_ms = min(targets, default=0)
         self._flushers = {
-            timeout_ms: OutputFlusher(each, timeout_ms, schedule_timer, on_error, on_time if timeout_ms == shortest_ms else _is_over)
+            timeout_ms: OutputFlusher(
+                each, timeout_ms, schedule_timer, on_error, on_time if timeout_ms == shortest_ms else _is_over
+            )
             for timeout_ms, each in sorted(targets.items())
         }
         alarm = self._flushers.get(shortest_ms)
         self.arm_alarm: Callable[[], object] = _is_over if alarm is None else alarm.arm
-        """Has ``on_time`` called after the shortest timeout, unless that is due before; raises the error of an earlier flush."""
+        """Has ``on_time`` called after the shortest timeout, unless that is due before; raises the error of an earlier
+        flush.
+        """
 
     def __repr__(self) -> str:
         return f"<OutputFlushers {list(self._flushers.values())!r}>"

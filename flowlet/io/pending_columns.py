@@ -3,9 +3,9 @@
 Hot path, per chunk: C code per column.
 Side:       pure.
 Invariants: the records of a lane keep their order, and stay columns.
-Source:     hot-path measurements.  For two or three lanes it is cheapest to find the rows of each lane (two columns into two lanes: 2.4 ns
-            per row; ``np.compress`` finds them once per column, 3.7).  For more lanes one stable sort is (7.5 ns), which is a radix sort
-            for integers of up to 16 bits.
+Source:     hot-path measurements.  For two or three lanes it is cheapest to find the rows of each lane (two columns
+            into two lanes: 2.4 ns per row; ``np.compress`` finds them once per column, 3.7).  For more lanes one stable
+            sort is (7.5 ns), which is a radix sort for integers of up to 16 bits.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,8 @@ from flowlet.columns import Columns, try_concatenate
 from flowlet.records import Chunk, Int64Array
 
 LaneArray = NDArray[np.uint16]
-# Returns the records as they are sent, and the lane of each; takes one chunk, or several joined ones that have the same route.
+# Returns the records as they are sent, and the lane of each; takes one chunk, or several joined ones that have the same
+# route.
 Route = Callable[[Columns], tuple[Columns, LaneArray]]
 
 _MAX_MASKS: Final = 3
@@ -41,7 +42,8 @@ class PendingColumns:
     def add(self, chunk: Chunk, lanes: LaneArray | Route | None) -> None:
         """Keep a chunk of columns.
 
-        ``lanes``: the lane of each record, or a function that finds it later, for many records at once; None: all go to lane 0.
+        ``lanes``: the lane of each record, or a function that finds it later, for many records at once; None: all go to
+            lane 0.
         """
         self._chunks.append(chunk)
         self._lanes.append(lanes)
@@ -86,7 +88,9 @@ def _routed(lanes: LaneArray | Route | None, chunk: Chunk) -> tuple[Chunk, LaneA
     return chunk if columns is chunk.columns else Chunk.of_columns(columns, chunk.timestamp_array), found
 
 
-def _by_masks(columns: Columns, timestamps: Int64Array | None, lanes: LaneArray, num_lanes: int) -> Iterator[tuple[int, Chunk]]:
+def _by_masks(
+    columns: Columns, timestamps: Int64Array | None, lanes: LaneArray, num_lanes: int
+) -> Iterator[tuple[int, Chunk]]:
     for lane in range(num_lanes):
         rows = np.flatnonzero(lanes == lane)
         if len(rows) == len(lanes):
@@ -95,7 +99,9 @@ def _by_masks(columns: Columns, timestamps: Int64Array | None, lanes: LaneArray,
             yield lane, Chunk.of_columns(columns.take(rows), None if timestamps is None else timestamps.take(rows))
 
 
-def _by_sorting(columns: Columns, timestamps: Int64Array | None, lanes: LaneArray, num_lanes: int) -> Iterator[tuple[int, Chunk]]:
+def _by_sorting(
+    columns: Columns, timestamps: Int64Array | None, lanes: LaneArray, num_lanes: int
+) -> Iterator[tuple[int, Chunk]]:
     order = np.argsort(lanes, kind="stable")
     ends = np.cumsum(np.bincount(lanes, minlength=num_lanes)).tolist()
     columns = columns.take(order)
@@ -103,7 +109,10 @@ def _by_sorting(columns: Columns, timestamps: Int64Array | None, lanes: LaneArra
     start = 0
     for lane, end in enumerate(ends):
         if start < end:
-            yield lane, Chunk.of_columns(columns.slice(start, end), None if timestamps is None else timestamps[start:end])
+            yield (
+                lane,
+                Chunk.of_columns(columns.slice(start, end), None if timestamps is None else timestamps[start:end]),
+            )
         start = end
 
 

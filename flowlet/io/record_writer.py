@@ -2,8 +2,9 @@
 
 Hot path, per chunk.
 Side:       task.
-Invariants: records of one channel keep their order.  Watermarks, statuses, markers and marks follow all records collected before them.
-            After ``flush_pending`` no record is pending, so flushers need not know about pending records.
+Invariants: records of one channel keep their order.  Watermarks, statuses, markers and marks follow all records
+            collected before them.  After ``flush_pending`` no record is pending, so flushers need not know about
+            pending records.
 Units:      milliseconds, bytes.
 Source:     Flink ``RecordWriter``, ``RecordWriterOutput``.  Cleared lists and the bounds below: hot-path measurements.
 """
@@ -33,8 +34,9 @@ from netstack.partition.result_partition import ResultPartition
 MAX_PENDING_RECORDS = 2_000
 # More records than this, kept as they are, leave the cache (bench programs, two TaskManagers: 4,000 cost 10 % more).
 MAX_KEYED_RECORDS = 1_000
-# Longer columns are cheaper, up to 65,536 records for numbers (hot-path measurements).  Counting by codes takes 30, 24 and 22 ns per record
-# in chunks of 4,000, 8,000 and 16,000 (5,000 keys).  Longer chunks are not joined with others; those longer than a part are cut.
+# Longer columns are cheaper, up to 65,536 records for numbers (hot-path measurements).  Counting by codes takes 30, 24
+# and 22 ns per record in chunks of 4,000, 8,000 and 16,000 (5,000 keys).  Longer chunks are not joined with others;
+# those longer than a part are cut.
 MAX_PENDING_ROWS_PER_LANE = 16_000
 MAX_PENDING_ROWS = 32_768
 MAX_PART_ROWS = 65_536
@@ -44,9 +46,11 @@ MAX_PART_ROWS = 65_536
 class RecordWriterOptions:
     """How one edge is written.
 
-    ``buffer_timeout_ms``: 0: ``flush_pending`` flushes the partition whenever it wrote; > 0: it calls ``on_written``, which must be cheap;
-    -1: it never flushes.  ``rng`` draws channels.  ``serializer``: of the elements.  ``subtask`` and ``operator`` are the producer's, for
-    error messages.  ``attention``: the task's, so that a cancelled one calls no selector; None: nothing cancels it.
+    ``buffer_timeout_ms``: 0: ``flush_pending`` flushes the partition whenever it wrote; > 0: it calls ``on_written``,
+        which must be cheap;
+    -1: it never flushes.  ``rng`` draws channels.  ``serializer``: of the elements.  ``subtask`` and ``operator`` are
+    the producer's, for error messages.  ``attention``: the task's, so that a cancelled one calls no selector; None:
+    nothing cancels it.
     """
 
     buffer_timeout_ms: int
@@ -60,19 +64,24 @@ class RecordWriterOptions:
     def __post_init__(self) -> None:
         """Check the timeout.  Raises ValueError if it is below -1."""
         if self.buffer_timeout_ms < -1:
-            raise ValueError(f"a buffer timeout is -1 (never flush), 0 (flush at once) or milliseconds, got {self.buffer_timeout_ms}")
+            raise ValueError(
+                f"a buffer timeout is -1 (never flush), 0 (flush at once) or milliseconds, got {self.buffer_timeout_ms}"
+            )
 
 
 class RecordWriter(ABC):
     """One output of a chain (an operator ``Output``); task thread only.  Takes over every chunk.
 
-    There are ``num_lanes`` pending lists: one per channel, or one for all.  ``keys`` extracts the key of each record when it is emitted;
+    There are ``num_lanes`` pending lists: one per channel, or one for all.  ``keys`` extracts the key of each record
+    when it is emitted;
     None: the consumer needs no keys.
     """
 
     takes_pickled_records = True  # read by ChunkingOutput: a PickledRecord is written as it is
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, num_lanes: int, keys: KeyExtractor | None = None) -> None:
+    def __init__(
+        self, partition: ResultPartition, options: RecordWriterOptions, num_lanes: int, keys: KeyExtractor | None = None
+    ) -> None:
         self.keys = keys
         self._partition = partition
         self._num_channels = partition.num_subpartitions
@@ -96,7 +105,9 @@ class RecordWriter(ABC):
         self._on_written = options.on_written if options.buffer_timeout_ms > 0 else None
         self._rng = options.rng
         self.num_written = [0] * num_lanes
-        """How many records each lane was written; see ``create_record_writer``: a lane is a channel, or stands for all."""
+        """How many records each lane was written; see ``create_record_writer``: a lane is a
+        channel, or stands for all.
+        """
         self._is_dirty = False  # whether bytes were written since the last flush_pending
         self._is_idle = False  # the status announced last
         self._is_stopped = False  # whether everything is dropped from now on
@@ -169,7 +180,10 @@ class RecordWriter(ABC):
         self._partition.emit_record(self._serializer.serialize(marker), self._rng.randrange(self._num_channels))
 
     def stop(self) -> None:
-        """Drop everything from now on: the data ended without draining, so consumers accept no more.  Nothing may be pending."""
+        """Drop everything from now on: the data ended without draining, so consumers accept no more.
+
+        Nothing may be pending.
+        """
         self._is_stopped = True
 
     def flush_pending(self) -> None:
@@ -234,7 +248,9 @@ class RecordWriter(ABC):
             return
         for start in range(0, len(values), MAX_PENDING_RECORDS):
             part = slice(start, start + MAX_PENDING_RECORDS)
-            self._collect_part(values[part], None if timestamps is None else timestamps[part], None if keys is None else keys[part])
+            self._collect_part(
+                values[part], None if timestamps is None else timestamps[part], None if keys is None else keys[part]
+            )
 
     def _write_long_lists(self) -> None:
         for lane, pending in enumerate(self._pending):
@@ -290,7 +306,9 @@ class RecordWriter(ABC):
             data = None
         except SerdeError as error:
             raise self._unsendable(error) from error
-        if data is not None and (len(data) <= min(MAX_ELEMENT_BYTES, self._serializer.max_element_bytes) or len(chunk) == 1):
+        if data is not None and (
+            len(data) <= min(MAX_ELEMENT_BYTES, self._serializer.max_element_bytes) or len(chunk) == 1
+        ):
             self._mark_dirty()
             if codes is not None:
                 codes.commit()
@@ -302,10 +320,16 @@ class RecordWriter(ABC):
         self._write_chunk(chunk.slice(half, len(chunk)), lane)
 
     def _unsendable(self, error: SerdeError) -> SerdeError:
-        return error if self._operator is None else SerdeError(f"a result of operator {self._operator!r} cannot be sent: {error}")
+        return (
+            error
+            if self._operator is None
+            else SerdeError(f"a result of operator {self._operator!r} cannot be sent: {error}")
+        )
 
     def _hand_over(self, chunk: Chunk, lane: int) -> bool:
-        """Hand the chunk itself to a consumer in this process, large columns in parts; False if it must be serialized."""
+        """Hand the chunk itself to a consumer in this process, large columns in parts; False if it
+        must be serialized.
+        """
         takes_contents = self._partition.takes_contents(lane)
         contents = try_contents(as_it_is(chunk), self._serializer.max_element_bytes) if takes_contents else None
         if contents is None:
@@ -324,7 +348,8 @@ class RecordWriter(ABC):
     def _mark_dirty(self) -> None:
         if not self._is_dirty:
             self._is_dirty = True
-            # Requested before the write, too: the write may wait for a buffer, and consumers free only buffers that were flushed.
+            # Requested before the write, too: the write may wait for a buffer, and consumers free only buffers that
+            # were flushed.
             if self._on_written is not None:
                 self._on_written()
 

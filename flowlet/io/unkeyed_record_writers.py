@@ -2,8 +2,8 @@
 
 Hot path, per chunk; only ``ShuffleRecordWriter`` works per record.
 Side:       task.
-Source:     Flink ``ChannelSelectorRecordWriter`` with ``ForwardPartitioner``, ``GlobalPartitioner``, ``RebalancePartitioner``,
-            ``RescalePartitioner`` or ``ShufflePartitioner``; ``BroadcastRecordWriter``.
+Source:     Flink ``ChannelSelectorRecordWriter`` with ``ForwardPartitioner``, ``GlobalPartitioner``,
+            ``RebalancePartitioner``, ``RescalePartitioner`` or ``ShufflePartitioner``; ``BroadcastRecordWriter``.
 """
 
 from typing import Any
@@ -20,7 +20,9 @@ from netstack.partition.result_partition import ResultPartition
 class SingleChannelRecordWriter(LaneRecordWriter):
     """Sends everything to channel 0: forward, global, and every partitioner with one consumer."""
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, keys: KeyExtractor | None = None) -> None:
+    def __init__(
+        self, partition: ResultPartition, options: RecordWriterOptions, keys: KeyExtractor | None = None
+    ) -> None:
         super().__init__(partition, options, num_lanes=1, keys=keys)
 
     def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:

@@ -17,9 +17,12 @@ LEFT_S: Final = 5.0  # a tunnel that is started again, a client that dials anew 
 
 
 class ClientLease:
-    """Calls ``on_expired`` once, when it was not renewed for ``timeout_s``.  Time in which the loop stood still does not count.
+    """Calls ``on_expired`` once, when it was not renewed for ``timeout_s``.
 
-    The client keeps a request open all the time (``clientHeartbeat``).  If its connection ends, the client has ended, or something between
+    Time in which the loop stood still does not count.
+
+    The client keeps a request open all the time (``clientHeartbeat``).  If its connection ends, the client has ended,
+    or something between
     them: it gets ``LEFT_S`` to come again.
 
     Threading: the loop of ``timers``.
@@ -82,7 +85,11 @@ def client_lease(job: JobGraphMessage, timers: Timers | None, cancel: Callable[[
     timeout_s = timeout_ms / 1000
 
     def expired(has_left: bool) -> None:  # noqa: FBT001 - called by the lease
-        what = "its client has ended, or its connection has" if has_left else f"no sign of life from its client for {timeout_s:g} s"
+        what = (
+            "its client has ended, or its connection has"
+            if has_left
+            else f"no sign of life from its client for {timeout_s:g} s"
+        )
         cancel(f"{what} (client.heartbeat.timeout); with execution.attached: false a job goes on without its client")
 
     return ClientLease(timeout_s, timers or asyncio.get_running_loop(), expired)

@@ -1,8 +1,8 @@
 """The JobManager as a program: options, signals and the event loop.
 
 Side:   loop.
-Rules:  one line on standard output when it is ready, log lines on standard error.  SIGINT, SIGTERM and SIGHUP end it with exit code 0;
-        a bad option ends it with one line on standard error and exit code 2.
+Rules:  one line on standard output when it is ready, log lines on standard error.  SIGINT, SIGTERM and SIGHUP end it
+        with exit code 0; a bad option ends it with one line on standard error and exit code 2.
 Source: Flink ``ClusterEntrypoint``.
 """
 
@@ -38,19 +38,29 @@ def jobmanager(
     host: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 picks a free one.", min=0, max=65_535)] = 8081,
     advertise: Annotated[
-        list[str] | None, typer.Option(help="host:port of another way to this port, such as a tunnel's end; may be repeated.")
+        list[str] | None,
+        typer.Option(help="host:port of another way to this port, such as a tunnel's end; may be repeated."),
     ] = None,
     slot_request_timeout: Annotated[float, typer.Option(help="Seconds that a job waits for its slots.")] = 30.0,
-    heartbeat_interval_s: Annotated[float, typer.Option(help="Seconds between two signs of life to a TaskManager.")] = 10.0,
+    heartbeat_interval_s: Annotated[
+        float, typer.Option(help="Seconds between two signs of life to a TaskManager.")
+    ] = 10.0,
     heartbeat_timeout_s: Annotated[
-        float, typer.Option(help="Seconds without a sign of life after which a TaskManager is lost, and this JobManager to it.")
+        float,
+        typer.Option(
+            help="Seconds without a sign of life after which a TaskManager is lost, and this JobManager to it."
+        ),
     ] = 50.0,
     secret_file: Annotated[
-        Path | None, typer.Option(help="File with the cluster's secret; default $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
+        Path | None,
+        typer.Option(help="File with the cluster's secret; default $FLOWLET_SECRET_FILE or ~/.flowlet/secret."),
     ] = None,
     job_store: Annotated[
         Path | None,
-        typer.Option(help="Directory where jobs are kept, so that a JobManager that is started again goes on with them; default: none."),
+        typer.Option(
+            help="Directory where jobs are kept, so that a JobManager that is started again goes on with them; "
+            "default: none."
+        ),
     ] = None,
     log_level: Annotated[str, typer.Option(help="debug, info, warning, error or critical.")] = "info",
     log_format: Annotated[str, typer.Option(help="auto, console or json.")] = "auto",
@@ -84,14 +94,15 @@ async def serve(config: JobManagerConfig, host: str, port: int) -> None:
     # waits for the job store or a signal; ended by them
     await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
     stopping.cancel()
-    if not starting.done() and config.job_store is not None:  # a file server that does not answer must not hold up the end
+    # A file server that does not answer must not hold up the end.
+    if not starting.done() and config.job_store is not None:
         starting.cancel()
         log.info("JobManager stopped", before="it had read its job store")
         return
     bound_host, bound_port = await starting  # waits for the socket to be bound; ended by the operating system, at once
     try:
         name = f"[{bound_host}]" if ":" in bound_host else bound_host
-        print(f"JobManager listening on http://{name}:{bound_port}", flush=True)  # noqa: T201 - the process's one line of output
+        print(f"JobManager listening on http://{name}:{bound_port}", flush=True)  # noqa: T201
         await stopped.wait()  # waits for a signal; ended by it
     finally:
         await job_manager.close()

@@ -2,9 +2,9 @@
 
 Side:   pure.
 Source: Flink ``TaskDeploymentDescriptorFactory``, ``EdgeManagerBuildUtil``.
-Rules:  on an all-to-all edge each producer has one subpartition per consumer, and consumer i reads subpartition i of every producer.  On a
-        pointwise edge a producer has one subpartition for each consumer that it feeds.  On an edge that the client reads it has one.
-        Blobs are passed on unopened.
+Rules:  on an all-to-all edge each producer has one subpartition per consumer, and consumer i reads subpartition i of
+        every producer.  On a pointwise edge a producer has one subpartition for each consumer that it feeds.  On an
+        edge that the client reads it has one.  Blobs are passed on unopened.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,10 @@ class TaskManagerLocation:
 
 
 class DeploymentPlan:
-    """Makes the descriptors of a job's tasks; ``locations`` has an entry for the newest attempt of every subtask.  Immutable."""
+    """Makes the descriptors of a job's tasks; ``locations`` has an entry for the newest attempt of every subtask.
+
+    Immutable.
+    """
 
     def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation]) -> None:
         self._job = job
@@ -57,7 +60,9 @@ class DeploymentPlan:
         attempt = self._attempts[vertex_id, subtask]
         return self._locations[attempt].tm_id, attempt
 
-    def describe_task(self, vertex_id: str, subtask: int, restored: RestoredState | None = None) -> TaskDeploymentDescriptor:
+    def describe_task(
+        self, vertex_id: str, subtask: int, restored: RestoredState | None = None
+    ) -> TaskDeploymentDescriptor:
         """Everything that a TaskManager needs to run this subtask; ``restored``: what it begins with."""
         vertex = self._vertices[vertex_id]
         outputs = [edge for edge in self._job.edges if edge.source == vertex.id]
@@ -89,7 +94,10 @@ class DeploymentPlan:
         if all(each.former_consumers == parallelism and not each.is_by_key_now for each in restored.edges):
             return restored
         blobs = {edge.id: edge.partitioner for edge in self._job.edges}
-        edges = [msgspec.structs.replace(each, partitioner=blobs[each.edge_id]) if each.edge_id else each for each in restored.edges]
+        edges = [
+            msgspec.structs.replace(each, partitioner=blobs[each.edge_id]) if each.edge_id else each
+            for each in restored.edges
+        ]
         return msgspec.structs.replace(restored, edges=edges)
 
     def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
@@ -107,7 +115,9 @@ class DeploymentPlan:
             ]
             return InputGateDescriptor(edge.id, channels, edge.input_id)
         producers = range(num_producers)
-        return InputGateDescriptor(edge.id, [self._channel(edge, producer, subtask) for producer in producers], edge.input_id)
+        return InputGateDescriptor(
+            edge.id, [self._channel(edge, producer, subtask) for producer in producers], edge.input_id
+        )
 
     def _channel(self, edge: EdgeMessage, producer: int, subpartition: int) -> InputChannelDescriptor:
         attempt = self._attempts[edge.source, producer]

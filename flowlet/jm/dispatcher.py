@@ -1,13 +1,13 @@
 """Keeps all jobs, TaskManagers and slots of one JobManager, and routes messages between them.
 
 Side:       loop.
-Invariants: a job waits, runs or has ended, and holds slots exactly while tasks of it are left; the slot pool has a TaskManager's slots
-            exactly while its session is registered.
-            With a job store a run asks for its slots when the store has its number, and an end is told when the store has it.
+Invariants: a job waits, runs or has ended, and holds slots exactly while tasks of it are left; the slot pool has a
+            TaskManager's slots exactly while its session is registered.  With a job store a run asks for its slots when
+            the store has its number, and an end is told when the store has it.
 Source:     Flink ``Dispatcher``, ``ResourceManager``.
-Rules:      a message about an attempt that is unknown, or runs on another TaskManager, is counted and ignored.  When slots come free,
-            waiting jobs are tried in the order of their requests; a job that does not fit does not hold up those behind it.  A job waits at
-            most ``slot_request_timeout_s``, before each of its runs.
+Rules:      a message about an attempt that is unknown, or runs on another TaskManager, is counted and ignored.  When
+            slots come free, waiting jobs are tried in the order of their requests; a job that does not fit does not
+            hold up those behind it.  A job waits at most ``slot_request_timeout_s``, before each of its runs.
 """
 
 import asyncio
@@ -56,7 +56,13 @@ from flowlet.storage.manifest_codec import manifest_key
 from netstack.log_lines import LogLines
 
 _JOB_ID_BYTES: Final = 16  # an attempt's id begins with the id of its job
-_RUNNING_STATES: Final = (JobStatus.CREATED, JobStatus.RUNNING, JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING)
+_RUNNING_STATES: Final = (
+    JobStatus.CREATED,
+    JobStatus.RUNNING,
+    JobStatus.RESTARTING,
+    JobStatus.FAILING,
+    JobStatus.CANCELLING,
+)
 log = LogLines(__name__)
 
 
@@ -75,7 +81,8 @@ class Dispatcher:
         self._config = config
         self._clock = clock
         self._keeper = keeper  # None: there is no job store
-        self._kept: dict[str, asyncio.Future[str | None]] = {}  # by id of a submitted job, until the store has it; its value: why not
+        # By id of a submitted job, until the store has it; its value: why not.
+        self._kept: dict[str, asyncio.Future[str | None]] = {}
         self._settled: dict[str, asyncio.Event] = {}  # by id of a job that has ended, until the store knows
         self._ends: dict[str, JobEnd] = {}  # of jobs of an earlier JobManager
         self._problems: dict[str, str] = {}  # by id of a job of an earlier JobManager: why it does not go on
@@ -83,13 +90,17 @@ class Dispatcher:
         self._sessions: dict[str, TaskManagerSession] = {}  # by TaskManager id, in the order of registration
         self._jobs: OrderedDict[str, JobMaster] = OrderedDict()
         self._ended: list[str] = []  # oldest first
-        self._timers: dict[str, asyncio.TimerHandle] = {}  # by id of a job that waits for slots, in the order of the requests
+        # By id of a job that waits for slots, in the order of the requests.
+        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._is_closing = False
         self._last_loss: str | None = None  # the TaskManager that was lost last, and why; until another one registers
         self.num_ignored_messages = 0
 
     def __repr__(self) -> str:
-        return f"<Dispatcher {len(self._jobs)} jobs, {len(self._sessions)} TaskManagers, {self._slots.num_free} free slots>"
+        return (
+            f"<Dispatcher {len(self._jobs)} jobs, {len(self._sessions)} TaskManagers, {self._slots.num_free} free "
+            "slots>"
+        )
 
     def submit(self, job: JobGraphMessage) -> JobMaster:
         """Accept a job; it starts as soon as its slots are free.
@@ -106,7 +117,8 @@ class Dispatcher:
             other = self.job_with_gate(name)
             if other is not None and not other.is_ended:
                 raise DuplicateJobError(
-                    f"the running job {other.job.name!r} ({other.job_id}) has a gate {name!r} already; choose another name"
+                    f"the running job {other.job.name!r} ({other.job_id}) has a gate {name!r} already; choose another "
+                    "name"
                 )
         num_active = len(self._jobs) - len(self._ended)
         if self._is_closing or num_active >= self._config.max_active_jobs:
@@ -148,7 +160,9 @@ class Dispatcher:
     def _recover(self, recovered: RecoveredJob) -> None:
         assert self._keeper is not None, "it comes from a job store"
         job = recovered.job
-        master = JobMaster(job, self, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered)
+        master = JobMaster(
+            job, self, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered
+        )
         self._jobs[job.job_id] = master
         self._keeper.recovered(recovered)
         if not master.graph.strategy.can_restart:
@@ -172,7 +186,9 @@ class Dispatcher:
         return self._problems.get(job_id)
 
     async def wait_until_settled(self, job_id: str, timeout_s: float) -> bool:
-        """Wait until the job store has the end of a job, so that no other JobManager runs it again; False if it has not in time."""
+        """Wait until the job store has the end of a job, so that no other JobManager runs it again; False if it has not
+        in time.
+        """
         settled = self._settled.get(job_id)
         if settled is None:
             return True
@@ -241,13 +257,17 @@ class Dispatcher:
         self._send(tm_id, order)
 
     def _send(self, tm_id: str, message: ToTaskManager) -> None:
-        """Drop what is for a TaskManager that was just lost: its tasks are about to be failed, or the JobManager is ending."""
+        """Drop what is for a TaskManager that was just lost: its tasks are about to be failed, or the JobManager is
+        ending.
+        """
         session = self._sessions.get(tm_id)
         if session is not None:
             session.send(message)
 
     def task_manager_registered(self, session: TaskManagerSession) -> str | None:
-        """Add the TaskManager and its slots, and end its former session if it has one; return the reason if it is refused."""
+        """Add the TaskManager and its slots, and end its former session if it has one; return the reason if it is
+        refused.
+        """
         if self._is_closing:
             return "the JobManager is shutting down"
         former = self._sessions.get(session.tm_id)
@@ -403,7 +423,9 @@ class Dispatcher:
         if self._keeper is None:
             self._wait_for_slots(master)
         else:
-            self._keeper.run_begins(master.job_id, master.graph.attempt_number, lambda problem: self._run_kept(master, problem))
+            self._keeper.run_begins(
+                master.job_id, master.graph.attempt_number, lambda problem: self._run_kept(master, problem)
+            )
 
     def _run_kept(self, master: JobMaster, problem: str | None) -> None:
         if not master.graph.is_waiting_for_slots:  # it was cancelled meanwhile
@@ -416,7 +438,9 @@ class Dispatcher:
     def checkpoint_completed(self, master: JobMaster) -> None:
         """Keep that a checkpoint is complete."""
         if self._keeper is not None:
-            self._keeper.checkpoint_completed(master.job_id, master.last_completed_checkpoint_id, master.unrestorable_checkpoints)
+            self._keeper.checkpoint_completed(
+                master.job_id, master.last_completed_checkpoint_id, master.unrestorable_checkpoints
+            )
 
     def may_trigger(self, master: JobMaster, checkpoint_id: int) -> bool:
         """Whether the job store has reserved this id."""
@@ -425,7 +449,9 @@ class Dispatcher:
     def _wait_for_slots(self, master: JobMaster) -> None:
         loop = asyncio.get_running_loop()
         self._stop_waiting(master)  # for what was lost before it had slots
-        self._timers[master.job_id] = loop.call_later(self._config.slot_request_timeout_s, self._slots_timed_out, master)
+        self._timers[master.job_id] = loop.call_later(
+            self._config.slot_request_timeout_s, self._slots_timed_out, master
+        )
         self._schedule_waiting()
 
     def _stop_waiting(self, master: JobMaster) -> None:
@@ -443,7 +469,8 @@ class Dispatcher:
             self._try_start(self._jobs[job_id])
 
     def _try_start(self, master: JobMaster) -> None:
-        if not master.graph.is_waiting_for_slots:  # what its tasks read was lost meanwhile; it asks again when that is there
+        # What its tasks read was lost meanwhile; it asks again when that is there.
+        if not master.graph.is_waiting_for_slots:
             self._stop_waiting(master)
             return
         wanted = self._wanted_slots(master) if self._slots.holds_any(master.job_id) else ()
@@ -452,7 +479,9 @@ class Dispatcher:
             return
         self._stop_waiting(master)
         tm_ids = {attempt: slots[number] for attempt, number in master.wanted_slots().items()}
-        master.start({attempt: self._sessions[tm_id].location for attempt, tm_id in tm_ids.items() if tm_id is not None})
+        master.start(
+            {attempt: self._sessions[tm_id].location for attempt, tm_id in tm_ids.items() if tm_id is not None}
+        )
 
     @staticmethod
     def _wanted_slots(master: JobMaster) -> set[int]:

@@ -25,7 +25,9 @@ def no_slots(message: str, now_ms: int) -> FailureInfo:
 
 
 def not_recovered(error: Exception, now_ms: int) -> FailureInfo:
-    """The checkpoint that the job should start from cannot be used; without a traceback if the message is written for users."""
+    """The checkpoint that the job should start from cannot be used; without a traceback if the message is written for
+    users.
+    """
     return msgspec.structs.replace(source_failed(error, "", now_ms), suppresses_restarts=True)
 
 
@@ -39,7 +41,8 @@ def job_manager_lost(now_ms: int) -> FailureInfo:
     """The former JobManager was lost, and the job may not run a second time."""
     return _failure(
         "JobManagerLost",
-        "its JobManager was lost, and a job without a restart strategy does not run again: set restart-strategy.type, or take checkpoints",
+        "its JobManager was lost, and a job without a restart strategy does not run again: set restart-strategy.type, "
+        "or take checkpoints",
         "",
         now_ms,
     )
@@ -57,11 +60,16 @@ def results_broken(reason: str, now_ms: int) -> FailureInfo:
 
 def ended_unasked(location: TaskManagerLocation, task_name: str, subtask: int, now_ms: int) -> FailureInfo:
     """A TaskManager cancelled a task although the JobManager did not ask for it: the TaskManager is shutting down."""
-    message = f"{location} was lost: it cancelled {task_name!r} (subtask {subtask}) on its own, so it is probably shutting down"
+    message = (
+        f"{location} was lost: it cancelled {task_name!r} (subtask {subtask}) on its own, so it is probably "
+        "shutting down"
+    )
     return _failure(TASK_MANAGER_LOST, message, location.tm_id, now_ms, task_name, subtask)
 
 
-def unexplained(state: ExecutionState, location: TaskManagerLocation, name: str, subtask: int, now_ms: int) -> FailureInfo | None:
+def unexplained(
+    state: ExecutionState, location: TaskManagerLocation, name: str, subtask: int, now_ms: int
+) -> FailureInfo | None:
     """Why a task that said nothing is in this state; None: there is nothing to explain."""
     match state:
         case ExecutionState.FAILED:
@@ -81,13 +89,17 @@ def without_cause(location: TaskManagerLocation, task_name: str, subtask: int, n
 def source_failed(error: Exception, task_name: str, now_ms: int) -> FailureInfo:
     """The enumerator of a source could not find or assign its splits."""
     kind = type(error)
-    name = kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
     failure = _failure(name, str(error)[:_MAX_MESSAGE_CHARS], "", now_ms, task_name)
     if isinstance(error, StateRestoreError):
         return msgspec.structs.replace(failure, suppresses_restarts=True)
     if isinstance(error, FlowletError):
         return failure  # its message is written for users, who need no traceback of ours
-    return msgspec.structs.replace(failure, traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:])
+    return msgspec.structs.replace(
+        failure, traceback="".join(traceback.format_exception(error))[-_MAX_TRACEBACK_CHARS:]
+    )
 
 
 def cause_in_one_line(failure: FailureInfo) -> str:
@@ -101,7 +113,9 @@ def cause_in_one_line(failure: FailureInfo) -> str:
     return f"{reason} (task {failure.task_name!r}{operator}{subtask}{record})"[:_MAX_LINE_CHARS]
 
 
-def _failure(exception_type: str, message: str, tm_id: str, now_ms: int, task_name: str = "", subtask: int = -1) -> FailureInfo:
+def _failure(
+    exception_type: str, message: str, tm_id: str, now_ms: int, task_name: str = "", subtask: int = -1
+) -> FailureInfo:
     return FailureInfo(
         exception_type=exception_type,
         message=message,

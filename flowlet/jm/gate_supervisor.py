@@ -1,9 +1,11 @@
-"""``GateSupervisor``: the remote gates of one job from run to run: what counts, which marks go through, which gates end.
+"""``GateSupervisor``: the remote gates of one job from run to run: what counts, which marks go through, which gates
+end.
 
 Side:       loop.
-Invariants: partitions are counted for one run: the next one begins with what its subtasks say that their checkpoint holds.  What producers'
-            drivers have said (commits, aborts, announcements) and the order to finish a gate stay, and are part of checkpoints.  Marks go
-            through jobs whose writes wait for processing; where writes wait for checkpoints, a gate that wants a mark gets a checkpoint.
+Invariants: partitions are counted for one run: the next one begins with what its subtasks say that their checkpoint
+            holds.  What producers' drivers have said (commits, aborts, announcements) and the order to finish a gate
+            stay, and are part of checkpoints.  Marks go through jobs whose writes wait for processing; where writes
+            wait for checkpoints, a gate that wants a mark gets a checkpoint.
 Source:     Flink ``OperatorCoordinatorHolder``, for its life cycle.
 """
 
@@ -147,7 +149,10 @@ class GateSupervisor:
         self._send_marks(self._marks.finished(attempt))
 
     def finish(self, name: str) -> None:
-        """Let a gate take no more producers, in this run and all later ones; open ones continue.  After ``run_deployed``; idempotent."""
+        """Let a gate take no more producers, in this run and all later ones; open ones continue.
+
+        After ``run_deployed``; idempotent.
+        """
         vertex_id = self._gates.vertex_id(name)
         if self._gates.request_finish(vertex_id):
             self._finish(vertex_id)
@@ -161,7 +166,10 @@ class GateSupervisor:
         return self._gates.writes(self._gates.vertex_id(name))
 
     def commit(self, name: str, job: str, epoch: int, num_partitions: int) -> None:
-        """A write has so many partitions; ends the gate if it waits for that.  Raises WriteError: as ``GateWrites.commit``."""
+        """A write has so many partitions; ends the gate if it waits for that.
+
+        Raises WriteError: as ``GateWrites.commit``.
+        """
         vertex_id = self._gates.vertex_id(name)
         if self._gates.commit(vertex_id, job, epoch, num_partitions):
             self._finish(vertex_id)

@@ -18,13 +18,16 @@ from flowlet.jm.remote_gates.gate_writes import GateWrites, WritesState
 from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
 from netstack.wire.gate_access import GateIdentity, gate_token
 
-# A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a token cannot.
+# A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a
+# token cannot.
 TOKEN_LIFETIME_MS: Final = 24 * 3600 * 1000
 _STATE_VERSION: Final = 1
 
 
 class GateState(msgspec.Struct, frozen=True):
-    """What a checkpoint holds of a gate in the JobManager; which partitions are counted is in the states of its subtasks."""
+    """What a checkpoint holds of a gate in the JobManager; which partitions are counted is in the states of its
+    subtasks.
+    """
 
     version: int
     is_told_to_finish: bool
@@ -36,7 +39,9 @@ _state_decoder: Final = msgspec.msgpack.Decoder(GateState)
 
 def gate_vertex(job: JobGraphMessage, name: str) -> VertexMessage | None:
     """The vertex whose source is this gate, or None."""
-    return next((vertex for vertex in job.vertices if vertex.remote_gate is not None and vertex.remote_gate.name == name), None)
+    return next(
+        (vertex for vertex in job.vertices if vertex.remote_gate is not None and vertex.remote_gate.name == name), None
+    )
 
 
 def known_vertex(job: JobGraphMessage, name: str) -> VertexMessage:
@@ -72,7 +77,9 @@ class JobGates:
         return f"<JobGates of {len(self._vertices)} gates, {len(self._finishing)} of them finishing>"
 
     def report(self, vertex_id: str, subtask: int, counts: GateCounts, completed: Sequence[CountedPartition]) -> bool:
-        """Record a subtask's counts and the partitions that it completed; True if the gate ends now, for the first time."""
+        """Record a subtask's counts and the partitions that it completed; True if the gate ends now, for the first
+        time.
+        """
         writes = self._writes.get(vertex_id)
         if writes is None:
             return False
@@ -101,7 +108,11 @@ class JobGates:
 
     def vertex_id(self, name: str) -> str:
         """The vertex of the gate with this name, which is one of the job's."""
-        return next(key for key, each in self._vertices.items() if each.remote_gate is not None and each.remote_gate.name == name)
+        return next(
+            key
+            for key, each in self._vertices.items()
+            if each.remote_gate is not None and each.remote_gate.name == name
+        )
 
     def is_finishing(self, vertex_id: str) -> bool:
         """Whether the gate takes no more producers."""
@@ -121,16 +132,22 @@ class JobGates:
 
     def snapshot(self, vertex_id: str) -> bytes:
         """What a checkpoint that is triggered now holds of the gate."""
-        return msgspec.msgpack.encode(GateState(_STATE_VERSION, vertex_id in self._told, self._writes[vertex_id].snapshot()))
+        return msgspec.msgpack.encode(
+            GateState(_STATE_VERSION, vertex_id in self._told, self._writes[vertex_id].snapshot())
+        )
 
     def restore(self, vertex_id: str, state: bytes) -> None:
         """Take over what ``snapshot`` gave.  Raises StateRestoreError: it cannot be read."""
         try:
             found: GateState = _state_decoder.decode(state)
         except msgspec.MsgspecError as error:
-            raise StateRestoreError(f"the state of the gate of vertex {vertex_id} in a checkpoint cannot be read: {error}") from error
+            raise StateRestoreError(
+                f"the state of the gate of vertex {vertex_id} in a checkpoint cannot be read: {error}"
+            ) from error
         if found.version != _STATE_VERSION:
-            raise StateRestoreError(f"the state of a gate has version {found.version}, this flowlet reads {_STATE_VERSION}")
+            raise StateRestoreError(
+                f"the state of a gate has version {found.version}, this flowlet reads {_STATE_VERSION}"
+            )
         self._writes[vertex_id].restore(found.writes)
         if found.is_told_to_finish:
             self.request_finish(vertex_id)

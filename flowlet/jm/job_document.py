@@ -2,10 +2,11 @@
 
 Side:   pure.
 Units:  times in milliseconds since the epoch, -1 for "not yet" as in Flink; durations in milliseconds.
-Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``, ``JobExceptionsInfoWithHistory``.
-Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``metrics-of-all-attempts``, ``watermark-lag`` and ``stuck``; ``gates``,
-        ``mark-waits-for``, ``failure``, ``cancel-reason``, ``numRestarts``, ``restarts``, ``retained-checkpoint``, ``restart-strategy``
-        and ``why-no-restart`` of a job; ``stuck-tasks`` of an overview.
+Source: Flink ``JobDetailsInfo``, ``JobDetails``, ``ExecutionJobVertex.getAggregateJobVertexState``,
+        ``JobExceptionsInfoWithHistory``.
+Ours:   ``subtasks`` of a vertex, with ``attempt-number``, ``metrics-of-all-attempts``, ``watermark-lag`` and ``stuck``;
+        ``gates``, ``mark-waits-for``, ``failure``, ``cancel-reason``, ``numRestarts``, ``restarts``,
+        ``retained-checkpoint``, ``restart-strategy`` and ``why-no-restart`` of a job; ``stuck-tasks`` of an overview.
 """
 
 from collections import Counter
@@ -19,7 +20,14 @@ from flowlet.graph.execution_graph import Execution, ExecutionGraph, FailedRun, 
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.rpc.control_messages import FailureInfo, InputChannelDescriptor, JobGraphMessage, TaskMetrics, TaskStuck, VertexMessage
+from flowlet.rpc.control_messages import (
+    FailureInfo,
+    InputChannelDescriptor,
+    JobGraphMessage,
+    TaskMetrics,
+    TaskStuck,
+    VertexMessage,
+)
 from netstack.late import dataclass
 
 Document = dict[str, object]
@@ -37,7 +45,8 @@ _COUNTERS: Final = (
     "accumulated_idle_ms",
     "accumulated_back_pressured_ms",
 )
-# A vertex is in the first of these states that any of its subtasks is in.  FINISHED is not here: all subtasks must have finished.
+# A vertex is in the first of these states that any of its subtasks is in.  FINISHED is not here: all subtasks must have
+# finished.
 _PRECEDENCE: Final = (
     ExecutionState.FAILED,
     ExecutionState.CANCELING,
@@ -61,9 +70,11 @@ class JobView:
     locations: Mapping[bytes, TaskManagerLocation]
     gates: Sequence[Document] = ()  # of JobGates.documents
     stuck: Mapping[bytes, TaskStuck] = field(default_factory=dict)  # cancelled tasks that have not ended, by attempt
-    retained_checkpoint: str | None = None  # where the newest checkpoint lies that stays when the job has been cancelled or has failed
+    # Where the newest checkpoint lies that stays when the job has been cancelled or has failed.
+    retained_checkpoint: str | None = None
     mark_waits_for: Sequence[str] = ()  # the tasks that have not passed the completion mark on its way
-    former: Mapping[SubtaskKey, Counter[str]] = field(default_factory=dict)  # what attempts before the newest ones have counted
+    # What attempts before the newest ones have counted.
+    former: Mapping[SubtaskKey, Counter[str]] = field(default_factory=dict)
 
 
 def job_document(view: JobView, now_ms: int) -> Document:
@@ -97,7 +108,10 @@ def exceptions_document(view: JobView, max_exceptions: int) -> Document:
     """The document of ``GET /jobs/:jobid/exceptions``: why the last runs failed, the newest first."""
     runs = list(reversed(view.graph.failed_runs))[:max_exceptions]
     entries = [
-        {**_exception_document(view, run.root), "concurrentExceptions": [_exception_document(view, each) for each in run.concurrent]}
+        {
+            **_exception_document(view, run.root),
+            "concurrentExceptions": [_exception_document(view, each) for each in run.concurrent],
+        }
         for run in runs
     ]
     return {"exceptionHistory": {"entries": entries, "truncated": len(runs) < view.graph.num_failed_runs}}
@@ -152,12 +166,15 @@ def job_overview_item(view: JobView, now_ms: int) -> Document:
     }
 
 
-def vertex_metrics_document(document: Mapping[str, Any], vertex_id: str, wanted: Sequence[str]) -> list[Document] | None:
+def vertex_metrics_document(
+    document: Mapping[str, Any], vertex_id: str, wanted: Sequence[str]
+) -> list[Document] | None:
     """The answer to ``GET /jobs/:jobid/vertices/:vertexid/metrics``, taken from the job's document.
 
-    A name is ``subtask.operator.metric``, as Flink's; what users' metrics show comes behind it (``.rate`` of a meter; ``.sum``, ``.min``
-    and ``.max`` of a distribution).  Of several operators of one name in a chain the second is ``operator#2``, and so on.  ``wanted``:
-    only these, with their values; empty: all, as they are.  None: there is no such vertex.
+    A name is ``subtask.operator.metric``, as Flink's; what users' metrics show comes behind it (``.rate`` of a meter;
+    ``.sum``, ``.min`` and ``.max`` of a distribution).  Of several operators of one name in a chain the second is
+    ``operator#2``, and so on.  ``wanted``: only these, with their values; empty: all, as they are.  None: there is no
+    such vertex.
     """
     vertex = next((each for each in document["vertices"] if each["id"] == vertex_id), None)
     if vertex is None:
@@ -166,7 +183,8 @@ def vertex_metrics_document(document: Mapping[str, Any], vertex_id: str, wanted:
     return [{"id": name, "value": value} for name, value in values.items() if not wanted or name in wanted]
 
 
-# What an operator drops on purpose, by reason: the fields of ``OperatorMetrics`` and their names over REST, which are in Flink's style.
+# What an operator drops on purpose, by reason: the fields of ``OperatorMetrics`` and their names over REST, which are
+# in Flink's style.
 _DROPPED: Final = {
     "num_late_records_dropped": "numLateRecordsDropped",
     "num_unassigned_records_dropped": "numUnassignedRecordsDropped",
@@ -230,7 +248,9 @@ def _vertex_document(view: JobView, vertex: VertexMessage, now_ms: int) -> Docum
         "status": vertex_status([execution.state for execution in executions]).value,
         **_times(min(starts) if starts else -1, max(ends) if is_over else -1, now_ms),
         "tasks": _state_counts(executions),
-        "metrics": _vertex_metrics([view.metrics.get(execution.attempt, _NO_METRICS) for execution in executions], is_over=is_over),
+        "metrics": _vertex_metrics(
+            [view.metrics.get(execution.attempt, _NO_METRICS) for execution in executions], is_over=is_over
+        ),
         "operators": vertex.operator_names,
         "subtasks": [_subtask_document(view, execution, now_ms) for execution in executions],
     }
@@ -240,7 +260,9 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
     location, stuck = view.locations.get(execution.attempt), view.stuck.get(execution.attempt)
     start_ms = -1 if execution.start_ms is None else execution.start_ms
     metrics = view.metrics.get(execution.attempt, _NO_METRICS)
-    all_attempts = {name: getattr(metrics, name) + view.former.get(execution.vertex.key, _NOTHING)[name] for name in _COUNTERS}
+    all_attempts = {
+        name: getattr(metrics, name) + view.former.get(execution.vertex.key, _NOTHING)[name] for name in _COUNTERS
+    }
     return {
         "subtask": execution.vertex.subtask,
         "state": execution.state.value,
@@ -253,7 +275,9 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
         "metrics-of-all-attempts": all_attempts,
         "watermark-lag": _watermark_lag_ms(metrics, now_ms),
         "failure": msgspec.to_builtins(execution.failure),
-        "stuck": None if stuck is None else {"waited-ms": stuck.waited_ms, "operator": stuck.operator, "stack": stuck.stack},
+        "stuck": None
+        if stuck is None
+        else {"waited-ms": stuck.waited_ms, "operator": stuck.operator, "stack": stuck.stack},
     }
 
 
@@ -280,7 +304,12 @@ def _vertex_metrics(metrics: Sequence[TaskMetrics], *, is_over: bool) -> Documen
 
 
 def _plan(job: JobGraphMessage) -> Document:
-    return {"jid": job.job_id, "name": job.name, "type": "STREAMING", "nodes": [_plan_node(job, vertex) for vertex in job.vertices]}
+    return {
+        "jid": job.job_id,
+        "name": job.name,
+        "type": "STREAMING",
+        "nodes": [_plan_node(job, vertex) for vertex in job.vertices],
+    }
 
 
 def _plan_node(job: JobGraphMessage, vertex: VertexMessage) -> Document:

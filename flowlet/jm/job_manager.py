@@ -76,7 +76,8 @@ class JobManager:
         return f"<JobManager {'closed' if self._address is None else self._address} {self.dispatcher!r}>"
 
     async def start(self, host: str = "127.0.0.1", port: int = 0, *, expects_strangers: bool = True) -> tuple[str, int]:
-        """Read the job store, if there is one, then listen; return the host and port bound (``port=0`` picks a free one).
+        """Read the job store, if there is one, then listen; return the host and port bound (``port=0`` picks a free
+        one).
 
         ``expects_strangers`` False: nobody may ever connect, so what serves HTTP is imported for the first connection.
 
@@ -138,10 +139,14 @@ class JobManager:
             await web.start()
         loop, config = asyncio.get_running_loop(), self._config
         max_strangers = within_descriptors(config.max_unproved_connections)
-        limits = DoorLimits(max_strangers, config.max_unproved_connections_per_host, config.proof_timeout_s, config.dead_host_timeout_s)
+        limits = DoorLimits(
+            max_strangers, config.max_unproved_connections_per_host, config.proof_timeout_s, config.dead_host_timeout_s
+        )
         self._door = FrontDoor(api.protection, web.make_protocol, limits, loop, web.prepare)
         try:
-            self._server = await loop.create_server(self._door, host, port, backlog=min(_BACKLOG, max_strangers), start_serving=False)
+            self._server = await loop.create_server(
+                self._door, host, port, backlog=min(_BACKLOG, max_strangers), start_serving=False
+            )
         except (OSError, OverflowError) as error:
             await web.close()
             reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
@@ -175,7 +180,8 @@ class JobManager:
         await self.dispatcher.close()
         self._server.close()
         self._door.close()
-        await asyncio.gather(web.close(), self.local.close(_HANDLER_TIMEOUT_S))  # waits for requests; ended by these timeouts
+        # waits for requests; ended by these timeouts.
+        await asyncio.gather(web.close(), self.local.close(_HANDLER_TIMEOUT_S))
         if self._in_children is not None:
             self._in_children.release()
         if self._store is not None:
@@ -234,7 +240,8 @@ class _WebServer:
         """Give requests and WebSockets a moment, then end them."""
         if self._starting is not None:
             self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)  # waits for a cancelled task; ended by its next step
+            # waits for a cancelled task; ended by its next step.
+            await asyncio.gather(self._starting, return_exceptions=True)
         if self._runner is not None:
             await self._runner.cleanup()
 

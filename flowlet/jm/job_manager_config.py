@@ -20,19 +20,23 @@ class JobManagerConfig:
 
     secret: bytes = field(repr=False)
     checkpoint_secret: bytes | None = field(default=None, repr=False)  # for the MAC of manifests; None: ``secret``
-    advertised_addresses: tuple[str, ...] = ()  # host:port of further ways to the port, such as tunnels; requests may be signed for them
+    # Host:port of further ways to the port, such as tunnels; requests may be signed for them.
+    advertised_addresses: tuple[str, ...] = ()
     slot_request_timeout_s: float = 30.0  # how long a job waits for slots; Flink's slot.request.timeout is 300 s
-    job_store: Path | None = None  # the directory of jobs that another JobManager goes on with; None: they end with this one
+    # The directory of jobs that another JobManager goes on with; None: they end with this one.
+    job_store: Path | None = None
     job_store_lock_s: float = 10.0  # how long a JobManager that was told to end may keep the directory
-    # Flink's heartbeat.interval and heartbeat.timeout: a TaskManager is lost after this time without a message, and this JobManager to it.
-    # Long, because a function may keep the interpreter's lock: a process that died is known at once by its closed connection, and a host
-    # that is gone after ``dead_host_timeout_s``.  TaskManagers report their tasks' metrics more often (``jobmanager_connection``).
+    # Flink's heartbeat.interval and heartbeat.timeout: a TaskManager is lost after this time without a message, and
+    # this JobManager to it.  Long, because a function may keep the interpreter's lock: a process that died is known at
+    # once by its closed connection, and a host that is gone after ``dead_host_timeout_s``.  TaskManagers report their
+    # tasks' metrics more often (``jobmanager_connection``).
     heartbeat_interval_ms: int = 10_000
     heartbeat_timeout_s: float = 50.0
     dead_host_timeout_s: float = DEAD_HOST_TIMEOUT_S  # without an answer of a peer's kernel
     registration_timeout_s: float = 5.0
     proof_timeout_s: float = 5.0  # how long a connection may wait with its first signed request
-    # A loop that was busy accepts a full backlog (100, or this number if it is less) at once, before it reads the first request of it.
+    # A loop that was busy accepts a full backlog (100, or this number if it is less) at once, before it reads the first
+    # request of it.
     max_unproved_connections: int = 256  # and at most a quarter of the descriptors that the process may have
     max_unproved_connections_per_host: int = 16  # from one address other than loopback
     # A client learns of a failure at most this long after it, even if a blocked user function keeps a task from ending.
@@ -56,4 +60,6 @@ class JobManagerConfig:
         # TaskManagers report once a second, but hear of this JobManager once per interval.
         if self.heartbeat_interval_ms >= self.heartbeat_timeout_s * 1000:
             timeout = f"heartbeat_timeout_s of {self.heartbeat_timeout_s:g}"
-            raise ConfigError(f"heartbeat_interval_ms is {self.heartbeat_interval_ms}, it must be less than the {timeout}")
+            raise ConfigError(
+                f"heartbeat_interval_ms is {self.heartbeat_interval_ms}, it must be less than the {timeout}"
+            )

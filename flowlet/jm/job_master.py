@@ -1,9 +1,9 @@
 """Runs one job: feeds events to its execution graph and carries out the effects.
 
 Side:       loop.
-Invariants: the user's code is kept only until the tasks are deployed for the last time; ``job_ended`` is called once, as the last effect.
-            What belongs to one run of a region (locations, metrics, splits) is made anew for the next one, whose attempts have other
-            ids: a late message about the run before is about an unknown attempt.
+Invariants: the user's code is kept only until the tasks are deployed for the last time; ``job_ended`` is called once,
+            as the last effect.  What belongs to one run of a region (locations, metrics, splits) is made anew for the
+            next one, whose attempts have other ids: a late message about the run before is about an unknown attempt.
 Source:     Flink ``JobMaster``.
 """
 
@@ -147,7 +147,13 @@ class JobMaster:
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(
-            job, gateway, self._checkpoints, self._executions, self._locations, recovered.attempt, fail=self._source_failed
+            job,
+            gateway,
+            self._checkpoints,
+            self._executions,
+            self._locations,
+            recovered.attempt,
+            fail=self._source_failed,
         )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
@@ -191,13 +197,20 @@ class JobMaster:
     @property
     def view(self) -> JobView:
         """What ``job_document`` needs."""
-        waits_for = [f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})" for each in self.gates.missing]
+        waits_for = [
+            f"{self._task_name(each)} (subtask {self.graph.executions[each].vertex.subtask})"
+            for each in self.gates.missing
+        ]
         retained = self._checkpoints.retained_path(self.graph.status)
         gates = self.gates.documents()
-        return JobView(self.job, self.graph, self._metrics, self._locations, gates, self._stuck, retained, waits_for, self._former)
+        return JobView(
+            self.job, self.graph, self._metrics, self._locations, gates, self._stuck, retained, waits_for, self._former
+        )
 
     def begin(self) -> None:
-        """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its own; called once."""
+        """Ask for slots, once the checkpoint of another job was read, if this one starts from it and has none of its
+        own; called once.
+        """
         if self._checkpoints.starts_from and self.last_completed_checkpoint_id < 0:
             self._checkpoints.recover(self.job, self._recovered, self._not_recovered)
         else:
@@ -233,7 +246,11 @@ class JobMaster:
     def fail_scheduling(self, message: str) -> None:
         """Fail the job because it did not get its slots."""
         first, now_ms = self.graph.failure, self._clock()
-        failure = failures.no_slots(message, now_ms) if first is None else failures.no_slots_to_restart(first, message, now_ms)
+        failure = (
+            failures.no_slots(message, now_ms)
+            if first is None
+            else failures.no_slots_to_restart(first, message, now_ms)
+        )
         self._handle(SchedulingFailed(failure))
 
     def fail_recovery(self) -> None:
@@ -249,7 +266,9 @@ class JobMaster:
         which = {"tasks": tasks, "regions": f"{len(regions)} of {all_regions}"}
         log.info("tasks start again", job=self.job.job_id, name=self.job.name, delay_ms=delay_ms, **which)
         timers = self._timers or asyncio.get_running_loop()
-        self._restart_timers[regions] = timers.call_at(timers.time() + delay_ms / 1000, lambda: self._restart_due(regions))
+        self._restart_timers[regions] = timers.call_at(
+            timers.time() + delay_ms / 1000, lambda: self._restart_due(regions)
+        )
 
     def _restart_due(self, regions: tuple[int, ...]) -> None:
         del self._restart_timers[regions]
@@ -297,8 +316,13 @@ class JobMaster:
         return True
 
     def task_stuck(self, tm_id: str, message: TaskStuck) -> bool:
-        """Record where a cancelled task stands, for those who wait for its end; False if it does not run there, or was not cancelled."""
-        if not self._is_running_on(tm_id, message.attempt) or self.graph.executions[message.attempt].state is not ExecutionState.CANCELING:
+        """Record where a cancelled task stands, for those who wait for its end; False if it does not run there, or was
+        not cancelled.
+        """
+        if (
+            not self._is_running_on(tm_id, message.attempt)
+            or self.graph.executions[message.attempt].state is not ExecutionState.CANCELING
+        ):
             return False
         self._stuck[message.attempt] = message
         self._wake_waiters()
@@ -312,7 +336,8 @@ class JobMaster:
     def describe_stuck(self) -> str:
         """Why the job still holds its slots."""
         places = [
-            f"{self._task_name(attempt)!r} on {self._locations[attempt].tm_id} in\n{stuck.stack}" for attempt, stuck in self._stuck.items()
+            f"{self._task_name(attempt)!r} on {self._locations[attempt].tm_id} in\n{stuck.stack}"
+            for attempt, stuck in self._stuck.items()
         ]
         state = f"job {self.job.name!r} is {self.graph.status.name}"
         return f"{state} and keeps its slots, because cancelled tasks of it do not end: {'; '.join(places)}"
@@ -358,7 +383,9 @@ class JobMaster:
         return self._plan.external_channels(edge)
 
     def gate_reported(self, tm_id: str, message: GateReported) -> bool:
-        """Record the counts of a remote gate's subtask, and end the gate if it is complete; False if that task does not run there."""
+        """Record the counts of a remote gate's subtask, and end the gate if it is complete; False if that task does not
+        run there.
+        """
         if not self._is_running_on(tm_id, message.attempt):
             return False
         vertex = self.graph.executions[message.attempt].vertex
@@ -373,18 +400,24 @@ class JobMaster:
         return True
 
     def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
-        """A task acknowledges or declines a checkpoint, or waits for its last one; False if that task does not run there."""
+        """A task acknowledges or declines a checkpoint, or waits for its last one; False if that task does not run
+        there.
+        """
         if not self._is_running_on(tm_id, message.attempt):
             return False
         return not self._readers.reported(tm_id, message) or self._checkpoints.report(tm_id, message)
 
     def barrier_read(self, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
-        """The client has what a producer of an external edge sent before a barrier; reports about former runs do nothing."""
+        """The client has what a producer of an external edge sent before a barrier; reports about former runs do
+        nothing.
+        """
         for tm_id, message in self._readers.barrier_read(edge_id, attempt, checkpoint_id):
             self.checkpoint_reported(tm_id, message)
 
     def results_broken(self, attempt: int, reason: str) -> None:
-        """The client cannot read an external edge any further: the job must start again, unless run ``attempt`` is over already."""
+        """The client cannot read an external edge any further: the job must start again, unless run ``attempt`` is over
+        already.
+        """
         if not self._is_over(attempt):
             self._handle(GlobalFailure(failures.results_broken(reason, self._clock())))
 
@@ -401,7 +434,8 @@ class JobMaster:
         self._checkpoints.request()
 
     async def wait_until_kept(self, timeout_s: float) -> bool:
-        """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that takes longer.
+        """Wait until a checkpoint holds what is counted, committed and aborted now, or the job has ended; False if that
+        takes longer.
 
         In a job whose writes wait for no checkpoint there is nothing to wait for.
         """
@@ -439,10 +473,11 @@ class JobMaster:
         return await self._wait_until(lambda: self.is_ended, timeout_s)
 
     async def wait_for_result(self, timeout_s: float, failure_grace_s: float) -> bool:
-        """Wait for the job to end, or to have been failing for ``failure_grace_s``; False if neither happened within ``timeout_s``.
+        """Wait for the job to end, or to have been failing for ``failure_grace_s``; False if neither happened within
+        ``timeout_s``.
 
-        A job that restarts has no result yet.  The result of a failing job is known before its tasks have ended: it fails, with this
-        cause.  So is that of a cancelled job, one of whose tasks does not end.
+        A job that restarts has no result yet.  The result of a failing job is known before its tasks have ended: it
+        fails, with this cause.  So is that of a cancelled job, one of whose tasks does not end.
         """
         deadline_s = time.monotonic() + timeout_s
         await self._wait_until(lambda: self._is_result_known or self._failing_since_s is not None, timeout_s)
@@ -456,8 +491,12 @@ class JobMaster:
         return self.is_ended or (self.graph.status is JobStatus.CANCELLING and bool(self._stuck))
 
     async def wait_for_trouble(self, timeout_s: float, cause_timeout_s: float) -> None:
-        """Wait for the job to fail for good, be cancelled or end; then, if only a symptom is known, for the cause to arrive."""
-        has_trouble = await self._wait_until(lambda: not self.is_waiting and self.graph.status is not JobStatus.RUNNING, timeout_s)
+        """Wait for the job to fail for good, be cancelled or end; then, if only a symptom is known, for the cause to
+        arrive.
+        """
+        has_trouble = await self._wait_until(
+            lambda: not self.is_waiting and self.graph.status is not JobStatus.RUNNING, timeout_s
+        )
         if has_trouble:
             await self._wait_until(lambda: self.is_ended or not self._knows_only_symptom(), cause_timeout_s)
 
@@ -465,13 +504,19 @@ class JobMaster:
         failure = self.graph.failure
         return failure is not None and failure.exception_type in SYMPTOMS
 
-    async def wait_until_deployed(self, timeout_s: float, after_attempt: int = -1, edge: EdgeMessage | None = None) -> bool:
-        """Wait for a run with a higher number to get its slots, or the job to end; False if neither happened within ``timeout_s``.
+    async def wait_until_deployed(
+        self, timeout_s: float, after_attempt: int = -1, edge: EdgeMessage | None = None
+    ) -> bool:
+        """Wait for a run with a higher number to get its slots, or the job to end; False if neither happened within
+        ``timeout_s``.
 
         ``edge``: whose producers may be in a later stage than others; these must be deployed.
         """
         return await self._wait_until(
-            lambda: self.is_ended or (not self.is_waiting and self.graph.attempt_number > after_attempt and self._is_produced(edge)),
+            lambda: (
+                self.is_ended
+                or (not self.is_waiting and self.graph.attempt_number > after_attempt and self._is_produced(edge))
+            ),
             timeout_s,
         )
 
@@ -480,7 +525,9 @@ class JobMaster:
 
     async def wait_for_checkpoint(self, timeout_s: float, attempt: int, after_checkpoint: int) -> bool:
         """Wait for a newer complete checkpoint, or the end of a run; False if neither happened within ``timeout_s``."""
-        return await self._wait_until(lambda: self._is_over(attempt) or self._checkpoints.last_completed_id > after_checkpoint, timeout_s)
+        return await self._wait_until(
+            lambda: self._is_over(attempt) or self._checkpoints.last_completed_id > after_checkpoint, timeout_s
+        )
 
     def _is_over(self, attempt: int) -> bool:
         return self.graph.status is not JobStatus.RUNNING or self.graph.attempt_number != attempt
@@ -523,7 +570,9 @@ class JobMaster:
                 self._carry_out(self._effects.popleft())
         finally:
             self._is_carrying_out = False
-        is_needed = self.graph.status is not JobStatus.RUNNING or self.graph.strategy.can_restart or self.graph.has_undeployed
+        is_needed = (
+            self.graph.status is not JobStatus.RUNNING or self.graph.strategy.can_restart or self.graph.has_undeployed
+        )
         if self._has_code and not is_needed:
             self._drop_code()
 
@@ -568,7 +617,13 @@ class JobMaster:
             self._sources.close(vertex.vertex_id)
         if state is ExecutionState.FINISHED:
             self.gates.task_finished(attempt)
-        log.debug("task state changed", job=self.job.job_id, task=self._task_name(attempt), subtask=vertex.subtask, state=state.value)
+        log.debug(
+            "task state changed",
+            job=self.job.job_id,
+            task=self._task_name(attempt),
+            subtask=vertex.subtask,
+            state=state.value,
+        )
         self._checkpoints.task_state_changed(attempt, state)
 
     def _status_changed(self, status: JobStatus) -> None:
@@ -602,7 +657,13 @@ class JobMaster:
 
     def _log_status(self, status: JobStatus) -> None:
         why = self.graph.cancel_reason if self.graph.failure is None else self.graph.failure.message[:1000]
-        log.info("job status changed", job=self.job_id, name=self.job.name, status=status.name, **({"cause": why} if why else {}))
+        log.info(
+            "job status changed",
+            job=self.job_id,
+            name=self.job.name,
+            status=status.name,
+            **({"cause": why} if why else {}),
+        )
 
     def _drop_code(self) -> None:
         self._has_code = False

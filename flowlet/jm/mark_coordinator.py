@@ -1,8 +1,10 @@
-"""``MarkCoordinator``: sends completion marks through one job, so that producers learn when the whole job has processed their partitions.
+"""``MarkCoordinator``: sends completion marks through one job, so that producers learn when the whole job has processed
+their partitions.
 
 Side:       pure.
-Invariants: at most one mark is on its way; requests meanwhile share the next one.  A mark is complete when every task has reported it or
-            has FINISHED.  After ``close`` no mark is sent or completed: a producer then hears of the end of the job.
+Invariants: at most one mark is on its way; requests meanwhile share the next one.  A mark is complete when every task
+            has reported it or has FINISHED.  After ``close`` no mark is sent or completed: a producer then hears of the
+            end of the job.
 Source:     Flink ``CheckpointCoordinator``, without state.
 """
 
@@ -18,10 +20,13 @@ class MarkCoordinator:
     def __init__(self, job: JobGraphMessage, attempt_number: int = 0) -> None:
         targets = {edge.target for edge in job.edges}
         attempts = {
-            each.id: [attempt_id(job.job_id, each.id, index, attempt_number) for index in range(each.parallelism)] for each in job.vertices
+            each.id: [attempt_id(job.job_id, each.id, index, attempt_number) for index in range(each.parallelism)]
+            for each in job.vertices
         }
         self._sources = [each for vertex in job.vertices if vertex.id not in targets for each in attempts[vertex.id]]
-        self._gates = [each for vertex in job.vertices if vertex.remote_gate is not None for each in attempts[vertex.id]]
+        self._gates = [
+            each for vertex in job.vertices if vertex.remote_gate is not None for each in attempts[vertex.id]
+        ]
         self._unfinished = {each for of_vertex in attempts.values() for each in of_vertex}
         self._missing: set[bytes] = set()  # tasks that the mark on its way has not passed
         self._last = 0  # the number of the mark that was sent last

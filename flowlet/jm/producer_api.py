@@ -1,8 +1,9 @@
 """The part of the REST interface for producers outside the cluster, which sign with their gate's token.
 
 Side:       loop.
-Invariants: a token serves only for its own gate, and not after its expiry.  Its holder learns the job's status, the cause of its failure
-            which partitions are counted and where the gate's tasks run, asks for checkpoints, and commits and aborts writes; nothing else.
+Invariants: a token serves only for its own gate, and not after its expiry.  Its holder learns the job's status, the
+            cause of its failure which partitions are counted and where the gate's tasks run, asks for checkpoints, and
+            commits and aborts writes; nothing else.
 Source:     ours.
 """
 
@@ -25,7 +26,9 @@ from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 _BASE = "/producers/{job_id}/{gate}/{expires_ms}"
-_TARGET = re.compile(r"/producers/([0-9a-f]{32})/([^/?]+)/([0-9]{1,18})/(?:checkpoint|partition|place|write)(?:\?|$)", re.ASCII)
+_TARGET = re.compile(
+    r"/producers/([0-9a-f]{32})/([^/?]+)/([0-9]{1,18})/(?:checkpoint|partition|place|write)(?:\?|$)", re.ASCII
+)
 _LOST = (JobStatus.FAILING, JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.CANCELED)
 _MAX_DIGITS = 18
 # A producer may hear of a failure before the JobManager does, and of a symptom before its cause.
@@ -54,7 +57,9 @@ class ProducerApi:
         ]
 
     def key_of(self, target: str) -> bytes | None:
-        """The token that must have signed a request with this target; None for other routes, and for a token that is none any more."""
+        """The token that must have signed a request with this target; None for other routes, and for a token that is
+        none any more.
+        """
         gate = _gate_in(target)
         return None if gate is None or gate.expires_ms < self._clock() else gate_token(self._config.secret, gate)
 
@@ -70,7 +75,9 @@ class ProducerApi:
             await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self._config.failure_grace_s)
         partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
         status, failure = master.graph.status, master.graph.failure
-        may_count = status not in _LOST and (status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed)
+        may_count = status not in _LOST and (
+            status is not JobStatus.RESTARTING or master.job.settings.acknowledges_checkpointed
+        )
         is_finishing = master.gates.is_finishing(request.match_info["gate"])
         is_counted = may_count and master.gates.writes(request.match_info["gate"]).is_counted(partition)
         cause = None if failure is None else cause_in_one_line(failure)
@@ -99,8 +106,8 @@ class ProducerApi:
     async def write(self, request: Request) -> Response:
         """Commit or abort a write.
 
-        202; 204 no checkpoint holds it yet: ask again; 409 it cannot be committed, 410 the job has failed or was cancelled, 404 the job
-        is forgotten.
+        202; 204 no checkpoint holds it yet: ask again; 409 it cannot be committed, 410 the job has failed or was
+        cancelled, 404 the job is forgotten.
         """
         master = self._find_job(request)
         if master is None:
@@ -155,7 +162,9 @@ def _why_ended(master: JobMaster) -> str:
 
 
 def _forgotten(request: Request) -> Response:
-    return error_response(404, f"no job {request.match_info['job_id']} with a gate {request.match_info['gate']!r} is known (any more)")
+    return error_response(
+        404, f"no job {request.match_info['job_id']} with a gate {request.match_info['gate']!r} is known (any more)"
+    )
 
 
 def _write_job(request: Request) -> str:

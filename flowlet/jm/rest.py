@@ -28,7 +28,16 @@ from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
-from flowlet.rpc.requests import SESSION_PATH, Request, Response, Route, SessionTransport, WallClock, error_response, refuse
+from flowlet.rpc.requests import (
+    SESSION_PATH,
+    Request,
+    Response,
+    Route,
+    SessionTransport,
+    WallClock,
+    error_response,
+    refuse,
+)
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 if TYPE_CHECKING:
@@ -45,7 +54,9 @@ _job_graph_decoder = msgspec.msgpack.Decoder(JobGraphMessage)
 class RestApi:
     """The handlers of all routes.  Threading: the JobManager's loop."""
 
-    def __init__(self, dispatcher: Dispatcher, config: JobManagerConfig, jm_id: str, clock: WallClock, files: FileKeeper) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, config: JobManagerConfig, jm_id: str, clock: WallClock, files: FileKeeper
+    ) -> None:
         self._dispatcher = dispatcher
         self._config = config
         self._jm_id = jm_id
@@ -53,7 +64,9 @@ class RestApi:
         self._producers = ProducerApi(dispatcher, config, clock)
         self._savepoints = SavepointApi(self._find_job, self._long_poll_s)
         self._files = files
-        self.protection = AuthenticatingServer(config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of)
+        self.protection = AuthenticatingServer(
+            config.secret, advertised=config.advertised_addresses, key_of=self._producers.key_of
+        )
 
     def __repr__(self) -> str:
         return f"<RestApi of {self._dispatcher!r}>"
@@ -127,7 +140,9 @@ class RestApi:
         if (ended := self._ended_document(request)) is not None:
             return ended
         master = self._find_job(request)
-        if master.is_ended and not await self._dispatcher.wait_until_settled(master.job_id, _DEFAULT_LONG_POLL_MS / 1000):
+        if master.is_ended and not await self._dispatcher.wait_until_settled(
+            master.job_id, _DEFAULT_LONG_POLL_MS / 1000
+        ):
             return error_response(503, "the job has ended, and the job store has not taken its end yet")
         return self._document_of(master)
 
@@ -144,7 +159,8 @@ class RestApi:
         return _json(self._find_job(request).checkpoints_document())
 
     async def client_heartbeat(self, request: Request) -> Response:
-        """The client of an attached job is there: 202 after ``timeout_ms`` (default: at once), or 409 if the job has ended.
+        """The client of an attached job is there: 202 after ``timeout_ms`` (default: at once), or 409 if the job has
+        ended.
 
         While the answer is outstanding, the end of the connection is that of the client.
         """
@@ -175,9 +191,15 @@ class RestApi:
         return self._document_of(master)
 
     async def vertex_metrics(self, request: Request) -> Response:
-        """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404: no such vertex."""
+        """The metrics of a vertex's operators by subtask, ``get`` names some of them (``0.Map.hits,1.Map.hits``); 404:
+        no such vertex.
+        """
         end = self._dispatcher.end_of(request.match_info["job_id"])
-        document = job_document(self._find_job(request).view, self._clock()) if end is None else msgspec.json.decode(end.document)
+        document = (
+            job_document(self._find_job(request).view, self._clock())
+            if end is None
+            else msgspec.json.decode(end.document)
+        )
         wanted = [name for name in request.query.get("get", "").split(",") if name]
         found = vertex_metrics_document(document, request.match_info["vertex_id"], wanted)
         return error_response(404, "the job has no vertex with this id") if found is None else _json(found)
@@ -213,7 +235,9 @@ class RestApi:
         )
 
     async def collect_progress(self, request: Request) -> Response:
-        """How far the run ``attempt`` is, once a checkpoint after ``after_checkpoint`` is complete or it is over; 204 if not in time."""
+        """How far the run ``attempt`` is, once a checkpoint after ``after_checkpoint`` is complete or it is over; 204
+        if not in time.
+        """
         master = self._find_job(request)
         self._find_external_edge(request, master)
         attempt, after_checkpoint = self._number(request, "attempt", 0), self._number(request, "after_checkpoint", -1)
@@ -228,34 +252,45 @@ class RestApi:
         )
 
     async def barrier_read(self, request: Request) -> Response:
-        """The client has read an external edge up to the barrier of ``checkpoint`` from ``producer``: 202, also if that run is over."""
+        """The client has read an external edge up to the barrier of ``checkpoint`` from ``producer``: 202, also if that
+        run is over.
+        """
         master = self._find_job(request)
         producer, checkpoint = request.query.get("producer", ""), request.query.get("checkpoint", "")
         if not (_PRODUCER.fullmatch(producer) and _CHECKPOINT.fullmatch(checkpoint)):
-            return error_response(400, "say which producer (hex) and which checkpoint (a number): ?producer=...&checkpoint=...")
+            return error_response(
+                400, "say which producer (hex) and which checkpoint (a number): ?producer=...&checkpoint=..."
+            )
         master.barrier_read(request.match_info["edge_id"], bytes.fromhex(producer), int(checkpoint))
         return _json({}, status=202)
 
     async def results_broken(self, request: Request) -> Response:
-        """The client cannot read run ``attempt`` of an external edge any further: the job starts again; 202, also if that run is over."""
+        """The client cannot read run ``attempt`` of an external edge any further: the job starts again; 202, also if
+        that run is over.
+        """
         master = self._find_job(request)
         self._find_external_edge(request, master)
         master.results_broken(self._number(request, "attempt", 0), request.query.get("reason", "")[:_MAX_REASON_CHARS])
         return _json({}, status=202)
 
     async def gate(self, request: Request) -> Response:
-        """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within ``timeout_ms``.
+        """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within
+        ``timeout_ms``.
 
         ``committed_job`` announces a producer's job whose writes count only once they are committed.
         """
         name = request.match_info["gate"]
         master = self._dispatcher.job_with_gate(name)
         if master is None:
-            return error_response(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
+            return error_response(
+                404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}"
+            )
         if not await master.wait_until_running(self._long_poll_s(request)):
             return Response(status=204)
         if master.is_ended:
-            return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
+            return error_response(
+                410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}"
+            )
         committed_job = request.query.get("committed_job")
         if committed_job is not None:
             master.gates.writes(name).announce(committed_job[:MAX_JOB_NAME_BYTES])
@@ -266,7 +301,9 @@ class RestApi:
         name = request.match_info["gate"]
         master = self._dispatcher.job_with_gate(name)
         if master is None:
-            return error_response(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
+            return error_response(
+                404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}"
+            )
         return await self._finish_gate(request, master, name)
 
     async def finish_gate_of_job(self, request: Request) -> Response:
@@ -282,13 +319,17 @@ class RestApi:
         if not await master.wait_until_deployed(self._long_poll_s(request)):
             return Response(status=204)
         if master.is_ended:
-            return error_response(410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")
+            return error_response(
+                410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}"
+            )
         master.gates.finish(name)
         return _json({}, status=202)
 
     async def task_manager(self, request: "web.Request") -> "web.StreamResponse":
         """Serve the WebSocket of one TaskManager until it ends."""
-        return await self.protection.serve_websocket(request, lambda transport: self.serve_session(transport, request.remote))
+        return await self.protection.serve_websocket(
+            request, lambda transport: self.serve_session(transport, request.remote)
+        )
 
     async def serve_session(self, transport: SessionTransport, peer: str | None) -> None:
         """Serve the session of one TaskManager until it ends; ``peer`` names it in logs until it has told its name."""
@@ -315,7 +356,10 @@ class RestApi:
 
     def _long_poll_s(self, request: Request) -> float:
         return (
-            min(self._number(request, "timeout_ms", _DEFAULT_LONG_POLL_MS, "a number of milliseconds"), self._config.max_long_poll_ms)
+            min(
+                self._number(request, "timeout_ms", _DEFAULT_LONG_POLL_MS, "a number of milliseconds"),
+                self._config.max_long_poll_ms,
+            )
             / 1000
         )
 

@@ -1,14 +1,15 @@
 """Assigns slots to jobs, and tasks to slots.
 
 Side:       pure.
-Invariants: each slot belongs to at most one job; free + taken = all slots of the registered TaskManagers; a job gets all its slots or none.
+Invariants: each slot belongs to at most one job; free + taken = all slots of the registered TaskManagers; a job gets
+            all its slots or none.
 Source:     Flink ``SlotSharingGroup``, ``DefaultScheduler``, ``cluster.evenly-spread-out-slots``.
-Rules:      a slot sharing group needs as many slots as its widest vertex has subtasks; subtask i of that vertex goes to slot i.  A narrower
-            vertex takes the slots with the fewest tasks, so that single sources and sinks do not all run in the first process; but if a
-            pointwise edge from a vertex of equal parallelism feeds it, it takes the slots of that vertex.
-            Vertices of different stages (``vertex_stages``) use the same slots one after the other.
-            A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it restart it keeps its slots;
-            those of a lost TaskManager are replaced when a task needs them.
+Rules:      a slot sharing group needs as many slots as its widest vertex has subtasks; subtask i of that vertex goes to
+            slot i.  A narrower vertex takes the slots with the fewest tasks, so that single sources and sinks do not
+            all run in the first process; but if a pointwise edge from a vertex of equal parallelism feeds it, it takes
+            the slots of that vertex.  Vertices of different stages (``vertex_stages``) use the same slots one after the
+            other.  A job takes one slot of each TaskManager in turn, in the order of registration.  While parts of it
+            restart it keeps its slots; those of a lost TaskManager are replaced when a task needs them.
 Absent:     slots of different sizes; giving back single slots while tasks of the job are left.
 """
 
@@ -54,7 +55,9 @@ def needed_slots(job: JobGraphMessage) -> int:
 
 
 def execution_vertices(job: JobGraphMessage, attempt_number: int = 0) -> list[ExecutionVertex]:
-    """Every subtask with the id of an attempt, in the order of the job's vertices; ``attempt_number``: the first of this JobManager."""
+    """Every subtask with the id of an attempt, in the order of the job's vertices; ``attempt_number``: the first of
+    this JobManager.
+    """
     return [
         ExecutionVertex(attempt_id(job.job_id, vertex.id, subtask, attempt_number), vertex.id, subtask, attempt_number)
         for vertex in job.vertices
@@ -65,7 +68,9 @@ def execution_vertices(job: JobGraphMessage, attempt_number: int = 0) -> list[Ex
 def next_attempt(job_id: str, last: ExecutionVertex) -> ExecutionVertex:
     """The attempt that follows ``last``."""
     number = last.attempt_number + 1
-    return ExecutionVertex(attempt_id(job_id, last.vertex_id, last.subtask, number), last.vertex_id, last.subtask, number)
+    return ExecutionVertex(
+        attempt_id(job_id, last.vertex_id, last.subtask, number), last.vertex_id, last.subtask, number
+    )
 
 
 def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 0) -> bytes:
@@ -91,7 +96,11 @@ def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
     """By vertex id: the slot of each subtask, counted within the slot sharing group."""
     places: dict[str, list[int]] = {}
     stages = vertex_stages(job)
-    num_tasks = {(stage, group): [0] * width for stage in set(stages.values()) for group, width in slots_by_group(job, stage).items()}
+    num_tasks = {
+        (stage, group): [0] * width
+        for stage in set(stages.values())
+        for group, width in slots_by_group(job, stage).items()
+    }
     for vertex in job.vertices:
         tasks = num_tasks[stages[vertex.id], vertex.slot_sharing_group]
         indices = _slots_of_pointwise_source(vertex, job, places) or sorted(_least_loaded(tasks, vertex.parallelism))
@@ -105,8 +114,12 @@ def _least_loaded(num_tasks: list[int], most: int) -> list[int]:
     return sorted(range(len(num_tasks)), key=num_tasks.__getitem__)[:most]  # sorted is stable: of equal slots the first
 
 
-def _slots_of_pointwise_source(vertex: VertexMessage, job: JobGraphMessage, places: dict[str, list[int]]) -> list[int] | None:
-    """The slots of a vertex that feeds this one pointwise with equal parallelism, if any: its records then never leave the process."""
+def _slots_of_pointwise_source(
+    vertex: VertexMessage, job: JobGraphMessage, places: dict[str, list[int]]
+) -> list[int] | None:
+    """The slots of a vertex that feeds this one pointwise with equal parallelism, if any: its records then never leave
+    the process.
+    """
     for edge in job.edges:
         if edge.target != vertex.id or not edge.is_pointwise:
             continue
@@ -131,7 +144,8 @@ class SlotPool:
 
     def __init__(self) -> None:
         self._task_managers: dict[str, _TaskManagerSlots] = {}  # by TaskManager id, in the order of registration
-        self._taken: dict[str, list[str | None]] = {}  # by job id: the TaskManager id of each of its slots; None: the slot is lost
+        # By job id: the TaskManager id of each of its slots; None: the slot is lost.
+        self._taken: dict[str, list[str | None]] = {}
 
     def __repr__(self) -> str:
         return f"<SlotPool {self.num_free} of {self.num_slots} slots free, {len(self._task_managers)} TaskManagers>"
@@ -172,7 +186,8 @@ class SlotPool:
     def allocate(self, job_id: str, num_slots: int, wanted: Collection[int] = ()) -> list[str | None] | None:
         """The TaskManager id of each slot that the job now holds; None, and nothing taken, if too few are free.
 
-        ``wanted``: if the job holds slots, which of them must not be lost: these are replaced.  One that is not wanted may be None.
+        ``wanted``: if the job holds slots, which of them must not be lost: these are replaced.  One that is not wanted
+            may be None.
         """
         num_missing = self.num_missing(job_id, num_slots, wanted)
         if num_missing > self.num_free:
@@ -205,7 +220,8 @@ class SlotPool:
         free = "" if self.num_free == self.num_slots else f" ({self.num_free} free)"
         managers = "1 TaskManager" if len(self._task_managers) == 1 else f"{len(self._task_managers)} TaskManagers"
         return (
-            f"job needs {_count(num_slots, 'slot')}, the cluster has {self.num_slots}{free} on {managers} after {waited_s:g} s: "
+            f"job needs {_count(num_slots, 'slot')}, the cluster has {self.num_slots}{free} on {managers} after "
+            f"{waited_s:g} s: "
             "start more TaskManagers or lower the parallelism"
         )
 

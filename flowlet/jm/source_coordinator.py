@@ -1,12 +1,15 @@
 """Assigns the splits of one source to its readers.
 
 Side:       loop.
-Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is done are answered
-            then, in their order.  Until then, a snapshot is what the coordinator began with.  After ``close`` or a failure no request is
-            answered, and ``fail`` is not called again.  A reader for which there is nothing waits if new splits may appear,
-            or if another source follows.  The splits of that one are discovered as the first ones were, once all readers have come to it.
-Rules:      looking for new splits again is no reason to fail a job that runs: a failure is logged, and it is tried at the next interval.
-Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``, ``NoMoreSplitsEvent``.
+Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is
+            done are answered then, in their order.  Until then, a snapshot is what the coordinator began with.  After
+            ``close`` or a failure no request is answered, and ``fail`` is not called again.  A reader for which there
+            is nothing waits if new splits may appear, or if another source follows.  The splits of that one are
+            discovered as the first ones were, once all readers have come to it.
+Rules:      looking for new splits again is no reason to fail a job that runs: a failure is logged, and it is tried at
+            the next interval.
+Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``,
+            ``NoMoreSplitsEvent``.
 Absent:     reassigning the splits of a failed reader: all readers of a source restart together.
 """
 
@@ -40,7 +43,11 @@ class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
     def __call__(
-        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
+        self,
+        function: Callable[[], Any],
+        on_result: Callable[[Any], None],
+        on_error: Callable[[Exception], None],
+        name: str,
     ) -> object:
         """Start the call and return at once."""
 
@@ -98,7 +105,9 @@ class SourceCoordinator:
         self._call_in_background(self._prepare, self._prepared, self._failed, f"splits of {self._name}")
 
     def snapshot(self) -> bytes:
-        """The splits that are not assigned, for a checkpoint whose triggers are sent before another request is answered."""
+        """The splits that are not assigned, for a checkpoint whose triggers are sent before another request is
+        answered.
+        """
         if self._waiting is not None:
             return self._restored
         return msgspec.msgpack.encode((_STATE_VERSION, self._enumerator.snapshot()))
@@ -153,10 +162,14 @@ class SourceCoordinator:
         try:
             decoded: tuple[int, bytes | None] = _state_decoder.decode(restored)
         except msgspec.MsgspecError as error:
-            raise StateRestoreError(f"the state of source {self._name!r} in a checkpoint cannot be read: {error}") from error
+            raise StateRestoreError(
+                f"the state of source {self._name!r} in a checkpoint cannot be read: {error}"
+            ) from error
         version, state = decoded
         if version != _STATE_VERSION:
-            raise StateRestoreError(f"the state of source {self._name!r} has version {version}, this flowlet reads {_STATE_VERSION}")
+            raise StateRestoreError(
+                f"the state of source {self._name!r} has version {version}, this flowlet reads {_STATE_VERSION}"
+            )
         return state
 
     def _prepared(self, _: None) -> None:

@@ -1,8 +1,8 @@
 """The JobManager's end of one TaskManager's session, over a WebSocket, a pipe, or within one process.
 
 Side:       loop.
-Invariants: a session registers its TaskManager at most once, and ``task_manager_lost`` follows exactly when the session ends, for whatever
-            reason; messages leave in the order of ``send``; ``Registered`` is the first.
+Invariants: a session registers its TaskManager at most once, and ``task_manager_lost`` follows exactly when the session
+            ends, for whatever reason; messages leave in the order of ``send``; ``Registered`` is the first.
 Source:     Flink ``HeartbeatManager``, ``TaskExecutorRegistration``.
 """
 
@@ -232,7 +232,9 @@ class TaskManagerSession:
                 message = await self._receive(silence.next_look_s)
             except TimeoutError:
                 if silence.look(self._monotonic()):
-                    return f"no message from it for {timeout_s:g} s: it hangs, or a function keeps the interpreter's lock"
+                    return (
+                        f"no message from it for {timeout_s:g} s: it hangs, or a function keeps the interpreter's lock"
+                    )
                 continue
             except SessionEndedError as error:
                 return str(error)
@@ -278,12 +280,15 @@ class TaskManagerSession:
 
     async def _write(self) -> None:
         try:
-            while (message := await self._outgoing.get()) is not None:  # waits for messages to a TaskManager; ended by the session
-                await self._transport.send(_encoder.encode(message))  # a TaskManager that does not read ends by its missing heartbeats
+            # waits for messages to a TaskManager; ended by the session.
+            while (message := await self._outgoing.get()) is not None:
+                # A TaskManager that does not read ends by its missing heartbeats.
+                await self._transport.send(_encoder.encode(message))
             assert self._end_reason is not None, "close() set it"
         except ConnectionError:
             return  # _read sees the broken connection, too, and reports it
-        except Exception as error:  # the top of an asyncio task: without it the session would look alive and send nothing
+        # The top of an asyncio task: without it the session would look alive and send nothing.
+        except Exception as error:
             log.exception("the writer to a TaskManager failed", tm_id=self.tm_id)
             self._end_reason = self._end_reason or f"the JobManager's side failed: {type(error).__name__}: {error}"
         await self._transport.close(self._end_reason)
@@ -292,7 +297,10 @@ class TaskManagerSession:
 def check_registration(message: RegisterTaskManager, config: JobManagerConfig) -> str | None:
     """Why this TaskManager must be refused, or None."""
     if message.protocol_version != PROTOCOL_VERSION:
-        return f"it speaks protocol version {message.protocol_version}, this JobManager {PROTOCOL_VERSION}: use the same release of flowlet"
+        return (
+            f"it speaks protocol version {message.protocol_version}, this JobManager {PROTOCOL_VERSION}: use the "
+            "same release of flowlet"
+        )
     if _TM_ID.fullmatch(message.tm_id) is None:
         return "its id must be 1 to 64 letters, digits and _ . : -"
     if not 1 <= message.num_slots <= config.max_slots_per_task_manager:

@@ -1,14 +1,15 @@
 """Joins records of two keyed streams whose timestamps lie close together.
 
-A left and a right record of one key meet where ``left + lower <= right <= left + upper``.  Each record is kept until the watermark says
-that no partner can come.
+A left and a right record of one key meet where ``left + lower <= right <= left + upper``.  Each record is kept until
+the watermark says that no partner can come.
 
-Hot path.  Per record one look through the timestamps that the other side has for the key, so as in Flink the cost grows with their number;
-an interval of a few milliseconds asks for each of them instead.
+Hot path.  Per record one look through the timestamps that the other side has for the key, so as in Flink the cost grows
+with their number; an interval of a few milliseconds asks for each of them instead.
 
 Side:       task.
-Invariants: a pair is emitted once, when its second record comes.  A record older than the watermark is late: it is neither kept nor joined.
-            The partners of a record come in the order of their timestamps, those of one timestamp in the order of their arrival.
+Invariants: a pair is emitted once, when its second record comes.  A record older than the watermark is late: it is
+            neither kept nor joined.  The partners of a record come in the order of their timestamps, those of one
+            timestamp in the order of their arrival.
 Units:      timestamps and bounds in milliseconds.
 Source:     Flink ``IntervalJoinOperator``: the watermark that forgets a record, too.
 """
@@ -156,10 +157,13 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
             return 0
         if chunk.timestamps is None:
             raise FlowletError(
-                f"operator {self.name!r}: the records of an interval join need timestamps; call assign_timestamps_and_watermarks(...) "
+                f"operator {self.name!r}: the records of an interval join need timestamps; call "
+                "assign_timestamps_and_watermarks(...) "
                 "on both streams before key_by(...)"
             )
-        return self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), self._keys[index].keys_of(chunk), interrupts)
+        return self._loops[index].run(
+            chunk.records(), chunk.timestamps, len(chunk), self._keys[index].keys_of(chunk), interrupts
+        )
 
     def _loop_of(self, index: int) -> RecordLoop:
         pairs_of = self._joined_by(self._sides[index], self._sides[1 - index])
@@ -206,7 +210,13 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
             first, last = timestamp + lower, timestamp + upper
             found = each(first, last) if is_narrow else between(first, last)
             if is_left:
-                return [(value, partner, timestamp, at, max(timestamp, at)) for at, partners in found for partner in partners]
-            return [(partner, value, at, timestamp, max(timestamp, at)) for at, partners in found for partner in partners]
+                return [
+                    (value, partner, timestamp, at, max(timestamp, at))
+                    for at, partners in found
+                    for partner in partners
+                ]
+            return [
+                (partner, value, at, timestamp, max(timestamp, at)) for at, partners in found for partner in partners
+            ]
 
         return pairs_of

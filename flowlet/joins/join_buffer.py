@@ -1,12 +1,12 @@
 """The records of one side of an interval join, by timestamp.
 
-The first records of a timestamp are the entry of that timestamp in the state, which for most timestamps is all.  The others follow in
-blocks of the same size, each an entry of its own, so that a record never copies more than one block.
+The first records of a timestamp are the entry of that timestamp in the state, which for most timestamps is all.  The
+others follow in blocks of the same size, each an entry of its own, so that a record never copies more than one block.
 
 Hot path, per record: one access of the state to look and one to add.
 Side:       task.
-Invariants: a tuple in the state never changes: a snapshot that is being written must not see it grow.  A timestamp has blocks only if its
-            first records are a whole block.  Records come out in the order in which they were added.
+Invariants: a tuple in the state never changes: a snapshot that is being written must not see it grow.  A timestamp has
+            blocks only if its first records are a whole block.  Records come out in the order in which they were added.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,8 @@ from typing import Any, Final
 
 from flowlet.datastream.state import MapState
 
-# Records per entry: the more, the more a record copies, and the fewer entries there are.  On the heap 8 to 64 cost the same.
+# Records per entry: the more, the more a record copies, and the fewer entries there are.  On the heap 8 to 64 cost the
+# same.
 _BLOCK_SIZE: Final = 32
 _TAIL: Final = 0  # the number of the entry that has the number of whole blocks and the records behind them
 
@@ -24,9 +25,8 @@ Records = tuple[Any, ...]
 class JoinBuffer:
     """The records of the current key.
 
-    Args:
-        first: by timestamp its first records.
-        more: the rest by timestamp and number: 1, 2, ... are whole blocks, 0 says how many these are, and has the newest records.
+    Args: first: by timestamp its first records. more: the rest by timestamp and number: 1, 2, ... are whole blocks, 0
+        says how many these are, and has the newest records.
     """
 
     __slots__ = ("_first", "_more")

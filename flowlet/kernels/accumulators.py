@@ -80,7 +80,8 @@ class SumAccumulator:
         """See ``Accumulator``."""
         if self._is_int and not self._bound.fits_loosely(values):
             return False
-        # Fast only for exactly these dtypes (hot-path measurements, 2).  Adds one value after the other, so floats are exact.
+        # Fast only for exactly these dtypes (hot-path measurements, 2).  Adds one value after the other, so floats are
+        # exact.
         with np.errstate(over="ignore", invalid="ignore"):
             np.add.at(self._sums, slots.astype(np.intp, copy=False), values)
         return True

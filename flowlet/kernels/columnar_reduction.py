@@ -1,12 +1,13 @@
 """``sum``, ``min``, ``max``, ``min_by`` and ``max_by`` per key, on columns.
 
-Hot path, per chunk: slots of keys, rows by key, one accumulator; every other field comes from its key's first record, or from the record
-with the extreme (``bench shuffle``, ``bench shuffle-columnar``).
+Hot path, per chunk: slots of keys, rows by key, one accumulator; every other field comes from its key's first record,
+or from the record with the extreme (``bench shuffle``, ``bench shuffle-columnar``).
 Side:       pure.
-Invariants: results equal those of a loop over single records.  A chunk that cannot be computed exactly is refused before anything changes.
-            Then ``keys`` and ``columns`` are the state with which the caller goes on record by record.  If the refused chunk brought keys,
-            all later chunks are refused.
-Rules:      where nulls are skipped, a null in the field changes nothing.  A key without a value yet has a null as its result.
+Invariants: results equal those of a loop over single records.  A chunk that cannot be computed exactly is refused
+            before anything changes.  Then ``keys`` and ``columns`` are the state with which the caller goes on record
+            by record.  If the refused chunk brought keys, all later chunks are refused.
+Rules:      where nulls are skipped, a null in the field changes nothing.  A key without a value yet has a null as its
+            result.
 """
 
 from collections.abc import Sequence
@@ -65,7 +66,10 @@ class Layout:
         return cls(columns.shape, len(columns.fields), columns.field_names)
 
     def position(self, field: int | str | None) -> int | None:
-        """The position of a field; None if records have no such field.  ``field`` None means the record itself, if it is a scalar."""
+        """The position of a field; None if records have no such field.
+
+        ``field`` None means the record itself, if it is a scalar.
+        """
         if field is None:
             return 0 if self.shape is Shape.SCALAR else None
         if isinstance(field, str):
@@ -78,14 +82,14 @@ class Layout:
 class ColumnarReduction:
     """The running result of each key, in columns.
 
-    Args:
-        aggregate: what is computed.
-        field: position or name of a field; None: records are scalars.
-        num_fields: the length that tuples must have; None: any record with the field will do.
-        skips_nulls: whether nulls in the field are skipped, and None and instants can be keys; else such chunks are refused.
+    Args: aggregate: what is computed. field: position or name of a field; None: records are scalars. num_fields: the
+        length that tuples must have; None: any record with the field will do. skips_nulls: whether nulls in the field
+        are skipped, and None and instants can be keys; else such chunks are refused.
     """
 
-    def __init__(self, aggregate: Aggregate, field: int | str | None, *, num_fields: int | None = None, skips_nulls: bool = False) -> None:
+    def __init__(
+        self, aggregate: Aggregate, field: int | str | None, *, num_fields: int | None = None, skips_nulls: bool = False
+    ) -> None:
         self._aggregate = aggregate
         self._field = field
         self._num_fields = num_fields
@@ -93,8 +97,10 @@ class ColumnarReduction:
         self._index = SlotIndex(allows_null=skips_nulls)
         self._layout: Layout | None = None  # set by the first records, like everything below
         self._position = 0
-        self._stores: list[FieldStore] = []  # one per field; for the aggregated field, the values that the kept records had
-        self._key_fields: set[int] | None = None  # the fields that are the key in each key's first record; None: there are no keys
+        # One per field; for the aggregated field, the values that the kept records had.
+        self._stores: list[FieldStore] = []
+        # The fields that are the key in each key's first record; None: there are no keys.
+        self._key_fields: set[int] | None = None
         self._accumulator: Accumulator | None = None
         self._kind: NumberKind | None = None  # of the field's numbers
         self._has_value: NDArray[np.bool_] | None = None  # by slot; None: every key has one
@@ -112,7 +118,9 @@ class ColumnarReduction:
         if not self._index.num_slots and self._layout is None:
             return self
         self._index.close()
-        return ColumnarReduction(self._aggregate, self._field, num_fields=self._num_fields, skips_nulls=self._skips_nulls)
+        return ColumnarReduction(
+            self._aggregate, self._field, num_fields=self._num_fields, skips_nulls=self._skips_nulls
+        )
 
     def advance(self, columns: Columns, keys: Column) -> Columns | None:
         """The result after each record; None if the chunk is refused."""
@@ -136,7 +144,9 @@ class ColumnarReduction:
         return self._output(slots, grouping.unsorted(results), has_value, self._same(columns, keys))
 
     def advance_batch(self, columns: Columns, keys: Column) -> tuple[Columns, IndexArray] | None:
-        """The result of each key after its last record among these, and those records' rows; None if the chunk is refused."""
+        """The result of each key after its last record among these, and those records' rows; None if the chunk is
+        refused.
+        """
         found = None if self._has_refused_keys else self._start_rows(columns, keys)
         if found is None:
             return None
@@ -173,7 +183,9 @@ class ColumnarReduction:
         return self._output(slots, self._accumulator.at(slots), has_value)
 
     def load(self, keys: list[Any], columns: Columns) -> bool:
-        """Start with a result for each of these exact keys; if that is impossible, False, and every chunk is refused."""
+        """Start with a result for each of these exact keys; if that is impossible, False, and every
+        chunk is refused.
+        """
         assert not self._num_slots, "loaded before the first records"
         numbers = self._start(columns)
         if numbers is None or not self._index.load(keys):
@@ -282,7 +294,9 @@ class ColumnarReduction:
         self._has_value[grouping.codes] = has_value.take(grouping.ends - 1)
         return None if has_value.all() else grouping.unsorted(has_value)
 
-    def _advance_records(self, columns: Columns, grouping: Grouping, numbers: Numbers, num_slots: int) -> Columns | None:
+    def _advance_records(
+        self, columns: Columns, grouping: Grouping, numbers: Numbers, num_slots: int
+    ) -> Columns | None:
         """``advance`` for aggregations that keep the whole record."""
         assert self._accumulator is not None, "made by _start"
         is_new = grouping.codes >= self._num_slots
@@ -296,7 +310,10 @@ class ColumnarReduction:
         older = columns.num_rows + grouping.spread(np.cumsum(~is_new) - 1)
         sources = grouping.unsorted(np.where(rows < 0, older, rows))
         old_slots = grouping.codes[~is_new]
-        fields = [store.take_either(column, old_slots, sources) for store, column in zip(self._stores, columns.fields, strict=True)]
+        fields = [
+            store.take_either(column, old_slots, sources)
+            for store, column in zip(self._stores, columns.fields, strict=True)
+        ]
         last = rows.take(grouping.ends - 1)
         self._replace(columns, grouping.codes, last, ~is_new & (last >= 0))
         self._append(columns.take(last[is_new]), num_slots)
@@ -305,7 +322,9 @@ class ColumnarReduction:
     def _replace(self, columns: Columns, slots: IndexArray, rows: IndexArray, is_replaced: NDArray[np.bool_]) -> None:
         if is_replaced.any():
             slots, records = slots[is_replaced], columns.take(rows[is_replaced])
-            self._stores = [store.replace(slots, column) for store, column in zip(self._stores, records.fields, strict=True)]
+            self._stores = [
+                store.replace(slots, column) for store, column in zip(self._stores, records.fields, strict=True)
+            ]
 
     # -- what comes out
 
@@ -320,10 +339,14 @@ class ColumnarReduction:
         assert self._kind is not None, "there were records"
         known = dict(same)
         known[self._position] = _column_of(self._kind, results, has_value)
-        return self._columns([known[index] if index in known else store.take(slots) for index, store in enumerate(self._stores)])
+        return self._columns(
+            [known[index] if index in known else store.take(slots) for index, store in enumerate(self._stores)]
+        )
 
     def _same(self, columns: Columns, keys: Column) -> list[tuple[int, Column]]:
-        """The key's field, if it is the key in the first records, too, and each record's key may stand for the first one."""
+        """The key's field, if it is the key in the first records, too, and each record's key may stand for the first
+        one.
+        """
         if not self._key_fields or not self._index.are_plain:
             return []
         return [(index, keys) for index in _positions_of(keys, columns) & self._key_fields]

@@ -1,6 +1,7 @@
 """The values of one field, one per slot.
 
-Hot path, per chunk: numbers in arrays; all else in a list, which is read as a dictionary with slots as codes, without a copy.
+Hot path, per chunk: numbers in arrays; all else in a list, which is read as a dictionary with slots as codes, without a
+copy.
 Side:       pure.
 Invariants: reading returns exactly the stored values, with their types.
 """
@@ -36,7 +37,9 @@ class FieldStore(Protocol):
         """The values of these slots."""
 
     def take_either(self, column: Column, slots: IndexArray, sources: IndexArray) -> Column:
-        """Per source, a row of the column if it is below the column's length, else the value of slot ``slots[source - length]``."""
+        """Per source, a row of the column if it is below the column's length, else the value of slot ``slots[source -
+        length]``.
+        """
 
     def replace(self, slots: IndexArray, column: Column) -> "FieldStore":
         """Replace the values of slots, each of which occurs once; returns the store to use from now on."""
@@ -46,7 +49,9 @@ class FieldStore(Protocol):
 
 
 class NumberStore:
-    """Values of int64 or float64 (``dtype``), and ints of narrower types; ``is_replaced`` says whether values are replaced."""
+    """Values of int64 or float64 (``dtype``), and ints of narrower types; ``is_replaced`` says whether values are
+    replaced.
+    """
 
     __slots__ = ("_array", "_is_replaced", "_size")
 
@@ -94,7 +99,12 @@ class NumberStore:
 
     def _numbers(self, column: Column) -> NDArray[Any] | None:
         numbers = column.numbers()
-        if numbers is None or numbers.is_valid is not None or numbers.kind.is_instant or numbers.array.dtype != self._array.dtype:
+        if (
+            numbers is None
+            or numbers.is_valid is not None
+            or numbers.kind.is_instant
+            or numbers.array.dtype != self._array.dtype
+        ):
             return None
         return numbers.array
 

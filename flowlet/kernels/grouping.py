@@ -1,7 +1,7 @@
 """The rows of a chunk by key: sorted once, used by every aggregation.
 
-Hot path.  A stable sort of 16-bit codes is a radix sort, 5 ns per row.  numpy merges wider integers, 54 ns, so these are sorted by halves
-(``bench shuffle-columnar``).
+Hot path.  A stable sort of 16-bit codes is a radix sort, 5 ns per row.  numpy merges wider integers, 54 ns, so these
+are sorted by halves (``bench shuffle-columnar``).
 Side:       pure.
 Invariants: ``order`` lists rows group by group, in the order of their codes; rows of one group keep their order.
 """
@@ -17,8 +17,8 @@ from netstack.late import dataclass
 IndexArray = NDArray[np.intp]
 
 _MAX_HALF: Final = 1 << 16
-# Counting reads and writes one place per possible code; with more codes per row than this, searching the borders is cheaper.  Not
-# measured closely.
+# Counting reads and writes one place per possible code; with more codes per row than this, searching the borders is
+# cheaper.  Not measured closely.
 _MAX_CODES_PER_ROW: Final = 2
 
 
@@ -26,7 +26,8 @@ _MAX_CODES_PER_ROW: Final = 2
 class Grouping:
     """Which rows belong to which key.
 
-    ``order``: row numbers, sorted by code.  ``codes``: those that occur, ascending.  ``starts``, ``lengths``: of each code's run in
+    ``order``: row numbers, sorted by code.  ``codes``: those that occur, ascending.  ``starts``, ``lengths``: of each
+        code's run in
     ``order``.
     """
 

@@ -1,10 +1,12 @@
 """Dense codes for any number of 64-bit integers.
 
-Hot path.  Keys that lie close together are looked up in a table, 1 ns each (``key_window``).  Others by open addressing in numpy, many
-keys at once: 3 ns per key for 1,000 distinct ones (``bench shuffle-columnar``; sorting and searching takes 48, a dictionary 70).
+Hot path.  Keys that lie close together are looked up in a table, 1 ns each (``key_window``).  Others by open addressing
+in numpy, many
+keys at once: 3 ns per key for 1,000 distinct ones (``bench shuffle-columnar``; sorting and searching takes 48, a
+    dictionary 70).
 Side:       pure.
-Invariants: codes are 0, 1, 2, ... in the order in which keys were first seen.  At most a quarter of the table is filled, so probes are
-            short.
+Invariants: codes are 0, 1, 2, ... in the order in which keys were first seen.  At most a quarter of the table is
+            filled, so probes are short.
 Source:     multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, 6.4), linear probing.
 """
 
@@ -42,7 +44,9 @@ class Int64Codes:
         return f"<Int64Codes of {self.num_codes} keys>"
 
     def close(self) -> None:
-        """Break the circle of references between table and window, so that no garbage collector is needed; nothing is called afterwards."""
+        """Break the circle of references between table and window, so that no garbage collector is needed; nothing is
+        called afterwards.
+        """
         del self._window
 
     @property
@@ -115,7 +119,9 @@ class Int64Codes:
         self._codes = np.full(1 << bits, _EMPTY, np.intp)
 
     def _insert(self, first: int) -> None:
-        """Enter the keys from code ``first`` on into the table: all at once, then those again whose slot another key took."""
+        """Enter the keys from code ``first`` on into the table: all at once, then those again whose slot another key
+        took.
+        """
         keys = self._keys[first : self.num_codes]
         slots, mask = self._home(keys), len(self._codes) - 1
         left = np.arange(len(keys))

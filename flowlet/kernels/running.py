@@ -1,10 +1,11 @@
 """Running results per key and row: sum, count, minimum and maximum, and the row that has them.
 
-Hot path.  Exact sums of int64 are one cumulative sum over all groups, 12 ns per row with the sort.  Operations that must run one after the
-other (on floats, extremes) use ``accumulate``: long groups one by one, short groups many at once.
+Hot path.  Exact sums of int64 are one cumulative sum over all groups, 12 ns per row with the sort.  Operations that
+must run one after the other (on floats, extremes) use ``accumulate``: long groups one by one, short groups many at
+once.
 Side:       pure.
-Invariants: results equal those of a loop over the rows with a dictionary by key.  Integers stay within 64 bits (``Int64Bound`` checks that
-            first).  Floats are added in the order of their rows.
+Invariants: results equal those of a loop over the rows with a dictionary by key.  Integers stay within 64 bits
+            (``Int64Bound`` checks that first).  Floats are added in the order of their rows.
 Units:      results are in the order of ``Grouping.order``; there is one initial value per group.
 """
 
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 from flowlet.kernels.grouping import Grouping, IndexArray
 
 Int64Array = NDArray[np.int64]
-# Groups of at least this length get a call each (1 us); shorter ones share one, as a matrix that is at least half full.  Not measured
-# closely.
+# Groups of at least this length get a call each (1 us); shorter ones share one, as a matrix that is at least half full.
+# Not measured closely.
 _LONG_GROUP: Final = 64  # a power of two
 _FROM_STATE: Final = -1
 
@@ -47,7 +48,8 @@ def running_counts(grouping: Grouping, initial: Int64Array) -> tuple[Int64Array,
 def accumulate(ufunc: np.ufunc, grouping: Grouping, in_order: NDArray[Any], initial: NDArray[Any]) -> NDArray[Any]:
     """Apply ``ufunc`` to the result so far and the next value, one after the other within each group.
 
-    ``in_order`` are the values, group by group, and are overwritten.  ``initial`` are the results before them, of the same type.
+    ``in_order`` are the values, group by group, and are overwritten.  ``initial`` are the results before them, of the
+    same type.
     """
     starts, lengths = grouping.starts, grouping.lengths
     # As Python's floats, these become infinite or NaN without a warning.
@@ -78,7 +80,12 @@ def _accumulate_short(ufunc: np.ufunc, in_order: NDArray[Any], starts: IndexArra
 
 
 def new_extremes(
-    grouping: Grouping, in_order: NDArray[Any], running: NDArray[Any], initial: NDArray[Any], *, is_new: NDArray[np.bool_]
+    grouping: Grouping,
+    in_order: NDArray[Any],
+    running: NDArray[Any],
+    initial: NDArray[Any],
+    *,
+    is_new: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
     """Whether each value becomes its group's extreme; of equal values the first one stays.
 

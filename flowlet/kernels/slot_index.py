@@ -1,10 +1,11 @@
 """Maps a column of keys to the slots of their state.
 
-Hot path.  Dictionary codes are looked up in an array per table of names; integers and short texts in a hash table in numpy; Arrow's texts
-once per distinct one; all else in a dictionary (``bench shuffle``, ``bench shuffle-columnar``).
+Hot path.  Dictionary codes are looked up in an array per table of names; integers and short texts in a hash table in
+numpy; Arrow's texts once per distinct one; all else in a dictionary (``bench shuffle``, ``bench shuffle-columnar``).
 Side:       pure.
-Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen.  Two keys share a slot exactly if they are the same key
-            (``flowlet.keys.exact_keys``).  All keys of an index are of one kind; a column of another kind is refused.
+Invariants: slots are 0, 1, 2, ... in the order in which keys were first seen.  Two keys share a slot exactly if they
+            are the same key (``flowlet.keys.exact_keys``).  All keys of an index are of one kind; a column of another
+            kind is refused.
 """
 
 import datetime
@@ -65,7 +66,8 @@ class Slots(dict[Any, int]):
 class SlotIndex(ColumnVisitor[SlotArray | None]):
     """Key -> slot; grows, and never removes a key.
 
-    ``allows_null``: keys come from a column (``ColumnKey``), whose instants and dates are numbers; else columns of instants are refused.
+    ``allows_null``: keys come from a column (``ColumnKey``), whose instants and dates are numbers; else columns of
+        instants are refused.
     """
 
     __slots__ = ("_allows_null", "_are_plain", "_kind", "_null_slot", "_numbers", "_objects", "_tables", "_texts")
@@ -78,8 +80,8 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         self._texts: TextCodes | None = None  # used instead of objects while all keys are short texts; made on demand
         self._numbers = Int64Codes()  # ints, instants in their unit, or the bits of floats
         self._null_slot: int | None = None  # for numbers
-        # Code -> slot for each table, as far as it was known; a table disappears when its channel starts the next one.  Made on demand,
-        # because it cannot be pickled.
+        # Code -> slot for each table, as far as it was known; a table disappears when its channel starts the next one.
+        # Made on demand, because it cannot be pickled.
         self._tables: WeakKeyDictionary[NameTable, SlotArray] | None = None
 
     def __repr__(self) -> str:
@@ -306,7 +308,8 @@ class SlotIndex(ColumnVisitor[SlotArray | None]):
         if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
             array = array.dictionary_encode()
             if not array.indices.null_count:
-                # All names occur, in order of first sight: looking for the first row of each would cost half of the time.
+                # All names occur, in order of first sight: looking for the first row of each would cost half of the
+                # time.
                 added = self._of_values(array.dictionary.to_pylist())
                 return None if added is None else added.take(array.indices.to_numpy())
         elif not kinds.is_dictionary(kind):

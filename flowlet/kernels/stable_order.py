@@ -18,7 +18,9 @@ _MIN_RADIX: Final = 1024  # fewer are sorted by comparisons; not measured closel
 
 
 def stable_order(values: NDArray[Any]) -> IndexArray | None:
-    """The places of integers of any width in rising order, equal ones in the order of their places; None if they are in it already."""
+    """The places of integers of any width in rising order, equal ones in the order of their places; None if they are in
+    it already.
+    """
     if len(values) < 2 or bool((values[1:] >= values[:-1]).all()):
         return None
     if len(values) < _MIN_RADIX:
@@ -30,7 +32,9 @@ def stable_order(values: NDArray[Any]) -> IndexArray | None:
 
 
 def order_by_digits(values: NDArray[Any], num_digits: int) -> IndexArray:
-    """The places of unsigned integers in rising order of their lowest ``num_digits`` digits of 16 bits; at least one."""
+    """The places of unsigned integers in rising order of their lowest ``num_digits`` digits of 16
+    bits; at least one.
+    """
     order: IndexArray = values.astype(np.uint16).argsort(kind="stable")
     for digit in range(1, num_digits):
         upper = (values >> values.dtype.type(digit * _DIGIT_BITS)).astype(np.uint16).take(order)

@@ -1,10 +1,10 @@
 """Dense codes for any number of short texts.
 
-Hot path.  Open addressing in numpy, all texts of a column at once.  So their cache misses overlap, where those of a dictionary follow each
-other (10**6 texts: 400 -> 60 ns; ``bench shuffle``).
+Hot path.  Open addressing in numpy, all texts of a column at once.  So their cache misses overlap, where those of a
+dictionary follow each other (10**6 texts: 400 -> 60 ns; ``bench shuffle``).
 Side:       pure.
-Invariants: codes are 0, 1, 2, ... in the order in which texts were first seen.  At most a third of the table is filled, so probes are
-            short.
+Invariants: codes are 0, 1, 2, ... in the order in which texts were first seen.  At most a third of the table is filled,
+            so probes are short.
 Source:     as ``int64_codes``.
 """
 
@@ -97,7 +97,9 @@ class TextCodes:
         self._table = np.full(1 << bits, _EMPTY, np.int32)
 
     def _insert(self, first: int) -> None:
-        """Enter the texts from code ``first`` on into the table: all at once, then those again whose place another text took."""
+        """Enter the texts from code ``first`` on into the table: all at once, then those again whose place another text
+        took.
+        """
         codes = np.arange(first, self.num_codes, dtype=np.int32)
         places, mask = self._homes(self._packed16[first : self.num_codes]), len(self._table) - 1
         while codes.size:
@@ -116,7 +118,8 @@ def _firsts(packed16: Packed16Array) -> Packed16Array:
     is_first = np.ones(len(order), np.bool_)
     np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
     repeated = np.flatnonzero(~is_first)
-    if differ(take_packed16(packed16, order[repeated]), take_packed16(packed16, order[repeated - 1])).any():  # two texts, one hash
+    # Two texts, one hash.
+    if differ(take_packed16(packed16, order[repeated]), take_packed16(packed16, order[repeated - 1])).any():
         _, positions = np.unique(packed16.view(f"S{PACKED16.itemsize}")[:, 0], return_index=True)
     else:
         positions = order[is_first]

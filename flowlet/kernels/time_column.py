@@ -52,10 +52,17 @@ class TimeColumn(TimestampAssigner):
             raise TypeError(f"with_event_time({self.name!r}): the rows have the columns {list(columns.field_names)}")
         column = columns.fields[columns.field_names.index(self.name)]
         numbers = column.numbers()
-        if numbers is not None and numbers.is_valid is None and numbers.kind.arrow_type is None and not numbers.kind.is_instant:
+        if (
+            numbers is not None
+            and numbers.is_valid is None
+            and numbers.kind.arrow_type is None
+            and not numbers.kind.is_instant
+        ):
             if numbers.array.dtype == np.int64:
                 return numbers.array
-            raise TypeError(f"with_event_time({self.name!r}): the column holds floats; use milliseconds as integers, or timestamps")
+            raise TypeError(
+                f"with_event_time({self.name!r}): the column holds floats; use milliseconds as integers, or timestamps"
+            )
         array = column.arrow_array()
         if array is None:
             import pyarrow as pa
@@ -77,7 +84,9 @@ class TimeColumn(TimestampAssigner):
             kind = array.type
         numbers = ArrowColumn(array).numbers()
         if numbers is None:
-            raise TypeError(f"with_event_time({self.name!r}): the column is a {kind}; use milliseconds as integers, or timestamps")
+            raise TypeError(
+                f"with_event_time({self.name!r}): the column is a {kind}; use milliseconds as integers, or timestamps"
+            )
         if not numbers.kind.is_instant:
             return numbers.array
         return numbers.array * _MS_PER_SECOND if kind.unit == "s" else numbers.array // _PER_MILLISECOND[kind.unit]

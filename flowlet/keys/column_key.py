@@ -1,9 +1,9 @@
 """Keys that are a column of a columnar stream.
 
 Side:       pure.
-Rules:      a missing value is a key, too: None, as in a record that is no column.  For routing and aggregations an instant is the number of
-            its microseconds since 1970, in UTC or without a time zone; a date that of its days: an index of such keys holds numbers.
-            Users' functions are given the value itself (``ColumnValue``).
+Rules:      a missing value is a key, too: None, as in a record that is no column.  For routing and aggregations an
+            instant is the number of its microseconds since 1970, in UTC or without a time zone; a date that of its
+            days: an index of such keys holds numbers.  Users' functions are given the value itself (``ColumnValue``).
 Invariants: ``column_key_hashes`` gives for each value the hash of the key that ``ColumnKey`` gives for its record.
 """
 
@@ -66,7 +66,8 @@ def column_key_hashes(array: Any) -> "NDArray[np.int32]":
     Raises:
         KeyTypeError: values of its type cannot be keys.
     """
-    from flowlet.keys.key_columns import column_hashes  # here: programs name columns before, or without, having any numpy
+    # Here: programs name columns before, or without, having any numpy.
+    from flowlet.keys.key_columns import column_hashes
 
     # An instant and the number of its microseconds have one hash, and so have a date and the number of its days.
     return column_hashes(array)

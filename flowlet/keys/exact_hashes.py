@@ -26,7 +26,9 @@ _NAN: Final = decimal.Decimal("NaN")
 
 
 def exact_key_groups(exact: Sequence[Any], max_parallelism: int) -> Int32Array:
-    """The key group of each key, of which ``exact`` has the stand-ins; without a loop in Python for keys of one plain type."""
+    """The key group of each key, of which ``exact`` has the stand-ins; without a loop in Python for keys of one plain
+    type.
+    """
     hashes = None if any(type(each) is tuple for each in exact) else try_hashes(exact)
     if hashes is None:
         hashes = np.fromiter(map(exact_key_hash, exact), np.int32, len(exact))
@@ -46,7 +48,8 @@ def _hash(exact: Any) -> int:
     if not isinstance(marker, type):  # no key contains a type, so what begins with one is no tuple
         return _of_fields(exact)
     special = _OF_MARKERS.get(marker)
-    return hash_str(exact[1]) if special is None else special(*exact[1:])  # the others are times of numpy, by their text
+    # The others are times of numpy, by their text.
+    return hash_str(exact[1]) if special is None else special(*exact[1:])
 
 
 def _of_fields(fields: Sequence[Any], code: int = 0) -> int:

@@ -3,17 +3,18 @@
 Hot path, on misses of the caches above it.
 
 Side:       pure.
-Invariants: a hash is the same in every process, run and version of Python (Python's ``hash`` of a str is not); ``exact_key(a) ==
-            exact_key(b)`` exactly when ``a`` and ``b`` are the same key; the same key has one hash.
-Rules:      1, 1.0 and True are three keys, and so are 0.0 and -0.0; all NaNs are one key.  An instance of a subclass of str, int, float,
-            bytes, tuple, date, ... (``StrEnum``, ``IntEnum``, a named tuple) is the same key as the plain value that it holds: Python's
-            ``==`` says so, too, in every process.  It is a key of its class only where that has an ``__eq__`` of its own and holds more.
-            An ``Enum`` goes by class and name, a ``Flag`` by class and value; lists, tuples, Rows (kind and names count) and frozensets by
-            what they hold, and a list is no tuple; dates, times, decimals and numpy's scalars as ``key_scalars`` says; instances of
-            other classes by their content (``key_content``), whose parts obey the same rules.
-Source:     The hashes are those of Java's ``String``, ``Integer`` (an int of
-            32 bits), ``Long``, ``BigInteger`` (beyond 64 bits), ``Boolean``, ``Double``, ``Arrays.hashCode(byte[])``, ``UUID``, ``List``,
-            ``Set``, of null (0) and of Flink's ``Tuple``.
+Invariants: a hash is the same in every process, run and version of Python (Python's ``hash`` of a str is not);
+            ``exact_key(a) == exact_key(b)`` exactly when ``a`` and ``b`` are the same key; the same key has one hash.
+Rules:      1, 1.0 and True are three keys, and so are 0.0 and -0.0; all NaNs are one key.  An instance of a subclass of
+            str, int, float, bytes, tuple, date, ... (``StrEnum``, ``IntEnum``, a named tuple) is the same key as the
+            plain value that it holds: Python's ``==`` says so, too, in every process.  It is a key of its class only
+            where that has an ``__eq__`` of its own and holds more.  An ``Enum`` goes by class and name, a ``Flag`` by
+            class and value; lists, tuples, Rows (kind and names count) and frozensets by what they hold, and a list is
+            no tuple; dates, times, decimals and numpy's scalars as ``key_scalars`` says; instances of other classes by
+            their content (``key_content``), whose parts obey the same rules.
+Source:     The hashes are those of Java's ``String``, ``Integer`` (an int of 32 bits), ``Long``, ``BigInteger`` (beyond
+            64 bits), ``Boolean``, ``Double``, ``Arrays.hashCode(byte[])``, ``UUID``, ``List``, ``Set``, of null (0) and
+            of Flink's ``Tuple``.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ def key_hash(key: Any) -> int:
 
 
 def exact_key(key: Any) -> Any:
-    """A hashable stand-in that equals another key's exactly if both are the same key; str, int, bytes, None and dates are their own.
+    """A hashable stand-in that equals another key's exactly if both are the same key; str, int, bytes, None and dates
+    are their own.
 
     Raises:
         KeyTypeError: the key, or a part of it, is of a type that cannot be a key.
@@ -248,7 +250,8 @@ _EXACT: Final[dict[type, Callable[[Any], Any]]] = {
     pathlib.PureWindowsPath: scalars.exact_path,
     NamespacedKey: _exact_namespaced,
 }
-# Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its instants and durations.
+# Whose subclasses are nothing else, whatever they hold: pandas keeps what it was asked for in the attributes of its
+# instants and durations.
 _NEVER_MORE: Final = {list, Row, datetime.datetime, datetime.timedelta}
 
 
@@ -275,7 +278,8 @@ def _form_of(key: Any) -> _Form:
         if form.is_refused:
             _FORMS[cls] = form
         else:
-            # Another thread may have refused the class meanwhile: its look at the same key came first, and changed the key.
+            # Another thread may have refused the class meanwhile: its look at the same key came first, and changed the
+            # key.
             form = _FORMS.setdefault(cls, form)
     return form
 
@@ -328,7 +332,11 @@ def _form_of_content(key: Any, cls: type) -> _Form:
     form = _form_by(content.parts_of, qualified_name(cls))
     if content.is_pickled and _is_changed_by_hashing(key, form):
         # For good: an instance that keeps its hash already shows it no more.
-        return _refused(str(refusal(cls, "it keeps its hash, which is another one in every process: leave that out in __getstate__")))
+        return _refused(
+            str(
+                refusal(cls, "it keeps its hash, which is another one in every process: leave that out in __getstate__")
+            )
+        )
     return form
 
 
@@ -375,4 +383,6 @@ def _because_of(key: Any, error: Exception) -> KeyTypeError:
 
 
 def _too_deep(key: Any) -> KeyTypeError:
-    return KeyTypeError(f"a value of type {type(key).__name__} cannot be a key: it is nested too deeply, or holds itself")
+    return KeyTypeError(
+        f"a value of type {type(key).__name__} cannot be a key: it is nested too deeply, or holds itself"
+    )

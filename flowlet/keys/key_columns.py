@@ -1,13 +1,17 @@
 """Key groups of a whole column of keys at once.
 
-Hot path.  A list of plain keys, a numpy array or an Arrow array is hashed without a loop in Python where its type allows it.
+Hot path.  A list of plain keys, a numpy array or an Arrow array is hashed without a loop in Python where its type
+allows it.
 
 Side:       pure.
-Invariants: every result equals that of ``exact_keys`` for each key that the column's ``tolist`` (numpy) or ``to_pylist`` (Arrow) gives;
-            of numpy's instants and durations, for each scalar: in some units ``tolist`` gives bare counts.  A null is None.
+Invariants: every result equals that of ``exact_keys`` for each key that the column's ``tolist`` (numpy) or
+            ``to_pylist`` (Arrow) gives; of numpy's instants and durations, for each scalar: in some units ``tolist``
+            gives bare counts.  A null is None.
 Units:      hashes are signed 32-bit integers; key groups and subtasks count from 0.
-Source:     Flink ``KeyGroupRangeAssignment``, ``MathUtils.murmurHash``; MurmurHash3 x86_32 of 4 bytes with seed 0 (its reference code).
-Absent:     anything but numbers, texts, bytes, dates and instants is hashed one by one, and integers beyond 64 bits are, too.
+Source:     Flink ``KeyGroupRangeAssignment``, ``MathUtils.murmurHash``; MurmurHash3 x86_32 of 4 bytes with seed 0 (its
+            reference code).
+Absent:     anything but numbers, texts, bytes, dates and instants is hashed one by one, and integers beyond 64 bits
+            are, too.
 """
 
 import datetime
@@ -156,7 +160,8 @@ def column_hashes(column: Any) -> Int32Array:
 def try_hashes(keys: Sequence[Any]) -> Int32Array | None:
     """The hash of each key if there is a way without a loop in Python; else None.
 
-    There is one where all keys are of one type: str, bytes, bool, float, date, datetime without a time zone, or int of at most 64 bits.
+    There is one where all keys are of one type: str, bytes, bool, float, date, datetime without a time zone, or int of
+    at most 64 bits.
     """
     kinds = set(map(type, keys))
     if len(kinds) != 1:
@@ -249,11 +254,16 @@ def _hash_counts(times: NDArray[Any]) -> Int32Array:
 
 
 def _hash_segments(units: NDArray[Any], lengths: NDArray[np.int64], initial: int = 0) -> Int32Array:
-    """The polynomials in 31 over runs of ``units`` that follow each other, each run behind ``initial``; no run is longer than a block."""
+    """The polynomials in 31 over runs of ``units`` that follow each other, each run behind ``initial``; no run is
+    longer than a block.
+    """
     if units.size > _BLOCK_UNITS:
         half = len(lengths) // 2
         middle = int(lengths[:half].sum())
-        parts = _hash_segments(units[:middle], lengths[:half], initial), _hash_segments(units[middle:], lengths[half:], initial)
+        parts = (
+            _hash_segments(units[:middle], lengths[:half], initial),
+            _hash_segments(units[middle:], lengths[half:], initial),
+        )
         return np.concatenate(parts)
     hashes = _POWERS[lengths] * np.uint32(initial)
     filled = np.flatnonzero(lengths)
@@ -264,10 +274,11 @@ def _hash_segments(units: NDArray[Any], lengths: NDArray[np.int64], initial: int
 
 
 def _polynomials(units: NDArray[Any], starts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The polynomials in 31 over the runs from each start up to its end; what is between an end and the next start must be 0.
+    """The polynomials in 31 over the runs from each start up to its end; what is between an end and the next start must
+    be 0.
 
-    31 has an inverse modulo 2**32, so ``sum(u[i] * 31**(end - 1 - i))`` is ``31**(end - 1) * sum(u[i] * 31**-i)``: the same factors
-    for all runs, in a row.
+    31 has an inverse modulo 2**32, so ``sum(u[i] * 31**(end - 1 - i))`` is ``31**(end - 1) * sum(u[i] * 31**-i)``: the
+    same factors for all runs, in a row.
     """
     # A narrow signed unit wraps to its two's complement, as Java's bytes do.
     products = units.astype(np.uint32)
@@ -338,7 +349,8 @@ def _hash_numpy(column: NDArray[Any]) -> Int32Array:
             return _hash_floats(native)
         case "U" | "S" if column.size and 0 < column.dtype.itemsize <= _MAX_UNITS:
             return _hash_fixed_width(native)
-        case "M" if native.dtype == _INSTANTS and ((native >= _FIRST_INSTANT) & (native <= _LAST_INSTANT)).all():  # so no NaT, either
+        # So no NaT, either.
+        case "M" if native.dtype == _INSTANTS and ((native >= _FIRST_INSTANT) & (native <= _LAST_INSTANT)).all():
             return _hash_counts(native)
         case "M" | "m":
             return column_hashes(list(column))
@@ -368,7 +380,9 @@ def _hash_arrow(column: Any) -> Int32Array:
     if isinstance(column, pyarrow.ChunkedArray):
         return np.concatenate([np.empty(0, np.int32), *map(_hash_arrow, column.chunks)])
     if not isinstance(column, pyarrow.Array):
-        raise TypeError(f"a column of keys is a sequence, a numpy array or an Arrow array, got a {type(column).__name__}")
+        raise TypeError(
+            f"a column of keys is a sequence, a numpy array or an Arrow array, got a {type(column).__name__}"
+        )
     kinds, kind = pyarrow.types, column.type
     if kinds.is_dictionary(kind):  # which has nulls of its own, and among its names
         return _hash_arrow_dictionary(column)

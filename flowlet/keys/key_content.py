@@ -1,13 +1,15 @@
-"""What a key of a user's class consists of, by which it is the same key in every process; and why other keys are refused.
+"""What a key of a user's class consists of, by which it is the same key in every process; and why other keys are
+refused.
 
 Side:       pure.
-Invariants: equal contents mean the same key, whatever the class's own ``__eq__`` says; a content says nothing about where an object lies
-            in memory, and nothing that Python's ``hash`` of a text decides.
-Rules:      the content is the fields that count for ``==`` (dataclasses, attrs, msgspec), else what pickle would write, without what
-            ``cached_property`` keeps.  A class goes by its qualified name, since processes have different objects for it.
-            Refused: what compares by identity; what has no hash, since it may change.
-Absent:     a class whose ``__reduce__`` says something else on another run (the order of a set, a hash that it keeps) is not found out,
-            except where taking its hash changes what pickle would write (``flowlet.keys.exact_keys``).
+Invariants: equal contents mean the same key, whatever the class's own ``__eq__`` says; a content says nothing about
+            where an object lies in memory, and nothing that Python's ``hash`` of a text decides.
+Rules:      the content is the fields that count for ``==`` (dataclasses, attrs, msgspec), else what pickle would write,
+            without what ``cached_property`` keeps.  A class goes by its qualified name, since processes have different
+            objects for it.  Refused: what compares by identity; what has no hash, since it may change.
+Absent:     a class whose ``__reduce__`` says something else on another run (the order of a set, a hash that it keeps)
+            is not found out, except where taking its hash changes what pickle would write
+            (``flowlet.keys.exact_keys``).
 """
 
 import copyreg
@@ -26,7 +28,8 @@ PartsOf = Callable[[Any], Parts]
 
 _PROTOCOL: Final = 2  # of pickle: the first that knows slots; later ones take the same parts
 _NUM_REDUCED: Final = 5
-_OWNERS: Final = (type, types.ModuleType, types.NoneType)  # of functions: a class method's class, a built-in function's module
+# Of functions: a class method's class, a built-in function's module.
+_OWNERS: Final = (type, types.ModuleType, types.NoneType)
 _INSTEAD: Final = {
     "dict": "tuple(sorted(key.items()))",
     "set": "frozenset(key)",
@@ -53,7 +56,9 @@ def qualified_name(named: Any) -> str:
 
 
 class Content(NamedTuple):
-    """How an instance of a class is taken apart into keys; ``is_pickled``: as pickle does, since the class does not name its fields."""
+    """How an instance of a class is taken apart into keys; ``is_pickled``: as pickle does, since the class does not
+    name its fields.
+    """
 
     parts_of: PartsOf
     is_pickled: bool
@@ -69,7 +74,10 @@ def content_of(cls: type) -> Content:
         raise refusal(cls, "it has no hash, since it may change")
     for name in ("__eq__", "__hash__"):
         if getattr(cls, name) is getattr(object, name):
-            raise refusal(cls, f"without an {name} of its own it goes by its place in memory, which is another one in every process")
+            raise refusal(
+                cls,
+                f"without an {name} of its own it goes by its place in memory, which is another one in every process",
+            )
     names = _compared_fields(cls)
     return Content(_reduced_by(cls), is_pickled=True) if names is None else Content(_fields_by(names), is_pickled=False)
 
@@ -104,7 +112,12 @@ def _fields_by(names: list[str]) -> PartsOf:
 
 def _reduced_by(cls: type) -> PartsOf:
     reduce = copyreg.dispatch_table.get(cls)
-    cached = {name for base in cls.__mro__ for name, value in vars(base).items() if isinstance(value, functools.cached_property)}
+    cached = {
+        name
+        for base in cls.__mro__
+        for name, value in vars(base).items()
+        if isinstance(value, functools.cached_property)
+    }
 
     def parts(key: Any) -> Parts:
         reduced = key.__reduce_ex__(_PROTOCOL) if reduce is None else reduce(key)
@@ -120,7 +133,9 @@ def _reduced_by(cls: type) -> PartsOf:
 
 def _named(part: Any) -> Any:
     """The name of a class or function, which are no keys; any other part as it is, also a method of an instance."""
-    is_function = callable(part) and hasattr(part, "__qualname__") and isinstance(getattr(part, "__self__", None), _OWNERS)
+    is_function = (
+        callable(part) and hasattr(part, "__qualname__") and isinstance(getattr(part, "__self__", None), _OWNERS)
+    )
     return qualified_name(part) if is_function else part
 
 

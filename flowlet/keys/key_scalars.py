@@ -3,15 +3,17 @@
 Hot path, on misses of the caches above it.
 
 Side:       pure.
-Invariants: ``exact_x(a) == exact_x(b)`` exactly when ``a`` and ``b`` are the same key; then ``hash_x`` gives the same number for both, in
-            every process and on every version of Python.  Values of one ``exact`` function never equal those of another.
-Rules:      a date and time with a time zone is its instant, whatever the zone; one without is never the same as one with.  ``fold`` counts
-            only where it changes the instant.  Decimals are compared by value, so ``1.0`` is ``1.00``; all their NaNs are one key.
-            What numpy holds is the value that ``item()`` gives, and its NaT is None.
-Units:      hashes are ints of any size, of which the low 32 bits count.  Instants and durations are hashed as microseconds, dates as days,
-            both since 1970, so that columns of numbers have the same hashes.
-Source:     Java's ``hashCode`` of ``String``, ``Integer``, ``Long``, ``BigInteger``, ``Boolean``, ``Double``, ``UUID`` and
-            ``Arrays.hashCode(byte[])``.
+Invariants: ``exact_x(a) == exact_x(b)`` exactly when ``a`` and ``b`` are the same key; then ``hash_x`` gives the same
+            number for both, in every process and on every version of Python.  Values of one ``exact`` function never
+            equal those of another.
+Rules:      a date and time with a time zone is its instant, whatever the zone; one without is never the same as one
+            with.  ``fold`` counts only where it changes the instant.  Decimals are compared by value, so ``1.0`` is
+            ``1.00``; all their NaNs are one key.  What numpy holds is the value that ``item()`` gives, and its NaT is
+            None.
+Units:      hashes are ints of any size, of which the low 32 bits count.  Instants and durations are hashed as
+            microseconds, dates as days, both since 1970, so that columns of numbers have the same hashes.
+Source:     Java's ``hashCode`` of ``String``, ``Integer``, ``Long``, ``BigInteger``, ``Boolean``, ``Double``, ``UUID``
+            and ``Arrays.hashCode(byte[])``.
 """
 
 from __future__ import annotations
@@ -260,7 +262,9 @@ def hash_time(key: datetime.time) -> int:
 
 
 def exact_time(key: datetime.time) -> Any:
-    """As of dates: with a known offset by what it is in UTC, which may be before or after that day; else without a time zone."""
+    """As of dates: with a known offset by what it is in UTC, which may be before or after that day; else without a time
+    zone.
+    """
     offset = key.utcoffset()
     if offset is not None:
         return datetime.time, _microseconds_of(key) - offset // _MICROSECOND
@@ -301,7 +305,8 @@ def value_of_numpy(key: np.generic[Any]) -> Any:
         return key
     if type(value) is not int or not isinstance(key, np.datetime64 | np.timedelta64):
         return value
-    # Finer than a microsecond, or in no unit at all: item() gives the bare count, which says something else in each unit.
+    # Finer than a microsecond, or in no unit at all: item() gives the bare count, which says something else in each
+    # unit.
     if np.datetime_data(key.dtype)[0] in _FINER_UNITS:
         coarse = key.astype(np.dtype(f"{key.dtype.kind}8[us]"))
         if coarse == key:

@@ -1,10 +1,11 @@
 """A function of integers, looked up in a table as long as they lie close together.
 
-Hot path, per chunk: two comparisons, a subtraction and a lookup, 1 ns per key (``bench shuffle-columnar``); most keys that are numbers are
-dense, and hashing one takes 6 ns.
+Hot path, per chunk: two comparisons, a subtraction and a lookup, 1 ns per key (``bench shuffle-columnar``); most keys
+that are numbers are dense, and hashing one takes 6 ns.
 
 Side:       pure.
-Invariants: a table has at most ``MAX_PLACES`` entries; the work of filling tables is at most an eighth of the keys that were looked at.
+Invariants: a table has at most ``MAX_PLACES`` entries; the work of filling tables is at most an eighth of the keys that
+            were looked at.
 Rules:      the window grows around the keys that come, or begins anew with them where both do not fit into one.
 """
 
@@ -25,8 +26,8 @@ _MARGIN: Final = 255  # windows begin and end at multiples of one more, so that 
 class KeyWindow:
     """Where the table is, and what is in it.
 
-    Args:
-        function: of an array of int64, gives an array as long; what it says of a key is true until the owner writes into ``table``.
+    Args: function: of an array of int64, gives an array as long; what it says of a key is true until the owner writes
+        into ``table``.
     """
 
     __slots__ = ("_budget", "_first", "_function", "_last", "table")
@@ -42,7 +43,10 @@ class KeyWindow:
         return f"<KeyWindow from {self._first} to {self._last}>"
 
     def places(self, keys: Int64Array) -> NDArray[np.intp] | None:
-        """The place of each key in ``table``; None if not all are in the window, and it does not move.  There is at least one key."""
+        """The place of each key in ``table``; None if not all are in the window, and it does not move.
+
+        There is at least one key.
+        """
         low, high = int(keys.min()), int(keys.max())
         self._budget = min(self._budget + len(keys), _MAX_BUDGET)
         if (low < self._first or high > self._last) and not self._try_move(low, high):

@@ -1,8 +1,8 @@
 """``NamespacedKey``: a key of the stream together with a namespace, such as a window, under which state is kept.
 
 Side:       pure.
-Invariants: its key group is that of the key alone, so that it moves with the key.  Its exact key (``exact_keys``) equals another one's
-            exactly if both keys and both namespaces do.
+Invariants: its key group is that of the key alone, so that it moves with the key.  Its exact key (``exact_keys``)
+            equals another one's exactly if both keys and both namespaces do.
 Source:     Flink ``InternalKvState.setCurrentNamespace``: there the namespace is a part of every access of a state.
 """
 

@@ -4,8 +4,8 @@ Hot path: fixed arithmetic on two integers for each text, 10 ns; by characters i
 
 Side:       pure.
 Invariants: every result equals ``flowlet.keys.exact_keys.key_hash`` of the text.
-Source:     Java's ``String.hashCode``, a polynomial in 31; several characters at a time in one integer (SIMD within a register: Warren,
-            Hacker's Delight).
+Source:     Java's ``String.hashCode``, a polynomial in 31; several characters at a time in one integer (SIMD within a
+            register: Warren, Hacker's Delight).
 """
 
 import sys
@@ -24,7 +24,9 @@ _MASKS: Final = tuple(map(np.uint64, (0x00FF00FF00FF00FF, 0x0000FFFF0000FFFF, 0x
 _POWERS: Final = tuple(np.uint64(31**count) for count in (1, 2, 4))
 _HALF_POWER: Final = np.uint64(31**8)
 # A text is as if it had 16 characters: that many powers are taken away again.
-_SURPLUS: Final = np.array([pow(31, length - PACKED16_BYTES, _MODULUS) for length in range(PACKED16_BYTES + 1)], np.uint32)
+_SURPLUS: Final = np.array(
+    [pow(31, length - PACKED16_BYTES, _MODULUS) for length in range(PACKED16_BYTES + 1)], np.uint32
+)
 
 
 def short_text_hashes(packed16: Packed16Array) -> Int32Array:

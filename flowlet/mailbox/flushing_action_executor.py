@@ -2,8 +2,8 @@
 
 Side:       task.
 Invariants: after a mail, as after the default action, no record that it emitted is pending in a record writer.
-Source:     none in Flink, whose writers hold no pending records.  Timers and asynchronous results are emitted by mails, even while an
-            operator yields inside a long default action: their records must not wait for its end.
+Source:     none in Flink, whose writers hold no pending records.  Timers and asynchronous results are emitted by mails,
+            even while an operator yields inside a long default action: their records must not wait for its end.
 """
 
 from collections.abc import Callable

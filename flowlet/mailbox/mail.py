@@ -1,9 +1,10 @@
 """One mail for the mailbox thread, and how it is treated.
 
 Side:       shared.  Made on any thread, run on the mailbox thread.
-Invariants: a mail never changes.  ``priority`` decides which yields of operators see it; ``sender_priority`` decides at the end of an
-            operator.
-Source:     Flink ``Mail``, ``MailOptionsImpl``; without ``WrappingRuntimeException``, because Python's errors need no wrapping.
+Invariants: a mail never changes.  ``priority`` decides which yields of operators see it; ``sender_priority`` decides at
+            the end of an operator.
+Source:     Flink ``Mail``, ``MailOptionsImpl``; without ``WrappingRuntimeException``, because Python's errors need no
+            wrapping.
 """
 
 from collections.abc import Callable
@@ -27,16 +28,13 @@ class MailOptions(Enum):
 class Mail:
     """An action for the mailbox thread.
 
-    ``priority`` does not order mails: a take for priority p sees only mails of priority >= p, so an operator that yields never runs mails
-    of the operators before it.  A deferrable mail always has the lowest priority.
+    ``priority`` does not order mails: a take for priority p sees only mails of priority >= p, so an operator that
+    yields never runs mails of the operators before it.  A deferrable mail always has the lowest priority.
 
-    Args:
-        action: called without arguments on the mailbox thread.  If it has a method ``cancel``, that is called when the mail is dropped.
-        priority: index of the operator in the chain, or MIN_PRIORITY or MAX_PRIORITY.
-        description: a ``%`` format, expanded with ``args`` only on demand.
-        args: for ``description``.
-        options: how the mail is treated.
-        action_executor: runs the action.
+    Args: action: called without arguments on the mailbox thread.  If it has a method ``cancel``, that is called when
+        the mail is dropped. priority: index of the operator in the chain, or MIN_PRIORITY or MAX_PRIORITY. description:
+        a ``%`` format, expanded with ``args`` only on demand. args: for ``description``. options: how the mail is
+        treated. action_executor: runs the action.
     """
 
     __slots__ = ("_action", "_action_executor", "_args", "_description", "is_urgent", "priority", "sender_priority")

@@ -1,7 +1,8 @@
 """Runs work of operators and other threads on the task thread.
 
 Side:   shared for ``execute`` and ``submit``, task for methods that run mails.
-Source: Flink ``MailboxExecutor``, ``MailboxExecutorImpl``; MailboxClosedError in place of ``RejectedExecutionException``.
+Source: Flink ``MailboxExecutor``, ``MailboxExecutorImpl``; MailboxClosedError in place of
+        ``RejectedExecutionException``.
 """
 
 from collections.abc import Callable
@@ -49,8 +50,8 @@ class MailboxExecutor:
 
     Threading: ``execute`` and ``submit`` from any thread, all other methods on the mailbox thread.
 
-    Raises: ``execute`` and ``submit`` raise MailboxClosedError if the mailbox is quiesced or closed, methods that run mails if it is
-        closed.
+    Raises: ``execute`` and ``submit`` raise MailboxClosedError if the mailbox is quiesced or closed, methods that run
+        mails if it is closed.
     """
 
     def __init__(
@@ -78,10 +79,14 @@ class MailboxExecutor:
 
     @property
     def should_interrupt(self) -> bool:
-        """Whether a mail waits: then long work in one mail, such as many timers, should post its rest as a mail (FLINK-20217)."""
+        """Whether a mail waits: then long work in one mail, such as many timers, should post its rest as a mail
+        (FLINK-20217).
+        """
         return self._mailbox.has_mail
 
-    def execute(self, action: Callable[[], object], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT) -> None:
+    def execute(
+        self, action: Callable[[], object], description: str, *args: object, options: MailOptions = MailOptions.DEFAULT
+    ) -> None:
         """Run ``action`` on the mailbox thread; if it raises, the task fails."""
         mail = Mail(action, self._priority, description, *args, options=options, action_executor=self._action_executor)
         self._mailbox.put_threadsafe(mail)
@@ -91,7 +96,8 @@ class MailboxExecutor:
     ) -> MailboxFuture[T]:
         """As ``execute``, but its result or error goes into the future, which is cancelled if the task ends first.
 
-        A coroutine awaits the future, another thread calls ``result``, the mailbox thread calls ``yield_until`` with it.
+        A coroutine awaits the future, another thread calls ``result``, the mailbox thread calls ``yield_until`` with
+        it.
         """
         action = _FutureAction(command, MailboxFuture(lambda: self._mailbox.is_mailbox_thread))
         self.execute(action, description, *args, options=options)
@@ -125,7 +131,8 @@ class MailboxExecutor:
             signal.remove_done_callback(wake)
 
     def run_last_mails(self) -> None:
-        """Run all mails of at least this executor's priority, also deferrable ones and those that they post; for the end of an operator.
+        """Run all mails of at least this executor's priority, also deferrable ones and those that they post; for the
+        end of an operator.
 
         Raises:
             FlowletError: mails keep posting mails.
@@ -136,4 +143,6 @@ class MailboxExecutor:
                 if mail is None:
                     return
                 self._run_mail(mail)
-        raise FlowletError(f"an operator cannot end: its mails still post mails after {_MAX_LAST_ROUNDS} rounds; {self._mailbox!r}")
+        raise FlowletError(
+            f"an operator cannot end: its mails still post mails after {_MAX_LAST_ROUNDS} rounds; {self._mailbox!r}"
+        )

@@ -1,9 +1,11 @@
 """A result that one thread of a task produces and another thread, or a coroutine, waits for.
 
 Side:       shared.  Any thread completes, cancels, adds callbacks or waits; a coroutine awaits on its own loop.
-Invariants: the first outcome stays.  Callbacks run once, after the outcome is set, on the thread that set it, under no lock.
-Source:     Flink ``CompletableFuture`` in ``MailboxExecutor`` and ``StreamTask``, without chaining (``thenApply``): a mail or a callback
-            does the next step.  A ``concurrent.futures.Future`` costs 2.7 us, and could not refuse a wait on the mailbox thread.
+Invariants: the first outcome stays.  Callbacks run once, after the outcome is set, on the thread that set it, under no
+            lock.
+Source:     Flink ``CompletableFuture`` in ``MailboxExecutor`` and ``StreamTask``, without chaining (``thenApply``): a
+            mail or a callback does the next step.  A ``concurrent.futures.Future`` costs 2.7 us, and could not refuse a
+            wait on the mailbox thread.
 """
 
 import asyncio
@@ -50,7 +52,8 @@ class MailboxFuture(Generic[T]):
 
     Threading: every method from any thread; ``await`` on any event loop.
 
-    ``is_producer_thread`` tells whether the calling thread is the one that must set the outcome, and so may not wait for it.
+    ``is_producer_thread`` tells whether the calling thread is the one that must set the outcome, and so may not wait
+    for it.
     """
 
     __slots__ = ("_error", "_is_producer_thread", "_lock", "_signal", "_state", "_value")
@@ -58,7 +61,8 @@ class MailboxFuture(Generic[T]):
     def __init__(self, is_producer_thread: Callable[[], bool] | None = None) -> None:
         self._is_producer_thread = is_producer_thread
         self._lock = threading.Lock()
-        self._state = _State.PENDING  # Guarded by _lock for writes.  An outcome never changes, so it may be read without.
+        # Guarded by _lock for writes.  An outcome never changes, so it may be read without.
+        self._state = _State.PENDING
         self._value: T | None = None  # Written before the state.
         self._error: BaseException | None = None  # Written before the state.
         self._signal = AvailabilityFuture()
@@ -69,7 +73,9 @@ class MailboxFuture(Generic[T]):
     # -- the side that brings the outcome
 
     def try_start(self) -> bool:
-        """Start the work, after which ``cancel`` is too late; False if it was started, cancelled or completed before."""
+        """Start the work, after which ``cancel`` is too late; False if it was started, cancelled or
+        completed before.
+        """
         with self._lock:
             if self._state is not _State.PENDING:
                 return False
@@ -86,7 +92,9 @@ class MailboxFuture(Generic[T]):
 
     def cancel(self) -> bool:
         """Cancel; False if there is an outcome already, or the work has started."""
-        return self._end(_State.CANCELLED, error=CancelledError("the mail was dropped, or its result was no longer wanted"))
+        return self._end(
+            _State.CANCELLED, error=CancelledError("the mail was dropped, or its result was no longer wanted")
+        )
 
     def _end(self, state: _State, *, value: T | None = None, error: BaseException | None = None) -> bool:
         with self._lock:
@@ -153,7 +161,8 @@ class MailboxFuture(Generic[T]):
             return
         if self._is_producer_thread is not None and self._is_producer_thread():
             raise RuntimeError(
-                f"{self!r} cannot be waited for on the mailbox thread, which alone can complete it; call yield_until instead"
+                f"{self!r} cannot be waited for on the mailbox thread, which alone can complete it; call yield_until "
+                "instead"
             )
         wakeup = threading.Lock()
         wakeup.acquire()  # no wait: the lock is new

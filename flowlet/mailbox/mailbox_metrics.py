@@ -1,12 +1,12 @@
 """Measures how long mails wait, how many run, and how many are queued.
 
 Side:       shared.  The mailbox thread measures, a timer's thread posts, any thread reads.
-Invariants: at most one measuring mail or one timer is pending, so they do not pile up in a stuck task.  A reader gets one consistent tuple,
-            which a single attribute store replaces.
+Invariants: at most one measuring mail or one timer is pending, so they do not pile up in a stuck task.  A reader gets
+            one consistent tuple, which a single attribute store replaces.
 Units:      nanoseconds of a monotonic clock inside; milliseconds and mails per second outside.
-Source:     Flink ``MailboxMetricsController`` (one measuring mail per second, a histogram of the last 60), ``MeterView`` for
-            ``mailboxMailsPerSecond``, ``mailboxLatencyMs``, ``mailboxQueueSize``.  No thread updates meters here: measuring mails take the
-            samples, and a reader adds the time since the last one.
+Source:     Flink ``MailboxMetricsController`` (one measuring mail per second, a histogram of the last 60),
+            ``MeterView`` for ``mailboxMailsPerSecond``, ``mailboxLatencyMs``, ``mailboxQueueSize``.  No thread updates
+            meters here: measuring mails take the samples, and a reader adds the time since the last one.
 """
 
 from collections.abc import Callable
@@ -47,7 +47,9 @@ class MailboxMetrics:
 
 
 def histogram_of(latencies_ns: tuple[int, ...]) -> LatencyHistogram:
-    """Summarise nanoseconds; a percentile p is the smallest value that at least p percent of the values do not exceed."""
+    """Summarise nanoseconds; a percentile p is the smallest value that at least p percent of the
+    values do not exceed.
+    """
     if not latencies_ns:
         return LatencyHistogram(0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     ordered = sorted(latencies_ns)
@@ -119,7 +121,9 @@ class LatencyProbe:
     def _post(self) -> None:
         posted_ns = self._clock_ns()
         # The mailbox refuses the mail when the task ends; then nobody needs the measurement.
-        self._mailbox.try_put_threadsafe(Mail(lambda: self._measure(posted_ns), MIN_PRIORITY, "measure the mailbox's latency"))
+        self._mailbox.try_put_threadsafe(
+            Mail(lambda: self._measure(posted_ns), MIN_PRIORITY, "measure the mailbox's latency")
+        )
 
     def _measure(self, posted_ns: int) -> None:
         if self._is_closed:

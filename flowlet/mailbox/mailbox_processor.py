@@ -1,10 +1,11 @@
 """The loop of one task: mails first, then the default action.
 
-Side:       task.  ``all_actions_completed``, ``suspend``, ``send_control_mail`` and ``Suspension.resume`` from any thread.
-Invariants: the default action may run exactly when ``_suspension`` is None.  A mail sees all effects of the mails before it.  An error of a
-            mail or of the default action leaves the loop unchanged.
-Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``.  Flink stops its idle timer around mails; here a
-            wait lasts from the park of the thread to its wake-up, which measures the same.
+Side:       task.  ``all_actions_completed``, ``suspend``, ``send_control_mail`` and ``Suspension.resume`` from any
+            thread.
+Invariants: the default action may run exactly when ``_suspension`` is None.  A mail sees all effects of the mails
+            before it.  An error of a mail or of the default action leaves the loop unchanged.
+Source:     Flink ``MailboxProcessor``, ``MailboxDefaultAction``, ``MailboxController``.  Flink stops its idle timer
+            around mails; here a wait lasts from the park of the thread to its wake-up, which measures the same.
 """
 
 from collections.abc import Callable
@@ -74,7 +75,9 @@ class MailboxController:
         return self._processor.suspend_default_action(kind, waiting_for)
 
     def suspend_until(self, signal: Signal, kind: WaitKind, waiting_for: str) -> None:
-        """As ``suspend_default_action``; the signal (a gate has data, a pool has buffers) resumes it, at once if it is done already."""
+        """As ``suspend_default_action``; the signal (a gate has data, a pool has buffers) resumes it, at once if it is
+        done already.
+        """
         signal.add_done_callback(self._processor.suspend_default_action(kind, waiting_for).resume)
 
 
@@ -86,12 +89,10 @@ class MailboxProcessor:
 
     Threading: the loop runs on the mailbox's thread; any thread may call the four methods named in the module header.
 
-    Args:
-        default_action: processes a bounded piece of input.
-        mailbox: the task's.
-        timings: records when the thread waits, and for what.
-        action_executor: runs the mails of this loop's executors.  It does not run control mails, so no lock can delay a cancellation.
-        after_long: called after a mail or a default action that took more than ``LONG_NS``.
+    Args: default_action: processes a bounded piece of input. mailbox: the task's. timings: records when the thread
+        waits, and for what. action_executor: runs the mails of this loop's executors.  It does not run control mails,
+        so no lock can delay a cancellation. after_long: called after a mail or a default action that took more than
+        ``LONG_NS``.
     """
 
     def __init__(
@@ -110,10 +111,12 @@ class MailboxProcessor:
         self._state = LoopState.RUNNING  # Written by the mailbox thread.
         self._suspension: Suspension | None = None  # Written by the mailbox thread; read anywhere for display.
         self._num_mails = 0  # Written by the mailbox thread.
-        self._context = Context()  # Written by the mailbox thread before it parks: its context variables, for a thread that stands in.
+        # Written by the mailbox thread before it parks: its context variables, for a thread that stands in.
+        self._context = Context()
         self._action_executor = action_executor
         self._after_long = after_long
-        self._waiting_probe: LatencyProbe | None = None  # Mailbox thread once the loop runs; starts after the first ordinary mail.
+        # Mailbox thread once the loop runs; starts after the first ordinary mail.
+        self._waiting_probe: LatencyProbe | None = None
         self._probe: LatencyProbe | None = None
 
     def __repr__(self) -> str:
@@ -143,11 +146,17 @@ class MailboxProcessor:
     def executor(self, priority: int = MIN_PRIORITY) -> MailboxExecutor:
         """An executor that puts mails for this loop."""
         return MailboxExecutor(
-            self._mailbox, priority, is_idle=lambda: self.is_idle, run_mail=self._run_mail, action_executor=self._action_executor
+            self._mailbox,
+            priority,
+            is_idle=lambda: self.is_idle,
+            run_mail=self._run_mail,
+            action_executor=self._action_executor,
         )
 
     def measure_latency(self, probe: LatencyProbe) -> None:
-        """Start the probe after the first ordinary mail, and close it with the loop; call once, before the loop runs."""
+        """Start the probe after the first ordinary mail, and close it with the loop; call once,
+        before the loop runs.
+        """
         self._probe = self._waiting_probe = probe
 
     # -- the loop
@@ -217,12 +226,14 @@ class MailboxProcessor:
             self._timings.end_wait()
 
     def try_run_parked(self, suspension: Suspension, action: DefaultAction, now_ns: int) -> bool:
-        """Run ``action`` on the calling thread in the place of the waiting mailbox thread, instead of resuming ``suspension``.  Any thread.
+        """Run ``action`` on the calling thread in the place of the waiting mailbox thread, instead of resuming
+        ``suspension``.  Any thread.
 
-        Returns False if the mailbox thread does not wait.  ``action`` sees the context variables of that thread (decimal contexts, log
-        fields), and changes none of the caller's.  The wait ends at ``now_ns``, which is noted only after ``action``, so that the arrived
-        data need not wait.  Like the default action, ``action`` suspends it again when there is no more work.  If it does not, or raises,
-        the mailbox thread goes on with the default action, or with the error.  It must not block, and takes no mails.
+        Returns False if the mailbox thread does not wait.  ``action`` sees the context variables of that thread
+        (decimal contexts, log fields), and changes none of the caller's.  The wait ends at ``now_ns``, which is noted
+        only after ``action``, so that the arrived data need not wait.  Like the default action, ``action`` suspends it
+        again when there is no more work.  If it does not, or raises, the mailbox thread goes on with the default
+        action, or with the error.  It must not block, and takes no mails.
         """
         if self._suspension is not suspension or not self._mailbox.try_borrow():
             return False
@@ -261,8 +272,12 @@ class MailboxProcessor:
     # -- control
 
     def send_control_mail(self, action: Callable[[], object], description: str, *args: object) -> bool:
-        """Run ``action`` before all ordinary mails, even inside an operator's yield; False if the mailbox accepts no more mails."""
-        return self._mailbox.try_put_threadsafe(Mail(action, MAX_PRIORITY, description, *args, options=MailOptions.URGENT))
+        """Run ``action`` before all ordinary mails, even inside an operator's yield; False if the mailbox accepts no
+        more mails.
+        """
+        return self._mailbox.try_put_threadsafe(
+            Mail(action, MAX_PRIORITY, description, *args, options=MailOptions.URGENT)
+        )
 
     def all_actions_completed(self) -> None:
         """End the loop for good, after the urgent mails that wait already; any thread."""
@@ -299,13 +314,18 @@ class MailboxProcessor:
     # -- ending
 
     def run_all_mails(self) -> None:
-        """Run all mails, and those that they post, until there are none.  Raises FlowletError if mails keep posting mails."""
+        """Run all mails, and those that they post, until there are none.
+
+        Raises FlowletError if mails keep posting mails.
+        """
         for _ in range(_MAX_DRAIN_ROUNDS):
             if not self._mailbox.create_batch():
                 return
             while (mail := self._mailbox.try_take_from_batch()) is not None:
                 self._run_mail(mail)
-        raise FlowletError(f"the task cannot end: mails still post mails after {_MAX_DRAIN_ROUNDS} rounds; {self._mailbox!r}")
+        raise FlowletError(
+            f"the task cannot end: mails still post mails after {_MAX_DRAIN_ROUNDS} rounds; {self._mailbox!r}"
+        )
 
     def quiesce_when_empty(self) -> None:
         """Run all mails, then accept no more: every accepted mail has run, and those that they posted.
@@ -317,7 +337,9 @@ class MailboxProcessor:
             self.run_all_mails()
             if self._mailbox.try_quiesce():
                 return
-        raise FlowletError(f"the task cannot end: mails still arrive after {_MAX_DRAIN_ROUNDS} rounds; {self._mailbox!r}")
+        raise FlowletError(
+            f"the task cannot end: mails still arrive after {_MAX_DRAIN_ROUNDS} rounds; {self._mailbox!r}"
+        )
 
     def close(self) -> None:
         """Close the mailbox and cancel the remaining mails."""

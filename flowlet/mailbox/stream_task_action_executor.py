@@ -2,8 +2,8 @@
 
 Side:       shared.  The task decides which actions it runs this way.
 Invariants: an executor runs the action on the calling thread, exactly once, and lets its exception pass.
-Source:     Flink ``StreamTaskActionExecutor``, ``SynchronizedStreamTaskActionExecutor``: a source whose user function runs on its own
-            thread emits under the lock that the task's mails take.
+Source:     Flink ``StreamTaskActionExecutor``, ``SynchronizedStreamTaskActionExecutor``: a source whose user function
+            runs on its own thread emits under the lock that the task's mails take.
 """
 
 import threading

@@ -1,12 +1,14 @@
 """The mailbox of one task: any thread puts mails, one thread takes them.
 
-Side:       shared.  ``put_threadsafe`` and its relatives from any thread; all else on the mailbox thread, which is checked.
-Invariants: urgent mails come before all others; each kind is first in, first out.  A mail is returned once.  While the thread is parked,
-            there is no mail that it may take.  No callback runs under the lock.
+Side:       shared.  ``put_threadsafe`` and its relatives from any thread; all else on the mailbox thread, which is
+            checked.
+Invariants: urgent mails come before all others; each kind is first in, first out.  A mail is returned once.  While the
+            thread is parked, there is no mail that it may take.  No callback runs under the lock.
 Life cycle: OPEN (put and take) -> QUIESCED (take only) -> CLOSED (neither).
-Source:     Flink ``TaskMailbox``, ``TaskMailboxImpl``; the number of mails is unbounded there, too.  Flink keeps urgent mails reversed at
-            the head of its queue.  Their own deque gives the same order without moves that could delay ordinary mails (FLINK-39898).
-            Flink's ``runExclusively`` runs the action under the lock.  Here it runs without, and its mails are enqueued in one step.
+Source:     Flink ``TaskMailbox``, ``TaskMailboxImpl``; the number of mails is unbounded there, too.  Flink keeps urgent
+            mails reversed at the head of its queue.  Their own deque gives the same order without moves that could
+            delay ordinary mails (FLINK-39898).  Flink's ``runExclusively`` runs the action under the lock.  Here it
+            runs without, and its mails are enqueued in one step.
 """
 
 import threading
@@ -58,7 +60,8 @@ class MailboxStatistics:
 class Interrupts(list[bool]):
     """Not empty while the loop of a chain must be left between two records, because a mail waits.
 
-    A list, because its test costs such a loop 2 to 4 ns per record, and a look at the clock or at a deque of mails 20 to 50 times as much.
+    A list, because its test costs such a loop 2 to 4 ns per record, and a look at the clock or at a deque of mails 20
+    to 50 times as much.
     Threading: the mailbox appends and clears under its lock; the loop only reads.
     """
 
@@ -85,9 +88,13 @@ class Attention(Interrupts):
         super().__init__()
         self.is_cancelled = False
         self.has_records_behind = False
-        """Task thread only: whether records that cannot wait follow the watermark that is passed on now, so that its timers all fire."""
+        """Task thread only: whether records that cannot wait follow the watermark that is passed on now, so that its
+        timers all fire.
+        """
         self.flushes: list[Callable[[], None]] = []
-        """What passes on results beyond the outputs of a loop: the task's record writers, text that waits in a stream."""
+        """What passes on results beyond the outputs of a loop: the task's record writers, text that
+        waits in a stream.
+        """
 
     def cancel(self) -> None:
         """Let every loop end between two records."""
@@ -127,10 +134,13 @@ class Attention(Interrupts):
 class TaskMailbox:
     """A queue of mails with priorities, urgent mails and batches.
 
-    Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``put_all_threadsafe``, ``run_exclusively``, ``wake_threadsafe``, ``statistics``
-    and ``repr`` from any thread.  The rest only from the thread that called ``bind_to_current_thread``; elsewhere it raises RuntimeError.
+    Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``put_all_threadsafe``, ``run_exclusively``,
+               ``wake_threadsafe``, ``statistics``
+    and ``repr`` from any thread.  The rest only from the thread that called ``bind_to_current_thread``; elsewhere it
+    raises RuntimeError.
 
-    Raises: methods that put raise MailboxClosedError, and enqueue nothing, if the mailbox is quiesced or closed; methods that take, if it
+    Raises: methods that put raise MailboxClosedError, and enqueue nothing, if the mailbox is quiesced or closed;
+            methods that take, if it
     is closed.
     """
 
@@ -139,16 +149,20 @@ class TaskMailbox:
         self.interrupts = Interrupts()
         """Not empty while a mail waits, and sometimes until the default action runs next."""
         self._lock = threading.Lock()
-        self._state = MailboxState.OPEN  # Guarded by _lock.  Only the mailbox thread writes it, and may read it without the lock.
+        # Guarded by _lock.  Only the mailbox thread writes it, and may read it without the lock.
+        self._state = MailboxState.OPEN
         self._urgent: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._queue: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._batch: deque[Mail] = deque()  # Mailbox thread only.
-        self._parked_for: int | None = None  # Guarded by _lock: the lowest priority that the parked thread accepts; None: not parked.
+        # Guarded by _lock: the lowest priority that the parked thread accepts; None: not parked.
+        self._parked_for: int | None = None
         self._is_lent = False  # Guarded by _lock: whether another thread may stand in for the parked one.
-        # A raw lock.  The put that ends a park releases it, and the parked thread acquires it; at all other times it is held.
+        # A raw lock.  The put that ends a park releases it, and the parked thread acquires it; at all other times it is
+        # held.
         self._wakeup = threading.Lock()
         self._wakeup.acquire()  # no wait: the lock is new
-        self._thread_id: int | None = None  # Written once by the mailbox thread; a thread that stands in for it changes it and restores it.
+        # Written once by the mailbox thread; a thread that stands in for it changes it and restores it.
+        self._thread_id: int | None = None
         self._owner_id: int | None = None  # Guarded by _lock: the mailbox thread while another one stands in for it.
         self._num_put = 0  # Guarded by _lock.
         self._num_parks = 0  # Written by the mailbox thread.
@@ -177,7 +191,9 @@ class TaskMailbox:
     def check_mailbox_thread(self) -> None:
         """Raise RuntimeError unless called on the mailbox thread."""
         if not self.is_mailbox_thread:
-            raise RuntimeError(f"mailbox {self._name} belongs to thread {self._thread_id}, but thread {threading.get_ident()} used it")
+            raise RuntimeError(
+                f"mailbox {self._name} belongs to thread {self._thread_id}, but thread {threading.get_ident()} used it"
+            )
 
     # -- putting: any thread
 
@@ -196,7 +212,9 @@ class TaskMailbox:
             raise MailboxClosedError(f"mailbox {self._name} is {self._state.name}, refused {len(mails)} mails")
 
     def run_exclusively(self, action: Callable[[Callable[[Mail], None]], None]) -> None:
-        """Call ``action`` with a function that puts mails; they are enqueued in one step when it returns, and dropped if it raises."""
+        """Call ``action`` with a function that puts mails; they are enqueued in one step when it returns, and dropped
+        if it raises.
+        """
         mails: list[Mail] = []
         action(mails.append)
         self.put_all_threadsafe(mails)
@@ -282,7 +300,9 @@ class TaskMailbox:
         return mail
 
     def try_take_of_sender(self, priority: int) -> Mail | None:
-        """As ``try_take``, but a deferrable mail counts with its sender's priority: for the end of an operator (FLINK-39481)."""
+        """As ``try_take``, but a deferrable mail counts with its sender's priority: for the end of an operator
+        (FLINK-39481).
+        """
         self._check_may_take()
         with self._lock:
             for mails in (self._urgent, self._batch, self._queue):
@@ -295,7 +315,8 @@ class TaskMailbox:
     def take(self, priority: int = MIN_PRIORITY, *, is_lending: bool = False) -> Mail:
         """Wait for the next mail of at least this priority, without using the CPU.
 
-        ``is_lending``: while it waits, another thread may stand in for this one (``try_borrow``); only with the lowest priority.
+        ``is_lending``: while it waits, another thread may stand in for this one (``try_borrow``); only with the lowest
+            priority.
         """
         assert priority == MIN_PRIORITY or not is_lending, "a thread that stands in knows no priorities"
         while (mail := self.try_take(priority)) is None:
@@ -315,10 +336,12 @@ class TaskMailbox:
         return None
 
     def try_borrow(self) -> bool:
-        """Stand in for the mailbox thread until ``give_back``: meanwhile the caller counts as the mailbox thread.  Any thread.
+        """Stand in for the mailbox thread until ``give_back``: meanwhile the caller counts as the mailbox thread.
 
-        False if that thread does not wait in a ``take`` that lends, or another thread stands in.  The caller must be quick: mails that are
-        put meanwhile wake the mailbox thread only with ``give_back``.
+        Any thread.
+
+        False if that thread does not wait in a ``take`` that lends, or another thread stands in.  The caller must be
+        quick: mails that are put meanwhile wake the mailbox thread only with ``give_back``.
         """
         with self._lock:
             if self._parked_for is None or not self._is_lent:
@@ -339,10 +362,13 @@ class TaskMailbox:
             self._wakeup.release()
 
     def _park(self, priority: int, signal: Signal | None = None, *, is_lending: bool = False) -> None:
-        """Sleep until a put of at least this priority, or the signal; returns at once if either has happened already."""
+        """Sleep until a put of at least this priority, or the signal; returns at once if either has
+        happened already.
+        """
         end_stranded_child()
         with self._lock:
-            # One step: look, and announce the park.  So a put is either seen here, or sees the announcement and wakes the thread.
+            # One step: look, and announce the park.  So a put is either seen here, or sees the announcement and wakes
+            # the thread.
             if self._has_visible_locked(priority) or (signal is not None and signal.is_done):
                 return
             self._parked_for = priority

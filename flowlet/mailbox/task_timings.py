@@ -3,9 +3,10 @@
 Side:       shared.  The task thread marks, any thread reads.
 Invariants: idle + soft back pressure + hard back pressure + busy = time since the start; sums never fall.
 Units:      nanoseconds of a monotonic clock; rates in milliseconds per second.
-Source:     Flink ``TaskIOMetricGroup`` (idleTimeMsPerSecond, softBackPressuredTimeMsPerSecond, hardBackPressuredTimeMsPerSecond,
-            busyTimeMsPerSecond, maxSoftBackPressureTimeMs, maxHardBackPressureTimeMs, isBackPressured), ``TimerGauge``.
-            Soft: the task waits for buffers in its mailbox, where it runs mails.  Hard: it waits inside a write, where it cannot.
+Source:     Flink ``TaskIOMetricGroup`` (idleTimeMsPerSecond, softBackPressuredTimeMsPerSecond,
+            hardBackPressuredTimeMsPerSecond, busyTimeMsPerSecond, maxSoftBackPressureTimeMs, maxHardBackPressureTimeMs,
+            isBackPressured), ``TimerGauge``.  Soft: the task waits for buffers in its mailbox, where it runs mails.
+            Hard: it waits inside a write, where it cannot.
 Absent:     the time spent on changelogs.
 """
 
@@ -25,7 +26,9 @@ _MAX_UPDATES = 12
 
 
 class WaitKind(Enum):
-    """Why a task is parked: it lacks input, or buffers for its output, or its own work goes on elsewhere, such as asynchronous calls."""
+    """Why a task is parked: it lacks input, or buffers for its output, or its own work goes on elsewhere, such as
+    asynchronous calls.
+    """
 
     IDLE = auto()
     BACK_PRESSURED = auto()
@@ -54,7 +57,8 @@ class TimingsSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class TaskRates:
-    """Milliseconds per second over the last minute; the maxima are the longest waits of the last 5 seconds, in milliseconds.
+    """Milliseconds per second over the last minute; the maxima are the longest waits of the last 5 seconds, in
+    milliseconds.
 
     Busy is the rest of the second; 0 while the task does not run.
     """
@@ -73,19 +77,30 @@ class TaskRates:
         return min(_MS_PER_S, self.soft_back_pressured_ms_per_second + self.hard_back_pressured_ms_per_second)
 
 
-# After a call of so long, which may have kept the interpreter's lock, the task waits for the loop to do what is due: several heartbeats fit
-# into the time after which a TaskManager counts as lost (50 s), and an alarm per buffer timeout is no reason to wait.  Not measured.
+# After a call of so long, which may have kept the interpreter's lock, the task waits for the loop to do what is due:
+# several heartbeats fit into the time after which a TaskManager counts as lost (50 s), and an alarm per buffer timeout
+# is no reason to wait.  Not measured.
 LONG_NS: Final = 1_000_000_000
 
 
 class TaskTimings:
     """The stopwatches of one task; ``now_ns`` is their clock.
 
-    Threading: the task thread marks; any thread calls ``snapshot`` and ``rates``.  ``hard_back_pressure`` is marked by the thread that
+    Threading: the task thread marks; any thread calls ``snapshot`` and ``rates``.  ``hard_back_pressure`` is marked by
+               the thread that
     waits for a buffer on the task's behalf (``ResultPartition.observe_blocking``).
     """
 
-    __slots__ = ("_end_ns", "_idle", "_lock", "_soft_back_pressure", "_start_ns", "_updated_ns", "hard_back_pressure", "now_ns")
+    __slots__ = (
+        "_end_ns",
+        "_idle",
+        "_lock",
+        "_soft_back_pressure",
+        "_start_ns",
+        "_updated_ns",
+        "hard_back_pressure",
+        "now_ns",
+    )
 
     def __init__(self, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self.now_ns = clock_ns
@@ -149,7 +164,10 @@ class TaskTimings:
         )
 
     def rates(self) -> TaskRates:
-        """The rates of the last minute.  Closes the 5 s intervals that have ended since the last call, so call it more often than that."""
+        """The rates of the last minute.
+
+        Closes the 5 s intervals that have ended since the last call, so call it more often than that.
+        """
         for _ in range(self._take_due_updates()):
             for gauge in (self._idle, self._soft_back_pressure, self.hard_back_pressure):
                 gauge.update()

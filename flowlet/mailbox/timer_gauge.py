@@ -1,8 +1,8 @@
 """Measures for how many milliseconds of each second something went on lately.
 
 Side:       shared.  One thread marks, at most a few times per wait; any thread updates and reads.
-Invariants: 0 <= value <= 1000; the accumulated time never falls.  ``value`` counts a measurement in progress up to the last ``update``, the
-            accumulated time up to now.
+Invariants: 0 <= value <= 1000; the accumulated time never falls.  ``value`` counts a measurement in progress up to the
+            last ``update``, the accumulated time up to now.
 Units:      nanoseconds of a monotonic clock inside; names tell the unit of what is read, else milliseconds.
 Lock order: ``TimerGauge._lock`` is a leaf: listeners are called after it is released.
 Source:     Flink ``TimerGauge`` (5 s between updates, a window of 60 s).
@@ -31,9 +31,11 @@ class StartStopListener(Protocol):
 
 
 class TimerGauge:
-    """A stopwatch whose value is the measured share of the last ``window_s`` seconds (rounded down to update intervals, at least one).
+    """A stopwatch whose value is the measured share of the last ``window_s`` seconds (rounded down to update intervals,
+    at least one).
 
-    Threading: ``mark_start`` and ``mark_end`` on one thread; ``update``, once per ``UPDATE_INTERVAL_S``, and the rest on any.
+    Threading: ``mark_start`` and ``mark_end`` on one thread; ``update``, once per ``UPDATE_INTERVAL_S``, and the rest
+               on any.
     """
 
     __slots__ = (

@@ -1,4 +1,7 @@
-"""The metrics that functions register: counters, gauges, meters, distributions.  Source: PyFlink ``pyflink.metrics``."""
+"""The metrics that functions register: counters, gauges, meters, distributions.
+
+Source: PyFlink ``pyflink.metrics``.
+"""
 
 from flowlet.metrics.metricbase import Counter, Distribution, Meter, Metric, MetricGroup
 

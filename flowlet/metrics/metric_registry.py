@@ -1,13 +1,15 @@
 """``MetricRegistry``: the metrics that the functions of one operator registered, and their present values.
 
-Hot path.  ``inc``, ``mark_event`` and ``update`` are additions on an object with slots; nothing is locked or looked up per record.
+Hot path.  ``inc``, ``mark_event`` and ``update`` are additions on an object with slots; nothing is locked or looked up
+per record.
 Side:       pure.
-Invariants: names are unique per operator.  A metric is changed by the thread of the operator; any thread reads ``values``, which takes the
-            tuple of metrics by one load of an attribute, and from each metric numbers that may be one record stale.
+Invariants: names are unique per operator.  A metric is changed by the thread of the operator; any thread reads
+            ``values``, which takes the tuple of metrics by one load of an attribute, and from each metric numbers that
+            may be one record stale.
 Units:      rates per second, time in nanoseconds of a monotonic clock.
-Source:     Flink ``AbstractMetricGroup``, ``MeterView``, ``SimpleCounter``; PyFlink ``GenericMetricGroup``, whose distributions have sum,
-            count, smallest and largest, too.  Flink divides by the whole span of a meter from its start on, this one by the time that it
-            exists, up to the span.
+Source:     Flink ``AbstractMetricGroup``, ``MeterView``, ``SimpleCounter``; PyFlink ``GenericMetricGroup``, whose
+            distributions have sum, count, smallest and largest, too.  Flink divides by the whole span of a meter from
+            its start on, this one by the time that it exists, up to the span.
 """
 
 import numbers
@@ -47,8 +49,10 @@ class MetricKind(Enum):
 class MetricValue:
     """What a metric shows.
 
-    ``value``: the count of a counter or meter, what a gauge returned (None: it failed, or was not asked yet), how many values a
-    distribution got.  ``rate``: of a meter.  ``sum``, ``min``, ``max``: of a distribution; the last two are None without values.
+    ``value``: the count of a counter or meter, what a gauge returned (None: it failed, or was not asked yet), how many
+        values a
+    distribution got.  ``rate``: of a meter.  ``sum``, ``min``, ``max``: of a distribution; the last two are None
+    without values.
     """
 
     name: str
@@ -161,13 +165,21 @@ class MetricRegistry:
 
     Threading: the operator's thread; ``values`` and ``num_refused`` any.
 
-    Args:
-        now_ns: a monotonic clock, for meters; it is asked once per meter and sample.
-        start_sampling: called once, when there is a first gauge or meter: from then on ``sample`` is to be called at intervals.
-        on_gauge_error: gets the name of a gauge and its first error.
+    Args: now_ns: a monotonic clock, for meters; it is asked once per meter and sample. start_sampling: called once,
+        when there is a first gauge or meter: from then on ``sample`` is to be called at intervals. on_gauge_error: gets
+        the name of a gauge and its first error.
     """
 
-    __slots__ = ("_by_name", "_is_sampled", "_metrics", "_now_ns", "_on_gauge_error", "_start_sampling", "_unshown", "num_refused")
+    __slots__ = (
+        "_by_name",
+        "_is_sampled",
+        "_metrics",
+        "_now_ns",
+        "_on_gauge_error",
+        "_start_sampling",
+        "_unshown",
+        "num_refused",
+    )
 
     def __init__(
         self,
@@ -249,10 +261,15 @@ class MetricRegistry:
         found = self._by_name.get(name)
         if found is not None and not isinstance(found, kind):
             is_taken_by = type(found).__name__.removeprefix("_").lower()
-            raise FlowletError(f"the name {name!r} is taken by a {is_taken_by}; give each metric of a group a name of its own")
+            raise FlowletError(
+                f"the name {name!r} is taken by a {is_taken_by}; give each metric of a group a name of its own"
+            )
 
     def _is_full(self) -> bool:
-        """Whether there are as many as are shown.  Further ones are not kept: names made of records' values have no end."""
+        """Whether there are as many as are shown.
+
+        Further ones are not kept: names made of records' values have no end.
+        """
         if len(self._by_name) < MAX_METRICS:
             return False
         self.num_refused += 1
@@ -292,7 +309,10 @@ class _Group(MetricGroup):
             raise FlowletError(f"a metric or a group of metrics needs a name that is not empty, got {name!r}")
         full = self._prefix + name
         if len(full) > MAX_NAME_CHARS:
-            raise FlowletError(f"the name of a metric has at most {MAX_NAME_CHARS} characters, its groups included, got {full[:50]!r}...")
+            raise FlowletError(
+                f"the name of a metric has at most {MAX_NAME_CHARS} characters, its groups included, got "
+                f"{full[:50]!r}..."
+            )
         return full
 
 

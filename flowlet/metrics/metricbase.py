@@ -66,7 +66,10 @@ class MetricGroup(ABC):
 
     @abstractmethod
     def gauge(self, name: str, obj: Callable[[], int]) -> None:
-        """Show what the function ``obj`` returns; it is called about once per second, on the function's thread.  Raises as ``counter``."""
+        """Show what the function ``obj`` returns; it is called about once per second, on the function's thread.
+
+        Raises as ``counter``.
+        """
 
     @abstractmethod
     def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:

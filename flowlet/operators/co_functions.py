@@ -1,12 +1,14 @@
-"""``map`` and ``flat_map`` of two streams, functions of a stream and a broadcast stream, and the sorting of one stream under names.
+"""``map`` and ``flat_map`` of two streams, functions of a stream and a broadcast stream, and the sorting of one stream
+under names.
 
 Hot path.  As ``transform``.
 
 Side:   task.
-Source: Flink ``CoStreamMap``, ``CoStreamFlatMap``; ``CoBroadcastWithNonKeyedOperator``, ``CoBroadcastWithKeyedOperator``;
-        ``DirectedOutput`` with its ``OutputSelector``: here an operator that emits each record once into every selection that asks for one
-        of its names.
-Rules:  in BATCH mode the broadcast stream is read first (``StreamOperator.inputs_read_last``), unless exchanges are pipelined.
+Source: Flink ``CoStreamMap``, ``CoStreamFlatMap``; ``CoBroadcastWithNonKeyedOperator``,
+        ``CoBroadcastWithKeyedOperator``; ``DirectedOutput`` with its ``OutputSelector``: here an operator that emits
+        each record once into every selection that asks for one of its names.
+Rules:  in BATCH mode the broadcast stream is read first (``StreamOperator.inputs_read_last``), unless exchanges are
+        pipelined.
 """
 
 from abc import abstractmethod
@@ -47,7 +49,9 @@ class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
         name: for people.
     """
 
-    def __init__(self, function: Any, methods: tuple[str, str], key_selectors: tuple[Any, Any] | None, name: str) -> None:
+    def __init__(
+        self, function: Any, methods: tuple[str, str], key_selectors: tuple[Any, Any] | None, name: str
+    ) -> None:
         super().__init__(name)
         self._keys = None if key_selectors is None else tuple(KeyedInput(self, selector) for selector in key_selectors)
         self._used_keys: tuple[KeyedInput, ...] | None = None  # set by open, if the function uses keyed state
@@ -127,7 +131,9 @@ class CoFlatMapOperator(_CoOperator):
         name: for people.
     """
 
-    def __init__(self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str = "Co-Flat Map") -> None:
+    def __init__(
+        self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str = "Co-Flat Map"
+    ) -> None:
         super().__init__(function, ("flat_map1", "flat_map2"), key_selectors, name)
 
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
@@ -156,7 +162,9 @@ class _StatesContext(ProcessContext):
 
     __slots__ = ("_operator", "_states")
 
-    def __init__(self, timers: TimerService, operator: "BroadcastProcessOperator", states: dict[str, OperatorBroadcastState]) -> None:
+    def __init__(
+        self, timers: TimerService, operator: "BroadcastProcessOperator", states: dict[str, OperatorBroadcastState]
+    ) -> None:
         super().__init__(timers, operator)
         self._operator = operator
         self._states = states
@@ -175,7 +183,9 @@ class _StatesContext(ProcessContext):
         found = self._states.get(state_descriptor.name)
         if found is None:
             known = ", ".join(map(repr, self._states))
-            raise FlowletError(f"there is no broadcast state {state_descriptor.name!r}: broadcast() got the descriptors of {known}")
+            raise FlowletError(
+                f"there is no broadcast state {state_descriptor.name!r}: broadcast() got the descriptors of {known}"
+            )
         return found
 
 
@@ -196,7 +206,9 @@ class _BroadcastContext(_StatesContext):
             raise FlowletError(f"operator {operator.name!r}: {operator.state_refusal}")
         kind = next((each for each in _KEYED_KINDS if isinstance(state_descriptor, each)), None)
         if kind is None:
-            raise FlowletError(f"apply_to_keyed_state() needs the descriptor of a keyed state, got {state_descriptor!r}")
+            raise FlowletError(
+                f"apply_to_keyed_state() needs the descriptor of a keyed state, got {state_descriptor!r}"
+            )
         backend = operator.ctx.keyed_state_backend
         state = backend.state(state_descriptor, kind)
         try:
@@ -212,12 +224,9 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
 
     Input 2 is the broadcast stream.
 
-    Args:
-        function: an object with ``process_element(value, ctx)``, ``process_broadcast_element(value, ctx)`` and perhaps ``on_timer``.
-        descriptors: of the broadcast states.
-        key_selector: of the stream that is not broadcast; None: it is not keyed.
-        is_batch: as for ``ProcessOperator``.
-        name: for people.
+    Args: function: an object with ``process_element(value, ctx)``, ``process_broadcast_element(value, ctx)`` and
+        perhaps ``on_timer``. descriptors: of the broadcast states. key_selector: of the stream that is not broadcast;
+        None: it is not keyed. is_batch: as for ``ProcessOperator``. name: for people.
     """
 
     _broadcast_context: ProcessContext  # set by open

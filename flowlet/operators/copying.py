@@ -28,5 +28,6 @@ def _copy_value(value: Any) -> Any:
         return copy.deepcopy(value)
     except Exception as error:
         raise FlowletError(
-            f"{preview(value)} cannot be copied into a snapshot ({type(error).__name__}: {error}); make its type copyable"
+            f"{preview(value)} cannot be copied into a snapshot ({type(error).__name__}: {error}); make its type "
+            "copyable"
         ) from error

@@ -28,5 +28,7 @@ class FilterOperator(StatefulRecordOperator):
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Go on with the record, or leave it."""
         self._write_key(code, record, key)
-        with code.block(f"if {code.bind(self.function.call, 'filter')}({record}):", Blame(self.name, self.ctx.subtask, record)):
+        with code.block(
+            f"if {code.bind(self.function.call, 'filter')}({record}):", Blame(self.name, self.ctx.subtask, record)
+        ):
             self.out.write(code, record, timestamp)

@@ -19,7 +19,8 @@ from flowlet.operators.user_function import RecordOperator
 class FlatMapOperator(StatefulRecordOperator):
     """Any number of records for each.
 
-    An iterator is not read further before its last result went through the chain, so it may give more than fits into memory.
+    An iterator is not read further before its last result went through the chain, so it may give more than fits into
+    memory.
 
     Args:
         function: a callable, or an object with ``flat_map(value)``; returns an iterable or is a generator function.
@@ -44,8 +45,8 @@ _END: Final = object()
 def write_results(operator: RecordOperator, code: LoopCode, call: str, record: str, write: Any) -> None:
     """The statements that take each result of a flat_map function through the chain.
 
-    A list is read in one loop.  Anything else is read in runs of ``MAX_WAITING``, after each of which what waits is passed on, for it may
-    never end.
+    A list is read in one loop.  Anything else is read in runs of ``MAX_WAITING``, after each of which what waits is
+    passed on, for it may never end.
     """
     results, rest, piece, result = (code.variable(prefix) for prefix in ("results", "rest", "piece", "v"))
     end_of_piece, cut = code.bind(_END, "END"), code.bind(islice, "islice")
@@ -73,4 +74,6 @@ def write_results(operator: RecordOperator, code: LoopCode, call: str, record: s
 def advice(result: Any) -> TypeError:
     """What to tell the user about a result that cannot be iterated over."""
     what = "None" if result is None else f"{preview(result)} of type {type(result).__name__}"
-    return TypeError(f"a flat_map function yields its results or returns a list of them ([] for none, [x] for one); got {what}")
+    return TypeError(
+        f"a flat_map function yields its results or returns a list of them ([] for none, [x] for one); got {what}"
+    )

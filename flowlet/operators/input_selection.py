@@ -40,7 +40,9 @@ SECOND: Final = InputSelection(2)
 
 @runtime_checkable
 class InputSelectable(Protocol):
-    """An operator that chooses its inputs; asked before the first record and after each one, so it gets chunks of one record."""
+    """An operator that chooses its inputs; asked before the first record and after each one, so it gets chunks of one
+    record.
+    """
 
     def next_selection(self) -> InputSelection:
         """The inputs from which the next record may come."""

@@ -3,9 +3,9 @@
 Hot path, per chunk.
 
 Side:       task.
-Invariants: results are those of a loop over single records, and keys are in the order in which they were first seen, whatever
-            representation the state has.  It is in columns only while every chunk is; the first chunk that cannot be done exactly in
-            columns ends that for good.
+Invariants: results are those of a loop over single records, and keys are in the order in which they were first seen,
+            whatever representation the state has.  It is in columns only while every chunk is; the first chunk that
+            cannot be done exactly in columns ends that for good.
 Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``).
 Absent:     state backends, and with them state by key group.
 """
@@ -27,9 +27,11 @@ from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 
 FINAL_CHUNK_RECORDS: Final = 1_000
 FINAL_CHUNK_ROWS: Final = 16_384  # of columns
-# More Python objects at a time leave the cache: 16,000 pairs cost 410 ns each in a reduce function that is called, 2,000 cost 210.
+# More Python objects at a time leave the cache: 16,000 pairs cost 410 ns each in a reduce function that is called,
+# 2,000 cost 210.
 MAX_RECORDS: Final = 2_000
-# Smaller chunks are done record by record, as long as the state is a dictionary: columns cost 60 us each time, a record 0.2 us.
+# Smaller chunks are done record by record, as long as the state is a dictionary: columns cost 60 us each time, a record
+# 0.2 us.
 MIN_COLUMN_ROWS: Final = 256
 
 
@@ -97,7 +99,9 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
                 self.output.collect(Chunk(results, None if stamps is None else stamps[: len(results)]))
 
     def process_watermark(self, watermark: Watermark) -> None:
-        """Ahead of the last one, emit what ``emit_on_finish`` kept back, as Flink does: behind it the results would be late."""
+        """Ahead of the last one, emit what ``emit_on_finish`` kept back, as Flink does: behind it the results would be
+        late.
+        """
         if self._emit_on_finish and watermark.timestamp == MAX_TIMESTAMP:
             self._end_results()
         super().process_watermark(watermark)
@@ -137,11 +141,15 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         columns = None if self._columnar is None else self._columnar.columns()
         if self._columnar is not None and columns is not None:
             detached = columns.with_fields(tuple([field.detached() for field in columns.fields]))
-            return AggregationSnapshot(StateForm.COLUMNS, tuple(self._columnar.keys()), (), detached, self._has_timestamps)
+            return AggregationSnapshot(
+                StateForm.COLUMNS, tuple(self._columnar.keys()), (), detached, self._has_timestamps
+            )
         keys, values = self._records()
         if not keys:
             return None
-        return AggregationSnapshot(self._form, tuple(keys), tuple(copy_values(values)), has_timestamps=self._has_timestamps)
+        return AggregationSnapshot(
+            self._form, tuple(keys), tuple(copy_values(values)), has_timestamps=self._has_timestamps
+        )
 
     def initialize_state(self, state: object | None) -> None:
         """Go on from a snapshot of any form."""
@@ -159,7 +167,11 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
 
     def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
         """The keys of this subtask's key groups."""
-        parts = [each.of_key_groups(share.key_groups, share.max_parallelism) for each in states if isinstance(each, AggregationSnapshot)]
+        parts = [
+            each.of_key_groups(share.key_groups, share.max_parallelism)
+            for each in states
+            if isinstance(each, AggregationSnapshot)
+        ]
         return merged(parts)
 
     # -- records
@@ -196,7 +208,9 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
     def _emit_last(self, chunk: Chunk, results: list[Any]) -> None:
         rows = sorted({key: row for row, key in enumerate(self._key_input.exact_keys_of(chunk))}.values())
         timestamps = chunk.timestamps
-        self.output.collect(Chunk([results[row] for row in rows], None if timestamps is None else [timestamps[row] for row in rows]))
+        self.output.collect(
+            Chunk([results[row] for row in rows], None if timestamps is None else [timestamps[row] for row in rows])
+        )
 
     # -- columns
 
@@ -206,7 +220,8 @@ class KeyedAggregationOperator(KeyedOperator, ABC):
         if self._form is not StateForm.COLUMNS:
             if columns is None:
                 return False
-            # Rows that were records once cannot become columns again: so the first ones stay in columns, however few they are.
+            # Rows that were records once cannot become columns again: so the first ones stay in columns, however few
+            # they are.
             if len(chunk) < MIN_COLUMN_ROWS and (columns.shape is not Shape.ROW or self._has_keys):
                 return False
             keys, _ = self._records()

@@ -1,7 +1,7 @@
 """The keys of a chunk.
 
-Hot path.  Nothing per record where the keys came with the records, as they do from every writer by key.  Else (a remote gate whose
-producers route by themselves) one call of the selector per record, and one look at the types.
+Hot path.  Nothing per record where the keys came with the records, as they do from every writer by key.  Else (a remote
+gate whose producers route by themselves) one call of the selector per record, and one look at the types.
 
 Side:   task.
 Source: Flink ``KeySelector``, ``setKeyContextElement1`` before the record is processed.
@@ -44,7 +44,8 @@ class KeyedInput:
         return self.keys_and_exact(chunk)[0]
 
     def keys_and_exact(self, chunk: Chunk) -> tuple[list[Any], list[Any]]:
-        """The key of each record, and a stand-in of each as ``exact_keys`` gives it: the same list, if the keys are their own stand-ins.
+        """The key of each record, and a stand-in of each as ``exact_keys`` gives it: the same list, if the keys are
+        their own stand-ins.
 
         Raises:
             UserFunctionError: as ``keys``.
@@ -83,7 +84,9 @@ class KeyedInput:
         return self.exact(self.selected(values), Chunk(values))
 
     def write_key(self, code: LoopCode, record: str) -> str:
-        """The statements that take the key of the record in a variable, for an operator that does not head its chain."""
+        """The statements that take the key of the record in a variable, for an operator that does
+        not head its chain.
+        """
         key, operator = code.variable("k"), self._operator
         blame = Blame(operator.name, operator.ctx.subtask, record)
         code.line(f"{key} = {code.bind(self._selector.call, 'key')}({record})", blame)
@@ -154,7 +157,9 @@ class StatefulRecordOperator(RecordOperator):
 
 
 def is_state_used(ctx: OperatorContext) -> bool:
-    """Whether the functions of an operator, which were opened, asked for keyed state; if they did not, they cannot any more."""
+    """Whether the functions of an operator, which were opened, asked for keyed state; if they did not, they cannot any
+    more.
+    """
     states = ctx.keyed_state
     if states is None or states.is_used:
         return states is not None
@@ -177,7 +182,9 @@ class KeyedOperator(UserFunctionOperator):
         name: for people.
     """
 
-    state_refusal: str | None = "the function of an aggregation cannot use keyed state; use process() with a KeyedProcessFunction"
+    state_refusal: str | None = (
+        "the function of an aggregation cannot use keyed state; use process() with a KeyedProcessFunction"
+    )
 
     def __init__(self, key_selector: Any, name: str) -> None:
         super().__init__(name)

@@ -27,7 +27,8 @@ from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
 
 
 class KeyedReduceOperator(KeyedAggregationOperator):
-    """``reduce``: the first record of a key as it is, then the function's result for the result so far and the next record.
+    """``reduce``: the first record of a key as it is, then the function's result for the result so far and the next
+    record.
 
     Args:
         key_selector: a callable, or an object with ``get_key(value)``.
@@ -53,12 +54,15 @@ class KeyedReduceOperator(KeyedAggregationOperator):
     ) -> None:
         known = _known(reduce_function)
         columnar = None if known is None else _columnar(known)
-        super().__init__(key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar)
+        super().__init__(
+            key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
+        )
         self._reduce_function = self._add(reduce_function, "reduce")
         self._allows_null = isinstance(key_selector, ColumnKey)
         # A declared reduction, and one that emits no single results, is given chunks when it is chained.
         self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
-        self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)  # while all keys come in columns of one kind
+        # While all keys come in columns of one kind.
+        self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)
         self._is_indexable = True  # whether an index may be made of all keys so far
         self._slots = Slots()  # while there is no index: exact key -> slot
         self._num_looked_up = 0  # records since then; to make an index, or to leave it, costs as much as there are keys
@@ -82,7 +86,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
             return super().process_some(chunk)
         if chunk.has_timestamps:
             self._has_timestamps = True
-        return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk), self.ctx.interrupts)
+        return self._loop.run(
+            chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk), self.ctx.interrupts
+        )
 
     def _advance_and_emit(self, chunk: Chunk) -> None:
         self._loop.run(chunk.records(), chunk.timestamps, len(chunk), self._keys_or_slots(chunk))
@@ -102,7 +108,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self.out.write(code, self._write_result(code, record, slot), timestamp, count=code.counts.get(id(self)))
 
     def _write_slot(self, code: LoopCode, key: str) -> str:
-        """The statements that find the slot of a key, and make the key the current one if the function uses keyed state."""
+        """The statements that find the slot of a key, and make the key the current one if the function uses keyed
+        state.
+        """
         if self._uses_state:
             write_current_key(code, self.ctx, key)
         slot, state = code.variable("s"), code.bind(self._results, "state")
@@ -166,7 +174,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
 
     def _made_index(self, num_records: int) -> SlotIndex | None:
-        """The index for so many more records, made of the keys so far; None if these are of several kinds, or more than those records."""
+        """The index for so many more records, made of the keys so far; None if these are of several kinds, or more than
+        those records.
+        """
         if self._index is None:
             if self._num_looked_up + num_records < len(self._slots):
                 return None
@@ -179,7 +189,9 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         return self._index
 
     def _known_key_column(self, chunk: Chunk) -> Column | None:
-        """The keys as a column; None for a few records where there is no index yet: columns cost more than they save for them."""
+        """The keys as a column; None for a few records where there is no index yet: columns cost more than they save
+        for them.
+        """
         is_short = len(chunk) < MIN_COLUMN_ROWS
         if self._index is None and is_short:
             return None
@@ -233,4 +245,6 @@ def _known(function: Any) -> KnownReduction | None:
 
 
 def _columnar(known: KnownReduction) -> ColumnarReduction:
-    return ColumnarReduction(Aggregate(known.method), known.field, num_fields=known.num_fields, skips_nulls=known.skips_nulls)
+    return ColumnarReduction(
+        Aggregate(known.method), known.field, num_fields=known.num_fields, skips_nulls=known.skips_nulls
+    )

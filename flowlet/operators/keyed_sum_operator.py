@@ -4,8 +4,8 @@ Hot path.  One probe, one addition, and one store per record.
 
 Side:       task.
 Invariants: what is emitted for a key has the fields of its first record, except for the one that is summed.
-Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops with ``get``: no C-level pipeline and no other form of
-            dictionary beats them by more than a few per cent (hot-path measurements, 1.4).
+Source:     Flink ``SumAggregator``; PyFlink ``KeyedStream.sum``.  Plain loops with ``get``: no C-level pipeline and no
+            other form of dictionary beats them by more than a few per cent (hot-path measurements, 1.4).
 """
 
 from collections.abc import Iterator
@@ -28,8 +28,8 @@ _GENERALITY: Final = (StateForm.PAIRS, StateForm.TUPLES, StateForm.RECORDS)  # e
 class KeyedSumOperator(KeyedAggregationOperator):
     """``sum``: the first record of a key, with the sum of one field so far.
 
-    Records are tuples, lists, rows, or plain numbers (position 0).  Pairs that are keyed by their first field take a path of their own,
-    in which the state is key -> sum; the first chunk of anything else ends that for good.
+    Records are tuples, lists, rows, or plain numbers (position 0).  Pairs that are keyed by their first field take a
+    path of their own, in which the state is key -> sum; the first chunk of anything else ends that for good.
 
     Args:
         key_selector: a callable, or an object with ``get_key(value)``.
@@ -54,9 +54,13 @@ class KeyedSumOperator(KeyedAggregationOperator):
         name: str = "Keyed Sum",
     ) -> None:
         columnar = ColumnarReduction(Aggregate.SUM, position)
-        super().__init__(key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar)
+        super().__init__(
+            key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
+        )
         if type(position) not in (int, str):
-            raise JobGraphError(f"the position to sum must be an int, or a str for rows and named tuples, got {position!r}")
+            raise JobGraphError(
+                f"the position to sum must be an int, or a str for rows and named tuples, got {position!r}"
+            )
         self._position = position
         self._form = StateForm.SUMS if self._key_field == 0 and position == 1 else self._form_of([])
 
@@ -185,7 +189,9 @@ class KeyedSumOperator(KeyedAggregationOperator):
         for key, record in zip(keys, records, strict=True):
             addend = field_to_sum(record, position)
             so_far = state.get(key, MISSING)
-            state[key] = result = record if so_far is MISSING else with_field(so_far, position, field_to_sum(so_far, position) + addend)
+            state[key] = result = (
+                record if so_far is MISSING else with_field(so_far, position, field_to_sum(so_far, position) + addend)
+            )
             results.append(result)
 
     def _final_records(self) -> Iterator[Any]:

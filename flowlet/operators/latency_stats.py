@@ -1,7 +1,8 @@
 """How long records take from a source to an operator.
 
 Side:       shared.  The task thread writes, metrics are read anywhere.
-Invariants: a marker is reported once at each operator that it passes; sinks do not forward it; a histogram holds its last values only.
+Invariants: a marker is reported once at each operator that it passes; sinks do not forward it; a histogram holds its
+            last values only.
 Units:      milliseconds, by the clocks of the two machines, which must agree: a negative latency is reported as it is.
 Source:     Flink ``LatencyStats``, ``DescriptiveStatisticsHistogram``, ``StreamSource.LatencyMarkerEmitter``.
 """
@@ -124,7 +125,8 @@ class LatencyStats:
         self._suffix = f"operator_id.{operator_id.hex()}.operator_subtask_index.{subtask}.latency"
         self._granularity = granularity
         self._history_size = history_size
-        self._histograms: dict[tuple[bytes, int] | bytes | None, tuple[str, Histogram]] = {}  # Written by the task thread.
+        # Written by the task thread.
+        self._histograms: dict[tuple[bytes, int] | bytes | None, tuple[str, Histogram]] = {}
 
     def __repr__(self) -> str:
         return f"<LatencyStats {self._suffix}, {len(self._histograms)} histograms>"
@@ -173,13 +175,21 @@ class LatencyMarkerEmitter:
     """
 
     def __init__(
-        self, clock: ProcessingTimeService, emit: Callable[[LatencyMarker], None], *, interval_ms: int, operator_id: bytes, subtask: int
+        self,
+        clock: ProcessingTimeService,
+        emit: Callable[[LatencyMarker], None],
+        *,
+        interval_ms: int,
+        operator_id: bytes,
+        subtask: int,
     ) -> None:
         self._clock = clock
         self._emit = emit
         self._operator_id = operator_id
         self._subtask = subtask
-        self._timer: TimerHandle = clock.schedule_with_fixed_delay(self._send, initial_delay_ms=0, period_ms=interval_ms)
+        self._timer: TimerHandle = clock.schedule_with_fixed_delay(
+            self._send, initial_delay_ms=0, period_ms=interval_ms
+        )
 
     def __repr__(self) -> str:
         return f"<LatencyMarkerEmitter of subtask {self._subtask}>"

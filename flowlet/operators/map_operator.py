@@ -29,5 +29,7 @@ class MapOperator(StatefulRecordOperator):
         """Replace the record."""
         self._write_key(code, record, key)
         result = code.variable("v")
-        code.line(f"{result} = {code.bind(self.function.call, 'map')}({record})", Blame(self.name, self.ctx.subtask, record))
+        code.line(
+            f"{result} = {code.bind(self.function.call, 'map')}({record})", Blame(self.name, self.ctx.subtask, record)
+        )
         self.out.write(code, result, timestamp, count=code.counts.get(id(self)))

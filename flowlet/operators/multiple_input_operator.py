@@ -1,11 +1,11 @@
 """Operators with two inputs, or more.
 
 Side:       task.
-Invariants: the combined watermark only rises; it is the smallest among the inputs that are neither idle nor finished; the operator is idle
-            exactly when no input is active and not all have finished, and says so once.
-Source:     Flink ``TwoInputStreamOperator``, ``MultipleInputStreamOperator``, ``AbstractInput``.  What the inputs say is combined as what
-            the channels of one input say: in Flink's ``CombinedWatermarkStatus`` an input that has finished beside an idle one pushes
-            the watermark to infinity (FLINK-38477).
+Invariants: the combined watermark only rises; it is the smallest among the inputs that are neither idle nor finished;
+            the operator is idle exactly when no input is active and not all have finished, and says so once.
+Source:     Flink ``TwoInputStreamOperator``, ``MultipleInputStreamOperator``, ``AbstractInput``.  What the inputs say
+            is combined as what the channels of one input say: in Flink's ``CombinedWatermarkStatus`` an input that has
+            finished beside an idle one pushes the watermark to infinity (FLINK-38477).
 """
 
 from abc import ABC, abstractmethod

@@ -1,11 +1,12 @@
 """Process functions: per record, with a context.
 
-Hot path.  Per record: the user's call, one or two stores into the context, and per result one look whether it is a side output's (bench:
-programs).
+Hot path.  Per record: the user's call, one or two stores into the context, and per result one look whether it is a side
+output's (bench: programs).
 
 Side:       task.
-Invariants: while a user's method runs, key, timestamp and context are those of its record; outside, the context refuses to answer.
-            Results have the timestamp of their record or timer.  A generator is resumed when its last result went through the chain.
+Invariants: while a user's method runs, key, timestamp and context are those of its record; outside, the context refuses
+            to answer.  Results have the timestamp of their record or timer.  A generator is resumed when its last
+            result went through the chain.
 Source:     Flink ``ProcessOperator``, ``KeyedProcessOperator``, ``CoProcessOperator``, ``KeyedCoProcessOperator``,
             ``ProcessFunction.Context``, ``OnTimerContext``.
 """
@@ -167,7 +168,11 @@ class ProcessFunctionOperator(UserFunctionOperator):
 
     def open(self) -> None:
         """Make context and timers, then open the function."""
-        timers = KeyedTimers(self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch)) if self._is_keyed else UnkeyedTimers(self)
+        timers = (
+            KeyedTimers(self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch))
+            if self._is_keyed
+            else UnkeyedTimers(self)
+        )
         self._context = self._make_context(timers)
         self._texts = TextsForTags(self)
         super().open()
@@ -236,7 +241,13 @@ class ProcessFunctionOperator(UserFunctionOperator):
         return UserFunctionError(self.name, self.ctx.subtask, None)
 
     def _write_call(
-        self, code: LoopCode, method: Any, record: str, timestamp: str | None, key: str | None, ctx: ProcessContext | None = None
+        self,
+        code: LoopCode,
+        method: Any,
+        record: str,
+        timestamp: str | None,
+        key: str | None,
+        ctx: ProcessContext | None = None,
     ) -> None:
         """The statements that call a method with the record and its context, and take each result through the chain."""
         context = code.bind(self._context if ctx is None else ctx, "context")
@@ -252,8 +263,11 @@ class ProcessFunctionOperator(UserFunctionOperator):
         write_results(self, code, results, record, timestamp)
 
 
-def write_results(operator: UserFunctionOperator, code: LoopCode, results: str, record: str, timestamp: str | None) -> None:
-    """The statements that take each result of a process function, if there are any, through the chain or to its side output.
+def write_results(
+    operator: UserFunctionOperator, code: LoopCode, results: str, record: str, timestamp: str | None
+) -> None:
+    """The statements that take each result of a process function, if there are any, through the chain or to its side
+    output.
 
     Args:
         operator: emits them.
@@ -274,9 +288,13 @@ def _write_result(operator: UserFunctionOperator, code: LoopCode, result: str, t
     has_tag = f"type({result}[0]) not in {plain} and isinstance({result}[0], {tag})"
     texts = TextsForTags(operator)
     if texts.ids:
-        # Only here, where a side output is read: a test of the type takes the place of another one, and texts are looked up.
+        # Only here, where a side output is read: a test of the type takes the place of another one, and texts are
+        # looked up.
         ids, look = code.bind(texts.ids, "ids"), code.bind(texts.look_at, "look_at")
-        has_tag = f"(({result}[0] in {ids} and {look}({result})) if type({result}[0]) is {code.bind(str, 'str')} else ({has_tag}))"
+        has_tag = (
+            f"(({result}[0] in {ids} and {look}({result})) if type({result}[0]) is {code.bind(str, 'str')} else "
+            f"({has_tag}))"
+        )
     with code.block(f"if {is_pair} and {has_tag}:"):
         id_, value = code.variable("tag"), code.variable("v")
         code.line(f"{id_}, {value} = {result}[0].tag_id, {result}[1]")
@@ -290,7 +308,8 @@ _PAIR = 2
 
 
 class TextsForTags:
-    """Warns, once, of records whose first field is the id of a side output that is read, where its ``OutputTag`` was meant.
+    """Warns, once, of records whose first field is the id of a side output that is read, where its ``OutputTag`` was
+    meant.
 
     Threading: task thread.
     """
@@ -302,10 +321,17 @@ class TextsForTags:
 
     def look_at(self, result: Any) -> bool:
         """Warn if the result is such a record; returns False: it is a record all the same."""
-        if self.ids and type(result) is tuple and len(result) == _PAIR and type(result[0]) is str and result[0] in self.ids:
+        if (
+            self.ids
+            and type(result) is tuple
+            and len(result) == _PAIR
+            and type(result[0]) is str
+            and result[0] in self.ids
+        ):
             self.ids.clear()
             _log.warning(
-                "a tuple went to the main output whose first field is the id of a side output, as a text: to emit into the side output, "
+                "a tuple went to the main output whose first field is the id of a side output, as a text: to emit into "
+                "the side output, "
                 "yield its OutputTag and the value",
                 operator=self._operator.name,
                 side_output=result[0],
@@ -316,7 +342,10 @@ class TextsForTags:
 
 def _advice(results: Any) -> TypeError:
     what = f"{preview(results)} of type {type(results).__name__}"
-    return TypeError(f"a process function yields its results or returns a list of them ([] or None for none, [x] for one); got {what}")
+    return TypeError(
+        "a process function yields its results or returns a list of them ([] or None for none, [x] for one); got "
+        f"{what}"
+    )
 
 
 class ProcessOperator(ProcessFunctionOperator):
@@ -329,7 +358,9 @@ class ProcessOperator(ProcessFunctionOperator):
         name: for people.
     """
 
-    def __init__(self, function: Any, key_selector: Any = None, *, is_batch: bool = False, name: str = "Process") -> None:
+    def __init__(
+        self, function: Any, key_selector: Any = None, *, is_batch: bool = False, name: str = "Process"
+    ) -> None:
         super().__init__(name)
         self._is_batch = is_batch
         self._is_keyed = key_selector is not None
@@ -380,7 +411,12 @@ class CoProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
     """
 
     def __init__(
-        self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, is_batch: bool = False, name: str = "Co-Process"
+        self,
+        function: Any,
+        key_selectors: tuple[Any, Any] | None = None,
+        *,
+        is_batch: bool = False,
+        name: str = "Co-Process",
     ) -> None:
         super().__init__(name)
         self._is_batch = is_batch

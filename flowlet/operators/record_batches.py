@@ -1,10 +1,11 @@
-"""Operators on record batches: a function of batches, records into columns, columns into records; and a source of batches.
+"""Operators on record batches: a function of batches, records into columns, columns into records; and a source of
+batches.
 
 Hot path, per chunk.
 
 Side:   task.
-Rules:  where a function of batches gives one batch with as many rows, each keeps its timestamp; else all rows get the largest timestamp of
-        those that went in, so that none is late because of it.
+Rules:  where a function of batches gives one batch with as many rows, each keeps its timestamp; else all rows get the
+        largest timestamp of those that went in, so that none is late because of it.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -77,7 +78,9 @@ class MapBatchesOperator(ToColumnsOperator):
 
     takes_batches = True
 
-    def __init__(self, function: Callable[[Any], Any], schema: Any, output_schema: Any, *, name: str = "Map Batches") -> None:
+    def __init__(
+        self, function: Callable[[Any], Any], schema: Any, output_schema: Any, *, name: str = "Map Batches"
+    ) -> None:
         super().__init__(schema, name=name)
         self._function = self._add(function, "map_batch")
         self._output_schema = output_schema
@@ -104,9 +107,15 @@ class MapBatchesOperator(ToColumnsOperator):
     def _checked(self, result: Any, results: Any) -> Any:
         if not isinstance(result, pa.RecordBatch | pa.Table):
             whole = "" if results is result else f" in a {type(results).__name__}"
-            raise TypeError(f"map_batches() needs a function that returns record batches, it returned a {type(result).__name__}{whole}")
+            raise TypeError(
+                "map_batches() needs a function that returns record batches, it returned a "
+                f"{type(result).__name__}{whole}"
+            )
         if not result.schema.equals(self._output_schema):
-            raise TypeError(f"map_batches() declares batches of ({_described(self._output_schema)}), got ({_described(result.schema)})")
+            raise TypeError(
+                f"map_batches() declares batches of ({_described(self._output_schema)}), got "
+                f"({_described(result.schema)})"
+            )
         return result
 
     def _emit(self, result: Any, timestamps: "np.ndarray[Any, np.dtype[np.int64]] | None") -> None:
@@ -138,7 +147,9 @@ class SelectColumnsOperator(ToColumnsOperator):
         if len(chunk):
             columns = self._columns(chunk) if chunk.columns is None else chunk.columns
             fields = tuple([columns.fields[position] for position in self._positions])
-            self.output.collect(Chunk.of_columns(Columns(len(chunk), fields, Shape.ROW, self._names), chunk.timestamp_array))
+            self.output.collect(
+                Chunk.of_columns(Columns(len(chunk), fields, Shape.ROW, self._names), chunk.timestamp_array)
+            )
 
 
 class ToRecordsOperator(UserFunctionOperator):
@@ -176,7 +187,8 @@ class ArrowSource(Source):
 class ArrowReader:
     """Reads record batches one after the other; its position is the number of rows that it gave.
 
-    After a restart a function must give the same rows again; those before the position are dropped, however the batches are cut then.
+    After a restart a function must give the same rows again; those before the position are dropped, however the batches
+    are cut then.
     """
 
     def __init__(self, batches: Iterable[Any], schema: Any) -> None:
@@ -194,7 +206,9 @@ class ArrowReader:
                 self._num_rows += part.num_rows - num_dropped
                 return Chunk.of_columns(columns_of_batch(part.slice(num_dropped) if num_dropped else part))
         if self._num_to_drop:
-            raise FlowletError(f"from_arrow(): after the restart its function gave {self._num_to_drop} rows less than before")
+            raise FlowletError(
+                f"from_arrow(): after the restart its function gave {self._num_to_drop} rows less than before"
+            )
         return None
 
     def snapshot_position(self) -> int:
@@ -214,7 +228,8 @@ class ArrowReader:
             raise TypeError(f"from_arrow() needs record batches, its function gave a {type(batch).__name__}")
         if not batch.schema.equals(self._schema):
             raise TypeError(
-                f"from_arrow() declares batches of ({_described(self._schema)}), its function gave ({_described(batch.schema)})"
+                f"from_arrow() declares batches of ({_described(self._schema)}), its function gave "
+                f"({_described(batch.schema)})"
             )
         return batch
 

@@ -2,10 +2,10 @@
 
 Side:       task.  A ``Source`` is made in the user's program and pickled; its readers live in the tasks.
 Invariants: a reader is made when its task opens and closed once.
-Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager, which hands out the
-            splits on demand (``flowlet/splits/enumerator.py``).
-            A checkpoint has each reader's position.  Watermarks are not part of it, as in Flink: after a restart they begin anew with the
-            records that are read then, and idleness is found out again.
+Rules:      a reader knows from its subtask number what is its share, or its source has an enumerator in the JobManager,
+            which hands out the splits on demand (``flowlet/splits/enumerator.py``).  A checkpoint has each reader's
+            position.  Watermarks are not part of it, as in Flink: after a restart they begin anew with the records that
+            are read then, and idleness is found out again.
 Source:     Flink ``Source``, ``SourceReader``, ``SourceOperator``.
 """
 
@@ -43,19 +43,22 @@ DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200
 class SourceReader(Protocol):
     """Reads one subtask's share.
 
-    A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by any thread.
-    One that may have nothing just now should have a method ``available_future()``: a future that is done once it is worth to poll again;
-    without it the reader is polled again at once.  One whose poll never waits for anything should have an attribute ``never_waits``, which
-    is true: then what several polls gave may go on its way together, which is cheaper; what other readers give goes at once, since the next
-    poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.  One whose source has an
-    enumerator must be a ``SplitReceiver``.  One that acknowledges what was processed may be a ``MarkedReader``.
-    One that can go on after a restart has ``snapshot_position()``, which gives a value that says what was read so far and never changes,
-    and ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything again.
-    A source whose positions can be divided among another number of readers has ``redistribute_positions(positions, share)``: the positions
-    by former subtask (None: it had read everything) and a ``StateShare``; it gives the position of one reader, which is never None.
-    One that acknowledges what checkpoints hold may be a ``PositionListener``.
-    One with a user's function that has states may be a ``CheckpointedReader``.  One that needs a clock or timers may be a ``TimedReader``.
-    One that calls a function of the user for each record may be an ``InterruptibleReader``.
+    A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by
+    any thread.  One that may have nothing just now should have a method ``available_future()``: a future that is done
+    once it is worth to poll again; without it the reader is polled again at once.  One whose poll never waits for
+    anything should have an attribute ``never_waits``, which
+    is true: then what several polls gave may go on its way together, which is cheaper; what other readers give goes at
+        once, since the next
+    poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.  One whose
+    source has an enumerator must be a ``SplitReceiver``.  One that acknowledges what was processed may be a
+    ``MarkedReader``.  One that can go on after a restart has ``snapshot_position()``, which gives a value that says
+    what was read so far and never changes, and ``restore_position(value)``, which is called before the first poll;
+    without them a restored source reads everything again.  A source whose positions can be divided among another number
+    of readers has ``redistribute_positions(positions, share)``: the positions by former subtask (None: it had read
+    everything) and a ``StateShare``; it gives the position of one reader, which is never None.  One that acknowledges
+    what checkpoints hold may be a ``PositionListener``.  One with a user's function that has states may be a
+    ``CheckpointedReader``.  One that needs a clock or timers may be a ``TimedReader``.  One that calls a function of
+    the user for each record may be an ``InterruptibleReader``.
     """
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
@@ -81,7 +84,9 @@ class PositionListener(Protocol):
     """A reader that wants to know which of its positions a complete checkpoint holds."""
 
     def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
-        """The checkpoint has what ``snapshot_position`` just gave, and the last ``num_waiting`` records, which wait to be processed."""
+        """The checkpoint has what ``snapshot_position`` just gave, and the last ``num_waiting`` records, which wait to
+        be processed.
+        """
 
     def position_kept(self, checkpoint_id: int) -> None:
         """The checkpoint is complete.  Must not block."""
@@ -96,13 +101,17 @@ class CheckpointedReader(Protocol):
 
     @property
     def keeps_function_state(self) -> bool:
-        """Whether the function's states tell what it has emitted, so that it does not emit that again after a restart."""
+        """Whether the function's states tell what it has emitted, so that it does not emit that
+        again after a restart.
+        """
 
     def initialize_function(self, ctx: OperatorContext) -> None:
         """Let the function get its states; before the first poll."""
 
     def hold_function(self) -> Sequence[Chunk | Watermark | WatermarkStatus]:
-        """Keep the function from changing its state until ``snapshot_function``; returns all that it emitted and that was not polled."""
+        """Keep the function from changing its state until ``snapshot_function``; returns all that it emitted and that
+        was not polled.
+        """
 
     def snapshot_function(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
         """Let the function put what it keeps into its states, and copy them; then it goes on."""
@@ -119,12 +128,17 @@ class TimedReader(Protocol):
     """A reader that has nothing until some time, such as one with a rate."""
 
     def use_clock(self, clock: ProcessingTimeService) -> None:
-        """Take the clock and the timers of the task; once, before everything else.  Timers fire on the task's thread."""
+        """Take the clock and the timers of the task; once, before everything else.
+
+        Timers fire on the task's thread.
+        """
 
 
 @runtime_checkable
 class InterruptibleReader(Protocol):
-    """A reader whose poll calls a function of the user for each record, and gives what it has between two of them when a mail comes."""
+    """A reader whose poll calls a function of the user for each record, and gives what it has between two of them when
+    a mail comes.
+    """
 
     def use_interrupts(self, interrupts: Interrupts) -> None:
         """Take what is not empty while a mail waits; once, before the first poll."""
@@ -168,7 +182,9 @@ class KeptRecords:
     @classmethod
     def of(cls, chunk: Chunk) -> "KeptRecords":
         """Copies of the records as they are now."""
-        return cls(tuple(map(copy_if_mutable, chunk.values)), None if chunk.timestamps is None else tuple(chunk.timestamps))
+        return cls(
+            tuple(map(copy_if_mutable, chunk.values)), None if chunk.timestamps is None else tuple(chunk.timestamps)
+        )
 
     def taken(self) -> Chunk:
         """The records."""
@@ -182,7 +198,8 @@ KeptElement = tuple[str | None, KeptRecords | Watermark | WatermarkStatus]
 class PositionWithRest:
     """The position of a reader in a snapshot that was taken between two records of what it gave last.
 
-    ``rest``: what it gave and has not gone through the chain, in order, each with its split; its effects are in no state.
+    ``rest``: what it gave and has not gone through the chain, in order, each with its split; its effects are in no
+        state.
     """
 
     position: object
@@ -202,7 +219,12 @@ class SourceOperator(StreamOperator):
     """
 
     def __init__(
-        self, source: Source, *, strategy: WatermarkStrategy | None = None, emits_watermarks: bool = True, name: str = "Source"
+        self,
+        source: Source,
+        *,
+        strategy: WatermarkStrategy | None = None,
+        emits_watermarks: bool = True,
+        name: str = "Source",
     ) -> None:
         self.name = name
         self.source = source
@@ -212,7 +234,8 @@ class SourceOperator(StreamOperator):
         self._emits_watermarks = emits_watermarks
         self._event_time: SourceEventTime | None = None  # from open on, if there is a strategy
         self._reader: SourceReader | None = None
-        self._receiver: SplitReceiver[SourceSplit] | None = None  # the reader while it is open, if splits are handed out
+        # The reader while it is open, if splits are handed out.
+        self._receiver: SplitReceiver[SourceSplit] | None = None
         self._last_progress: float | None = None
         self._has_nothing = False
         self._never_waits = False  # of the reader
@@ -228,7 +251,9 @@ class SourceOperator(StreamOperator):
         self.out = output_for(output, self.name, ctx.counters)
         self.output = self.out
 
-    def cut_chunks(self, clock_ns: Callable[[], int], cpu_ns: Callable[[], int], caution: Caution, *, cuts: bool) -> None:
+    def cut_chunks(
+        self, clock_ns: Callable[[], int], cpu_ns: Callable[[], int], caution: Caution, *, cuts: bool
+    ) -> None:
         """Take what the task gives to ``RecordSlices``; before ``initialize_state``."""
         self._slices = RecordSlices(clock_ns, cpu_ns=cpu_ns, cuts=cuts, caution=caution)
 
@@ -241,7 +266,9 @@ class SourceOperator(StreamOperator):
         self._restored = state
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Take what a function has emitted so far, and keep it from going on: so its state belongs exactly before the barrier."""
+        """Take what a function has emitted so far, and keep it from going on: so its state belongs exactly before the
+        barrier.
+        """
         self.hold()
 
     def hold(self) -> None:
@@ -286,7 +313,9 @@ class SourceOperator(StreamOperator):
             if isinstance(self._reader, PositionListener):
                 num_waiting = sum(len(element) for _, element in self._slices if isinstance(element, Chunk))
                 self._reader.position_taken(checkpoint_id, num_waiting)
-        keeps_rest = found is not None or (isinstance(self._reader, CheckpointedReader) and self._reader.keeps_function_state)
+        keeps_rest = found is not None or (
+            isinstance(self._reader, CheckpointedReader) and self._reader.keeps_function_state
+        )
         rest = self._kept_rest() if keeps_rest else ()  # else the reader gives it again
         return PositionWithRest(found, rest) if rest else found
 
@@ -309,13 +338,15 @@ class SourceOperator(StreamOperator):
             rest: list[KeptElement] = []
             for index, state in enumerate(states):
                 if isinstance(state, PositionWithRest) and index % share.parallelism == share.subtask:
-                    rest += [(split, each) for split, each in state.rest if isinstance(each, KeptRecords)]  # watermarks are not divided
+                    # Watermarks are not divided.
+                    rest += [(split, each) for split, each in state.rest if isinstance(each, KeptRecords)]
             positions = [state.position if isinstance(state, PositionWithRest) else state for state in states]
             found: object = redistribute(positions, share)
             return PositionWithRest(found, tuple(rest)) if rest else found
         if share.finished:
             raise StateRestoreError(
-                f"source {self.name!r} had ended in {len(share.finished)} of {share.former_parallelism} subtasks and cannot divide what "
+                f"source {self.name!r} had ended in {len(share.finished)} of {share.former_parallelism} subtasks and "
+                "cannot divide what "
                 f"is left; set its parallelism to {share.former_parallelism}, and leave the chaining as it was"
             )
         return super().redistribute(states, share)
@@ -366,15 +397,21 @@ class SourceOperator(StreamOperator):
 
     def _start_receiving(self, reader: SourceReader) -> None:
         if self.ctx.request_splits is None:
-            raise FlowletError(f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster")
+            raise FlowletError(
+                f"source {self.name!r}: only a JobManager hands out its splits; run the job on a cluster"
+            )
         if not isinstance(reader, SplitReceiver):
             kind = type(reader).__name__
-            raise FlowletError(f"source {self.name!r} has an enumerator, so its {kind} needs start(), add_splits() and no_more_splits()")
+            raise FlowletError(
+                f"source {self.name!r} has an enumerator, so its {kind} needs start(), add_splits() and "
+                "no_more_splits()"
+            )
         self._receiver = reader
         reader.start(self.ctx.request_splits)
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
-        """The JobManager gives these to the reader, and keeps so much for all readers together; nothing for a source that has none.
+        """The JobManager gives these to the reader, and keeps so much for all readers together; nothing for a source
+        that has none.
 
         Raises:
             FlowletError: the reader said so.

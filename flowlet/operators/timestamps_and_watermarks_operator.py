@@ -4,7 +4,8 @@ Hot path; see ``event_time``.
 
 Side:       task.
 Units:      timestamps and intervals in milliseconds.
-Source:     Flink ``TimestampsAndWatermarksOperator``.  What the input says about event time is dropped, but for its end.
+Source:     Flink ``TimestampsAndWatermarksOperator``.  What the input says about event time is dropped, but for its
+            end.
 """
 
 from flowlet.chain.loop_code import LoopCode
@@ -15,7 +16,13 @@ from flowlet.mailbox.task_mailbox import Attention
 from flowlet.operators.source_operator import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.records import MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
-from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, is_by_column, without_watermarks
+from flowlet.watermarks.event_time_stream import (
+    EventTimeStream,
+    WatermarkEmitter,
+    idleness_clock,
+    is_by_column,
+    without_watermarks,
+)
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
@@ -58,10 +65,14 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """Make the generator and start the periodic timer."""
         service = self.ctx.processing_time_service
         self._emitter = _EmitterBetweenRecords(self.output, self.ctx.attention)
-        self._stream = EventTimeStream(self._strategy, self.ctx, self.out, self._emitter, self._emitter, idleness_clock(service))
+        self._stream = EventTimeStream(
+            self._strategy, self.ctx, self.out, self._emitter, self._emitter, idleness_clock(service)
+        )
         interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
         if interval_ms > 0:
-            self._timer = service.schedule_with_fixed_delay(self._on_periodic_timer, initial_delay_ms=interval_ms, period_ms=interval_ms)
+            self._timer = service.schedule_with_fixed_delay(
+                self._on_periodic_timer, initial_delay_ms=interval_ms, period_ms=interval_ms
+            )
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Set the timestamps, show them to the generator, pass the records on."""
@@ -74,7 +85,9 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """The same for one record."""
         count = code.counts.get(id(self))
-        self._stream.write_record(code, record, timestamp, lambda assigned: self.out.write(code, record, assigned, count=count))
+        self._stream.write_record(
+            code, record, timestamp, lambda assigned: self.out.write(code, record, assigned, count=count)
+        )
 
     def process_watermark(self, watermark: Watermark) -> None:
         """The end of the input's event time is the end of ours; anything else is not what the strategy says."""
@@ -103,7 +116,9 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
 
 class _EmitterBetweenRecords(WatermarkEmitter):
-    """Emits what a generator says at a record: the others that a function has made with it follow, and cannot wait for timers."""
+    """Emits what a generator says at a record: the others that a function has made with it follow, and cannot wait for
+    timers.
+    """
 
     __slots__ = ("_attention",)
 

@@ -1,9 +1,10 @@
 """How users' code is found, opened, called and blamed.
 
 Side:       task.
-Invariants: an error message about a record can itself never fail; nothing is counted per record to know which one failed.
-Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``StreamingRuntimeContext``, ``FunctionUtils``,
-            ``StreamingFunctionUtils``, ``AbstractUdfStreamOperator``.
+Invariants: an error message about a record can itself never fail; nothing is counted per record to know which one
+            failed.
+Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``StreamingRuntimeContext``,
+            ``FunctionUtils``, ``StreamingFunctionUtils``, ``AbstractUdfStreamOperator``.
 Absent:     coroutine functions.
 """
 
@@ -171,7 +172,8 @@ class InitializationContext(FunctionInitializationContext):
 
 
 class Checkpoints:
-    """What a function object does about checkpoints: nothing, unless it is a ``CheckpointedFunction`` or a ``CheckpointListener``.
+    """What a function object does about checkpoints: nothing, unless it is a ``CheckpointedFunction`` or a
+    ``CheckpointListener``.
 
     Errors of its methods become a UserFunctionError, which names the operator.
     """
@@ -211,7 +213,8 @@ class Checkpoints:
 class UserFunction:
     """A function object with methods of given names, or, where one is enough, any other callable.
 
-    Only objects with the method are opened and closed: a plain callable that happens to have a ``close`` is nobody's to close.
+    Only objects with the method are opened and closed: a plain callable that happens to have a ``close`` is nobody's to
+    close.
 
     Args:
         function: an object with the methods, or a callable.
@@ -229,7 +232,11 @@ class UserFunction:
         has_all = all(self.method(name) is not None for name in (method, *more))
         if not has_all and (more or not callable(function)):
             methods = " and ".join(f"{name}()" for name in (method, *more))
-            expected = f"an object with the methods {methods}" if more else f"a function of one record or an object with a method {methods}"
+            expected = (
+                f"an object with the methods {methods}"
+                if more
+                else f"a function of one record or an object with a method {methods}"
+            )
             raise JobGraphError(f"expected {expected}, got {preview(function)} of type {type(function).__name__}")
 
     def __repr__(self) -> str:
@@ -247,7 +254,9 @@ class UserFunction:
         return found if callable(found) else None
 
     def open(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
-        """Call the object's ``initialize_state`` and ``open``, if it has them; ``state_refusal``: see ``RuntimeContext``."""
+        """Call the object's ``initialize_state`` and ``open``, if it has them; ``state_refusal``: see
+        ``RuntimeContext``.
+        """
         self.checkpoints.initialize(ctx, state_refusal)
         self.run("open", RuntimeContext(ctx, state_refusal), ctx=ctx)
 
@@ -267,7 +276,9 @@ class UserFunction:
 
 
 class FunctionOnDemand(UserFunction):
-    """A function that is opened when it is first needed: a key selector is not where the sender of the records took the keys."""
+    """A function that is opened when it is first needed: a key selector is not where the sender of the records took the
+    keys.
+    """
 
     def __init__(self, function: Any, method: str) -> None:
         super().__init__(function, method)
@@ -297,7 +308,8 @@ class FunctionOnDemand(UserFunction):
 class UserFunctionOperator(StreamOperator):
     """An operator around one user function, or several.
 
-    Subclasses call ``_add`` in their constructor and bind ``call`` of what it returns in ``open``: bound methods are not pickled.
+    Subclasses call ``_add`` in their constructor and bind ``call`` of what it returns in ``open``: bound methods are
+    not pickled.
     """
 
     state_refusal: str | None = _NEEDS_KEYS  # why the functions have no keyed state; None: they have

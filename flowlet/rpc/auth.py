@@ -3,19 +3,22 @@
 Side:       pure.
 Invariants: the secret never leaves the process; a request is accepted once; comparisons take constant time.
 Units:      times in milliseconds since the epoch.
-Wire form:  ``X-Flowlet-Auth: v1 <ms> <nonce> <sha256 of the body> <hmac>``.  The HMAC-SHA256 covers a label, method, authority (the
-            ``Host`` header), path with query, the body's digest, time and nonce.  The digest is sent, too, so that a server can verify a
-            request before it reads the body.
-            ``X-Flowlet-Proof: <hmac>`` in the answer covers another label, the nonce, the status and the digest of the answer's body.
-            The answer that opens a WebSocket has ``X-Flowlet-Nonce``, the server's, in place of a body.  Both nonces give the keys of
+Wire form:  ``X-Flowlet-Auth: v1 <ms> <nonce> <sha256 of the body> <hmac>``.  The HMAC-SHA256 covers a label, method,
+            authority (the ``Host`` header), path with query, the body's digest, time and nonce.  The digest is sent,
+            too, so that a server can verify a request before it reads the body.  ``X-Flowlet-Proof: <hmac>`` in the
+            answer covers another label, the nonce, the status and the digest of the answer's body.  The answer that
+            opens a WebSocket has ``X-Flowlet-Nonce``, the server's, in place of a body.  Both nonces give the keys of
             the WebSocket's messages (``SignedWebSocket``).
-Rules:      only answers to requests with a right signature are signed: a peer that does not know the secret gets nothing signed.
-Clocks:     the server counts its time from its start by a clock that nobody sets (``steady_clock``).  So a nonce is remembered until its
-            request is too old, and that request stays too old: putting the clock back or forward makes no request valid again.  A
-            request from before the start is too old as well, because the server before may have accepted it.  Where the clocks of
-            client and server differ, the refusal tells the server's time, signed, and the client dates its request again.
-Absent:     secrecy (that needs TLS), roles, keys per job.  A server that was started again after its machine's clock was put back accepts
-            what the server before it had accepted in the last minute, if it was for the same address.
+Rules:      only answers to requests with a right signature are signed: a peer that does not know the secret gets
+            nothing signed.
+Clocks:     the server counts its time from its start by a clock that nobody sets (``steady_clock``).  So a nonce is
+            remembered until its request is too old, and that request stays too old: putting the clock back or forward
+            makes no request valid again.  A request from before the start is too old as well, because the server before
+            may have accepted it.  Where the clocks of client and server differ, the refusal tells the server's time,
+            signed, and the client dates its request again.
+Absent:     secrecy (that needs TLS), roles, keys per job.  A server that was started again after its machine's clock
+            was put back accepts what the server before it had accepted in the last minute, if it was for the same
+            address.
 """
 
 import hashlib
@@ -56,7 +59,9 @@ class AuthenticationError(FlowletError):
 
 @dataclass(frozen=True, slots=True)
 class RequestLine:
-    """What a signature covers besides the body, all as sent: ``authority`` is ``host:port``, ``path`` includes the query."""
+    """What a signature covers besides the body, all as sent: ``authority`` is ``host:port``, ``path`` includes the
+    query.
+    """
 
     method: str
     authority: str
@@ -73,7 +78,9 @@ class AcceptedRequest:
 
 @dataclass(frozen=True, slots=True)
 class MessageKeys:
-    """The keys of one WebSocket, 32 bytes each: one per direction, so that no message can be sent back to where it came from."""
+    """The keys of one WebSocket, 32 bytes each: one per direction, so that no message can be sent back to where it came
+    from.
+    """
 
     to_server: bytes = field(repr=False)
     to_client: bytes = field(repr=False)
@@ -112,13 +119,21 @@ def check_answer(secret: bytes, nonce: Nonce, status: int, body: bytes, proof: s
     Raises:
         AuthenticationError: it does not, or it was changed on the way.
     """
-    if proof is None or not hmac.compare_digest(proof.encode("utf-8", "replace"), sign_answer(secret, nonce, status, body).encode()):
-        raise AuthenticationError("the answer is not from a process that knows the secret; do both use the same secret file?")
+    if proof is None or not hmac.compare_digest(
+        proof.encode("utf-8", "replace"), sign_answer(secret, nonce, status, body).encode()
+    ):
+        raise AuthenticationError(
+            "the answer is not from a process that knows the secret; do both use the same secret file?"
+        )
 
 
 def message_keys(secret: bytes, request_nonce: Nonce, server_nonce: Nonce) -> MessageKeys:
-    """The keys of the WebSocket that a request opened; each side chose one of the nonces, so the keys are new to both."""
-    to_server, to_client = (_mac(secret, label, request_nonce, server_nonce) for label in (_TO_SERVER_LABEL, _TO_CLIENT_LABEL))
+    """The keys of the WebSocket that a request opened; each side chose one of the nonces, so the
+    keys are new to both.
+    """
+    to_server, to_client = (
+        _mac(secret, label, request_nonce, server_nonce) for label in (_TO_SERVER_LABEL, _TO_CLIENT_LABEL)
+    )
     return MessageKeys(bytes.fromhex(to_server), bytes.fromhex(to_client))
 
 
@@ -147,7 +162,8 @@ class RequestVerifier:
         self._secret = secret
         self._started_ms = started_ms
         self._max_nonces = max_nonces
-        self._nonces: OrderedDict[str, int] = OrderedDict()  # nonce -> when it may be forgotten; in the order of arrival
+        # Nonce -> when it may be forgotten; in the order of arrival.
+        self._nonces: OrderedDict[str, int] = OrderedDict()
 
     def __repr__(self) -> str:
         return f"<RequestVerifier {len(self._nonces)} nonces>"
@@ -157,12 +173,9 @@ class RequestVerifier:
     ) -> AcceptedRequest | Refusal:
         """Verify the head of a request.  Only accepted requests add to the memory of nonces.
 
-        Args:
-            header: its ``X-Flowlet-Auth``.
-            line: what else the signature covers.
-            now_ms: by a clock that is never put back; otherwise a nonce could be forgotten while its request is still valid.
-            key: what it must be signed with; None: the secret.
-            remember: False: the request comes again, to be accepted.
+        Args: header: its ``X-Flowlet-Auth``. line: what else the signature covers. now_ms: by a clock that is never put
+            back; otherwise a nonce could be forgotten while its request is still valid. key: what it must be signed
+            with; None: the secret. remember: False: the request comes again, to be accepted.
         """
         if header is None:
             return Refusal.MISSING

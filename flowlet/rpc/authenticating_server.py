@@ -1,13 +1,14 @@
 """The server's side of signed HTTP: what is served, and the proof in each answer.
 
 Side:       loop.
-Invariants: the server neither reads a body nor runs a handler before the request's head is verified.  A refusal does not say what was
-            wrong; the log does.
-Rules:      only ``/healthz`` needs no signature.  ``FrontDoor`` asks ``judge`` before aiohttp sees a connection; the check in front of each
-            handler asks again, for every request.  aiohttp is imported with the application, which needs no more than the first connection
-            whose peer has proved something: to judge costs a tenth of that import.
-Absent:     aiohttp's middlewares.  aiohttp keeps the handlers of an application that has one in a cache of the process, and with them
-            all that they belong to: 0.4 MB for each JobManager that a program had.
+Invariants: the server neither reads a body nor runs a handler before the request's head is verified.  A refusal does
+            not say what was wrong; the log does.
+Rules:      only ``/healthz`` needs no signature.  ``FrontDoor`` asks ``judge`` before aiohttp sees a connection; the
+            check in front of each handler asks again, for every request.  aiohttp is imported with the application,
+            which needs no more than the first connection whose peer has proved something: to judge costs a tenth of
+            that import.
+Absent:     aiohttp's middlewares.  aiohttp keeps the handlers of an application that has one in a cache of the process,
+            and with them all that they belong to: 0.4 MB for each JobManager that a program had.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -111,7 +112,9 @@ class AuthenticatingServer:
         for route in routes:
             paths.setdefault(route.path, []).append(route)
         for path, found in paths.items():
-            application.add_routes([web.RouteDef(each.method, path, self._behind_check(each.handler), _options_of(each)) for each in found])
+            application.add_routes(
+                [web.RouteDef(each.method, path, self._behind_check(each.handler), _options_of(each)) for each in found]
+            )
             methods = [each.method for each in found]
             if "*" not in methods:
                 application.router.add_route("*", path, self._behind_check(_refuse_method(methods)))
@@ -142,11 +145,16 @@ class AuthenticatingServer:
         headers = {}
         if verdict is Refusal.EXPIRED:
             assert head.signature is not None, "it was verified"
-            headers = {TIME_HEADER: str(now_ms), PROOF_HEADER: sign_answer(key, nonce_of(head.signature), 401, b"%d" % now_ms)}
+            headers = {
+                TIME_HEADER: str(now_ms),
+                PROOF_HEADER: sign_answer(key, nonce_of(head.signature), 401, b"%d" % now_ms),
+            }
         return self._refused(head, 401, "authentication failed", verdict.value, headers)
 
     def refused(self, status: int, text: str, reason: str, **details: object) -> EarlyAnswer:
-        """Count and log a refusal; the peer gets ``text``, the log ``reason`` (at most once a second) with the details."""
+        """Count and log a refusal; the peer gets ``text``, the log ``reason`` (at most once a
+        second) with the details.
+        """
         # No raw text: a refused peer must not be able to fill the disk or forge lines.
         now_ms = self._clock()
         if now_ms - self._logged_ms >= _LOG_INTERVAL_MS:
@@ -168,7 +176,13 @@ class AuthenticatingServer:
         try:
             problem = await self._problem_of_body(request)
             if problem is not None:
-                log.warning("request refused", reason=problem[1], method=request.method, path=repr(request.path[:200]), peer=request.remote)
+                log.warning(
+                    "request refused",
+                    reason=problem[1],
+                    method=request.method,
+                    path=repr(request.path[:200]),
+                    peer=request.remote,
+                )
                 return _as_http(error_response(*problem))
             return _as_http(await handler(request))
         except RequestError as error:
@@ -181,13 +195,19 @@ class AuthenticatingServer:
             log.exception("request failed", method=request.method, path=request.path)
             return _as_http(error_response(500, "internal error; see the JobManager's log"))
 
-    async def serve_websocket(self, request: "web.Request", serve: Callable[[Any], Awaitable[None]]) -> "web.StreamResponse":
-        """Open the WebSocket that an accepted request asks for, and serve it as a ``SignedWebSocket``; returns when ``serve`` has."""
+    async def serve_websocket(
+        self, request: "web.Request", serve: Callable[[Any], Awaitable[None]]
+    ) -> "web.StreamResponse":
+        """Open the WebSocket that an accepted request asks for, and serve it as a ``SignedWebSocket``; returns when
+        ``serve`` has.
+        """
         from aiohttp import web
 
         from flowlet.rpc.signed_websocket import ACCEPTED, CLOSE_TIMEOUT_S, HEADER_BYTES, SignedWebSocket
 
-        websocket = web.WebSocketResponse(timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_MESSAGE_BYTES + HEADER_BYTES, compress=False)
+        websocket = web.WebSocketResponse(
+            timeout=CLOSE_TIMEOUT_S, max_msg_size=MAX_MESSAGE_BYTES + HEADER_BYTES, compress=False
+        )
         server_nonce = new_nonce()
         websocket.headers[NONCE_HEADER] = server_nonce
         await websocket.prepare(request)
@@ -196,7 +216,12 @@ class AuthenticatingServer:
         return websocket
 
     def _refused(
-        self, head: RequestHead, status: int, text: str, reason: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        head: RequestHead,
+        status: int,
+        text: str,
+        reason: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> EarlyAnswer:
         path, host = repr(head.target[:200]), repr(head.host[:200])
         answer = self.refused(status, text, reason or text, method=repr(head.method[:20])[1:-1], path=path, host=host)
@@ -217,7 +242,11 @@ class AuthenticatingServer:
             return 408, f"the body did not arrive within {_BODY_TIMEOUT_S:g} s"
         except web.HTTPRequestEntityTooLarge:
             return 413, f"the body has more than {self._max_body_bytes} bytes, which is the limit"
-        return None if body_digest(body) == request[ACCEPTED].body_sha256 else (400, "the body does not match the request's signature")
+        return (
+            None
+            if body_digest(body) == request[ACCEPTED].body_sha256
+            else (400, "the body does not match the request's signature")
+        )
 
     async def _prove(self, request: "web.Request", response: "web.StreamResponse") -> None:
         from aiohttp import web
@@ -227,7 +256,11 @@ class AuthenticatingServer:
         if ACCEPTED not in request:
             return
         # Other answers without a whole body are those that open a WebSocket.
-        body = response.body if isinstance(response, web.Response) else response.headers.get(NONCE_HEADER, Nonce("")).encode()
+        body = (
+            response.body
+            if isinstance(response, web.Response)
+            else response.headers.get(NONCE_HEADER, Nonce("")).encode()
+        )
         assert body is None or isinstance(body, bytes), "answers are made whole"
         key = self._key_of(request.raw_path) or self._secret
         response.headers[PROOF_HEADER] = sign_answer(key, request[ACCEPTED].nonce, response.status, body or b"")
@@ -263,7 +296,13 @@ def _head_of(request: "web.Request") -> RequestHead:
     headers = request.headers
     address = request.get_extra_info("sockname", ("", 0))
     return RequestHead(
-        request.method, request.raw_path, request.host, headers.get("Origin"), headers.get(AUTH_HEADER), address[0], address[1]
+        request.method,
+        request.raw_path,
+        request.host,
+        headers.get("Origin"),
+        headers.get(AUTH_HEADER),
+        address[0],
+        address[1],
     )
 
 

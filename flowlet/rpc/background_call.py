@@ -1,8 +1,8 @@
 """Runs slow calls of the JobManager, and the last ones of a TaskManager, each on its own daemon thread.
 
 Side:       shared.  The function runs on the new thread, its callbacks on the loop.
-Rules:      the threads are daemons, so that a call that hangs on a dead file server does not keep the process from ending.  There is one
-            per source and job, so they need no pool.
+Rules:      the threads are daemons, so that a call that hangs on a dead file server does not keep the process from
+            ending.  There is one per source and job, so they need no pool.
 """
 
 import asyncio
@@ -19,9 +19,11 @@ T = TypeVar("T")
 def call_in_background(
     function: Callable[[], T], on_result: Callable[[T], None], on_error: Callable[[Exception], None], name: str
 ) -> threading.Thread:
-    """Run ``function`` on a new thread, then ``on_result`` or ``on_error`` on the running loop, unless that loop is closed by then.
+    """Run ``function`` on a new thread, then ``on_result`` or ``on_error`` on the running loop, unless that loop is
+    closed by then.
 
-    Where the system allows no thread, ``on_error`` gets the error soon: the caller may stand in a session that is not to end for it.
+    Where the system allows no thread, ``on_error`` gets the error soon: the caller may stand in a session that is not
+    to end for it.
     """
     thread = _new_thread(function, on_result, on_error, name)
     try:
@@ -57,13 +59,18 @@ def _new_thread(
 
 
 async def run_in_background(function: Callable[[], T], name: str) -> T:
-    """The result of ``function``, which runs on a new thread; who waits for it in vain may be cancelled.  Raises what it raises."""
+    """The result of ``function``, which runs on a new thread; who waits for it in vain may be cancelled.
+
+    Raises what it raises.
+    """
     result = _new_result(call_in_background, function, name)
     return await result  # waits for another thread; ended by its end, or by whoever cancels the caller
 
 
 async def close_in_background(close: Callable[[], None], name: str) -> None:
-    """``close``, which may take as long as its file system, on a new thread; on this one while the interpreter ends and starts none."""
+    """``close``, which may take as long as its file system, on a new thread; on this one while the interpreter ends and
+    starts none.
+    """
     try:
         closed = _new_result(lambda *call: _new_thread(*call).start(), close, name)
     except RuntimeError:  # of the start; what ``close`` raises comes with the future

@@ -1,9 +1,9 @@
 """``config.yaml``: one file of options for clients, JobManagers and TaskManagers.
 
 Side:       shared.  Read once per process, at its start.
-Rules:      the file is in the directory of the variable ``FLOWLET_CONF_DIR``; without it there is none.  Names may be nested, as in Flink:
-            ``rest: {port: 8082}`` is ``rest.port: 8082``.  Each process takes what concerns it; a name that concerns none is an error.
-            Command lines, variables and programs come before it.
+Rules:      the file is in the directory of the variable ``FLOWLET_CONF_DIR``; without it there is none.  Names may be
+            nested, as in Flink: ``rest: {port: 8082}`` is ``rest.port: 8082``.  Each process takes what concerns it; a
+            name that concerns none is an error.  Command lines, variables and programs come before it.
 Source:     Flink ``GlobalConfiguration``, ``YamlParserUtils``.
 """
 
@@ -45,28 +45,49 @@ def _seconds(text: str) -> str:
 
 
 TASK_MANAGER_OPTIONS: Final = {
-    "taskmanager.numberOfTaskSlots": ClusterOption("slots", meaning="subtasks of one slot sharing group that may run there"),
+    "taskmanager.numberOfTaskSlots": ClusterOption(
+        "slots", meaning="subtasks of one slot sharing group that may run there"
+    ),
     "taskmanager.bind-host": ClusterOption("host", meaning="the address of the data port"),
     "taskmanager.data.port": ClusterOption("data_port", meaning="the data port; 0: a free one"),
-    "taskmanager.memory.network.max": ClusterOption("network_memory", _bytes, "the memory for network buffers, such as 64 mb"),
+    "taskmanager.memory.network.max": ClusterOption(
+        "network_memory", _bytes, "the memory for network buffers, such as 64 mb"
+    ),
     "taskmanager.memory.segment-size": ClusterOption("segment_size", _bytes, "of one network buffer, such as 32 kb"),
-    "taskmanager.network.memory.buffers-per-channel": ClusterOption("exclusive_buffers", meaning="exclusive buffers of a channel"),
-    "taskmanager.network.memory.floating-buffers-per-gate": ClusterOption("floating_buffers", meaning="floating buffers of a gate"),
-    "taskmanager.registration.timeout": ClusterOption("registration_timeout_s", _seconds, "how long it looks for a JobManager"),
+    "taskmanager.network.memory.buffers-per-channel": ClusterOption(
+        "exclusive_buffers", meaning="exclusive buffers of a channel"
+    ),
+    "taskmanager.network.memory.floating-buffers-per-gate": ClusterOption(
+        "floating_buffers", meaning="floating buffers of a gate"
+    ),
+    "taskmanager.registration.timeout": ClusterOption(
+        "registration_timeout_s", _seconds, "how long it looks for a JobManager"
+    ),
 }
 JOB_MANAGER_OPTIONS: Final = {
     "rest.bind-address": ClusterOption("host", meaning="the loopback address to listen on"),
     "slot.request.timeout": ClusterOption("slot_request_timeout", _seconds, "how long a job waits for its slots"),
     "heartbeat.interval": ClusterOption("heartbeat_interval_s", _seconds, "between two signs of life to a TaskManager"),
-    "heartbeat.timeout": ClusterOption("heartbeat_timeout_s", _seconds, "after it a silent TaskManager is lost, and the JobManager to it"),
-    "flowlet.job-store": ClusterOption("job_store", meaning="the directory of jobs that another JobManager goes on with"),
+    "heartbeat.timeout": ClusterOption(
+        "heartbeat_timeout_s", _seconds, "after it a silent TaskManager is lost, and the JobManager to it"
+    ),
+    "flowlet.job-store": ClusterOption(
+        "job_store", meaning="the directory of jobs that another JobManager goes on with"
+    ),
 }
 
 
 def client_options(variables: Mapping[str, str]) -> Configuration | None:
-    """What the file says to a program; None: there is no file.  Raises ConfigError: it cannot be read, or says something wrong."""
+    """What the file says to a program; None: there is no file.
+
+    Raises ConfigError: it cannot be read, or says something wrong.
+    """
     found = _read(variables)
-    return None if found is None else Configuration.from_dict({name: text for name, text in found.items() if name in BY_NAME})
+    return (
+        None
+        if found is None
+        else Configuration.from_dict({name: text for name, text in found.items() if name in BY_NAME})
+    )
 
 
 def job_manager_defaults(variables: Mapping[str, str]) -> dict[str, str]:
@@ -96,7 +117,9 @@ def _parameters(found: Mapping[str, str], options: Mapping[str, ClusterOption]) 
             try:
                 parameters[option.parameter] = option.convert(found[name])
             except ValueError:
-                raise ConfigError(f"option {name!r} in {FILE_NAME} is {found[name]!r}, which is no size or duration") from None
+                raise ConfigError(
+                    f"option {name!r} in {FILE_NAME} is {found[name]!r}, which is no size or duration"
+                ) from None
     return parameters
 
 

@@ -1,8 +1,9 @@
 """The control protocol: the messages between client, JobManager (JM) and TaskManagers (TM).
 
 Side:   pure.
-Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners are opaque blobs, which only a TaskManager opens.
-        Every message about a task has the 40-byte id of its attempt; a message about an unknown attempt is ignored.
+Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners are opaque blobs, which only a TaskManager
+        opens.  Every message about a task has the 40-byte id of its attempt; a message about an unknown attempt is
+        ignored.
 Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
 """
 
@@ -15,8 +16,9 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
-# 5: no pieces of blobs; 4: modules in every deployment, other messages about splits, none before the last checkpoint; 3: no shipped files,
-# no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed messages
+# 5: no pieces of blobs; 4: modules in every deployment, other messages about splits, none before the last checkpoint;
+# 3: no shipped files, no blocking results; 2: no savepoints, no positions of remote gates; 1: no marks, no signed
+# messages
 PROTOCOL_VERSION: Final = 7
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
 
@@ -49,10 +51,11 @@ class RestoredVertex(msgspec.Struct, frozen=True):
 
 
 class RestoredEdge(msgspec.Struct, frozen=True):
-    """Data in flight of one input of an operator: what its former producers had in their partition ``output`` (an index), by subtask.
+    """Data in flight of one input of an operator: what its former producers had in their partition ``output`` (an
+    index), by subtask.
 
-    What its former consumers had in their gate ``gate`` is in the ``channels`` of ``consumers`` or, if these are None, of
-    ``RestoredState.parts``.
+    What its former consumers had in their gate ``gate`` is in the ``channels`` of ``consumers`` or, if these are None,
+    of ``RestoredState.parts``.
     """
 
     edge_id: str  # of the edge that leads to the operator now; empty: it is inside a chain
@@ -73,8 +76,8 @@ class RestoredEdge(msgspec.Struct, frozen=True):
 class RestoredState(msgspec.Struct, frozen=True):
     """What a subtask begins with after a restart.
 
-    With the parallelism of the checkpoint ``parts`` is the subtask's own part, unless a part has union state; otherwise, all parts of its
-    vertex, of which it takes what is its own now: key groups, and its share of the rest.
+    With the parallelism of the checkpoint ``parts`` is the subtask's own part, unless a part has union state;
+    otherwise, all parts of its vertex, of which it takes what is its own now: key groups, and its share of the rest.
     """
 
     checkpoint_id: int
@@ -82,7 +85,8 @@ class RestoredState(msgspec.Struct, frozen=True):
     is_finished: bool = False  # its operators had finished, and do not run again
     former_parallelism: int | None = None  # of its vertex; None: the same as now
     edges: list[RestoredEdge] = []  # those with data in flight
-    former_job: str = ""  # the id of the job whose checkpoint it is; empty: this one.  The handles name files of that job
+    # The id of the job whose checkpoint it is; empty: this one.  The handles name files of that job.
+    former_job: str = ""
     former_directory: str = ""  # where that job kept its checkpoints
     former_savepoint: str = ""  # the directory of that job's savepoint; then the handles name files in it
     former_operators: list[str] = []  # of another job's vertex: their ids, in hex
@@ -139,7 +143,8 @@ class VertexMessage(msgspec.Struct, frozen=True):
     chain: bytes
     watermark_alignment: WatermarkAlignmentMessage | None = None  # of the source that it begins with
     remote_gate: RemoteGateMessage | None = None
-    split_set: SplitSet | None = None  # of the source that it begins with; the JobManager hands them out.  None: readers know their shares
+    # Of the source that it begins with; the JobManager hands them out.  None: readers know their shares.
+    split_set: SplitSet | None = None
     operator_ids: list[str] = []  # 32 hex digits each, in the order of the chain: whose state is whose
     operator_uids: list[str] = []  # what the user called them, in the same order; empty texts: nothing
 
@@ -168,12 +173,15 @@ class JobGraphMessage(msgspec.Struct, frozen=True):
     vertices: list[VertexMessage]
     edges: list[EdgeMessage]
     code: UserCode = UserCode()
-    client_heartbeat_timeout_ms: int | None = None  # so long it goes on without a sign of life from its client; None: for ever
+    # So long it goes on without a sign of life from its client; None: for ever.
+    client_heartbeat_timeout_ms: int | None = None
     settings: JobSettings = JobSettings()
 
 
 class InputChannelDescriptor(msgspec.Struct, frozen=True):
-    """What one input channel reads: partition (20 B), producer attempt (40 B), and the data address of the producer's TaskManager."""
+    """What one input channel reads: partition (20 B), producer attempt (40 B), and the data address of the producer's
+    TaskManager.
+    """
 
     partition: bytes
     producer: bytes
@@ -294,7 +302,8 @@ class TaskMetrics(msgspec.Struct, frozen=True):
     source_progress: float | None = None  # 0 to 1; None: the source does not know how much there is to read
     accumulated_soft_back_pressured_ms: int = 0  # suspended in the mailbox, because no buffer is available
     accumulated_hard_back_pressured_ms: int = 0  # blocked inside a write, because no buffer is available
-    idle_ms_per_second: int = 0  # this and the next three are of the last minute, and add up to 1000 while the task runs
+    # This and the next three are of the last minute, and add up to 1000 while the task runs.
+    idle_ms_per_second: int = 0
     busy_ms_per_second: int = 0
     soft_back_pressured_ms_per_second: int = 0
     hard_back_pressured_ms_per_second: int = 0
@@ -382,7 +391,9 @@ class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
 
 
 class TaskStuck(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM: a cancelled task has not ended; ``stack`` shows where its thread stands, the user's calls alone if there are any."""
+    """TM -> JM: a cancelled task has not ended; ``stack`` shows where its thread stands, the user's calls alone if
+    there are any.
+    """
 
     attempt: bytes
     waited_ms: int  # since it was cancelled
@@ -489,7 +500,9 @@ class FinishGate(msgspec.Struct, frozen=True, tag=True):
 
 
 class MarkRequested(msgspec.Struct, frozen=True, tag=True):
-    """TM -> JM: a subtask of a remote gate wants a completion mark with a higher number than ``after``, the last one that it emitted."""
+    """TM -> JM: a subtask of a remote gate wants a completion mark with a higher number than ``after``, the last one
+    that it emitted.
+    """
 
     attempt: bytes
     after: int
@@ -517,7 +530,9 @@ class MarkCompleted(msgspec.Struct, frozen=True, tag=True):
 
 
 class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    """JM -> TM: take a checkpoint; for sources, and for tasks all of whose inputs have ended.  The job's settings say how.
+    """JM -> TM: take a checkpoint; for sources, and for tasks all of whose inputs have ended.
+
+    The job's settings say how.
 
     ``snapshot_type``: the value of a ``SnapshotType``.  ``location``: the directory of a savepoint, else empty.
     """
@@ -564,9 +579,11 @@ class CheckpointAcknowledged(msgspec.Struct, frozen=True, tag=True):
     is_finished: bool = False
     durations: CheckpointDurations = CheckpointDurations()
     channels: StateHandle | None = None  # data in flight; None: there was none
-    shared: list[StateHandle] = []  # files that earlier or later checkpoints use, too; they are not removed with this one
+    # Files that earlier or later checkpoints use, too; they are not removed with this one.
+    shared: list[StateHandle] = []
     has_union_state: bool = False  # every subtask needs this part at a restart
-    is_by_key: bool = False  # all state belongs to keys: with another parallelism only subtasks with some of its key groups need it
+    # All state belongs to keys: with another parallelism only subtasks with some of its key groups need it.
+    is_by_key: bool = False
     operators: list[str] = []  # the ids of the operators that have state, in hex
 
 

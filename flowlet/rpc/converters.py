@@ -1,10 +1,10 @@
 """``converter_to``: parsed documents as structs, on any thread.
 
 Side:       pure.
-Invariants: msgspec learns the fields of a struct once, when it is first asked to decode it, and runs Python code on the way.  A second
-            thread that decodes the same struct meanwhile uses a half-learned one, which ends the process (seen with msgspec 0.22: two tasks
-            that read their first state).  So every type is learned while its module is imported, by one thread
-            (``tests/test_msgspec_types.py``).
+Invariants: msgspec learns the fields of a struct once, when it is first asked to decode it, and runs Python code on the
+            way.  A second thread that decodes the same struct meanwhile uses a half-learned one, which ends the process
+            (seen with msgspec 0.22: two tasks that read their first state).  So every type is learned while its module
+            is imported, by one thread (``tests/test_msgspec_types.py``).
 """
 
 from collections.abc import Callable
@@ -16,6 +16,8 @@ T = TypeVar("T")
 
 
 def converter_to(wanted: type[T]) -> Callable[[object], T]:
-    """A function from parsed JSON to ``wanted``, which raises msgspec.ValidationError; to be called while a module is imported."""
+    """A function from parsed JSON to ``wanted``, which raises msgspec.ValidationError; to be called while a module is
+    imported.
+    """
     msgspec.json.Decoder(wanted)  # learns the type, and those of its fields
     return lambda document: msgspec.convert(document, wanted)

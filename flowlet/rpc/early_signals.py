@@ -13,7 +13,9 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def end_at_signals(program: str) -> None:
-    """From now on a stop signal ends the process with exit code 0: at once, silently, after SIGINT (Ctrl-C) with one line."""
+    """From now on a stop signal ends the process with exit code 0: at once, silently, after SIGINT (Ctrl-C) with one
+    line.
+    """
 
     def end(number: int, _frame: FrameType | None) -> None:
         try:

@@ -1,12 +1,13 @@
 """What stands before aiohttp: connections whose peer has proved nothing yet.
 
 Side:       loop.
-Invariants: aiohttp sees a connection only once the head of its first request is signed; before that it has a descriptor, this small object
-            and at most 4 KiB of its head, and no task.  At most ``max_connections`` wait here, ``max_per_host`` of them from one
-            address other than loopback, none longer than ``timeout_s`` while this process runs; the oldest is cut for a new one.
+Invariants: aiohttp sees a connection only once the head of its first request is signed; before that it has a
+            descriptor, this small object and at most 4 KiB of its head, and no task.  At most ``max_connections`` wait
+            here, ``max_per_host`` of them from one address other than loopback, none longer than ``timeout_s`` while
+            this process runs; the oldest is cut for a new one.
 Rules:      refused requests, and ``/healthz``, are answered here, and the connection ends.
-Absent:     deadlines for later requests on a connection whose first one was signed, but for their bodies (``AuthenticatingServer``); and a
-            limit of such connections.
+Absent:     deadlines for later requests on a connection whose first one was signed, but for their bodies
+            (``AuthenticatingServer``); and a limit of such connections.
 """
 
 import asyncio
@@ -79,14 +80,17 @@ class FrontDoor:
         self._limits = limits
         self._timers = timers
         self._admission: Admission[_Visitor] = Admission(
-            max_connections=_UNLIMITED, max_unauthenticated=limits.max_connections, max_unauthenticated_per_host=limits.max_per_host
+            max_connections=_UNLIMITED,
+            max_unauthenticated=limits.max_connections,
+            max_unauthenticated_per_host=limits.max_per_host,
         )
         self._deadlines: dict[_Visitor, float] = {}  # the oldest first
         self._timer: asyncio.TimerHandle | None = None  # for the first deadline, while there is one
         self._due_s = 0.0  # when it fires
         self.dead_host_timeout_s = limits.dead_host_timeout_s
         self._logs = RateLimit(_LOGS_PER_S, timers.time)
-        # What any connection receives lies here only until ``buffer_updated`` returns, which the loop calls right after it was filled.
+        # What any connection receives lies here only until ``buffer_updated`` returns, which the loop calls right after
+        # it was filled.
         self.scratch = memoryview(bytearray(MAX_HEAD_BYTES))
 
     def __repr__(self) -> str:
@@ -191,12 +195,15 @@ class _Visitor(asyncio.BufferedProtocol):
     def _admit(self, data: bytes) -> None:
         assert self._transport is not None, "it has just received something"
         address = self._transport.get_extra_info("sockname")
-        if address is None:  # the peer is gone, and the loop could not ask for the address any more: there is nobody to answer
+        # The peer is gone, and the loop could not ask for the address any more: there is nobody to answer.
+        if address is None:
             self._transport.abort()
             return
         head = parse_head(data, AUTH_HEADER, (address[0], address[1]))
         verdict = (
-            self._refusal(400, "this is no request of HTTP/1.1") if head is None else self._door.protection.judge(head, remember=False)
+            self._refusal(400, "this is no request of HTTP/1.1")
+            if head is None
+            else self._door.protection.judge(head, remember=False)
         )
         if isinstance(verdict, AcceptedRequest):
             self._hand_over(self._transport)

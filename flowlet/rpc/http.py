@@ -47,7 +47,8 @@ class _OpenWebSocket(aiohttp.ClientWebSocketResponse):
 class RpcClient:
     """Sends signed requests to one JobManager.
 
-    Threading: the loop on which it was created.  Life cycle: ``close`` it (or use ``async with``); pending requests then fail.
+    Threading: the loop on which it was created.  Life cycle: ``close`` it (or use ``async with``); pending requests
+               then fail.
 
     ``dead_host_timeout_s``: a connection ends if the kernel of the server's host acknowledges nothing for so long.
     """
@@ -82,7 +83,13 @@ class RpcClient:
         await self.close()
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes = b"",
+        content_type: str = MSGPACK,
+        timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> RpcResponse:
         """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
 
@@ -128,7 +135,9 @@ class RpcClient:
                 url = URL(self._base + path, encoded=True)
                 # As a stream, because aiohttp warns about large bodies of bytes.
                 data = io.BytesIO(body) if body else None
-                async with self._session.request(method, url, data=data, headers=headers, allow_redirects=False) as response:
+                async with self._session.request(
+                    method, url, data=data, headers=headers, allow_redirects=False
+                ) as response:
                     answer = RpcResponse(response.status, await _read_limited(response))
                     self._signer.check(nonce, answer, response.headers, is_second=is_second)
                     return answer

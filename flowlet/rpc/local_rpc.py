@@ -1,12 +1,15 @@
-"""A JobManager for the processes of one program: by calls within its process, by an inherited pair of sockets from a child.
+"""A JobManager for the processes of one program: by calls within its process, by an inherited pair of sockets from a
+child.
 
 Side:       loop.
-Invariants: what is sent arrives as the same bytes as over HTTP: nothing is shared.  At most ``MAX_WAITING`` messages of a session wait
-            to be received; then its sender waits.
-Rules:      only two processes have the ends of a pair: it has no name, and all others close it.  So no message is signed, and
-            neither side imports what speaks HTTP: 0.36 s of CPU in each process that does (``bench/startup.py``).
-Wire form:  of a pair: frames of 4 bytes (length) and a MessagePack array: kind, number, and what belongs to the kind: of a request method,
-            target and body; of its answer status and body; of a session's message the content, of its end the reason.
+Invariants: what is sent arrives as the same bytes as over HTTP: nothing is shared.  At most ``MAX_WAITING`` messages of
+            a session wait to be received; then its sender waits.
+Rules:      only two processes have the ends of a pair: it has no name, and all others close it.  So no message is
+            signed, and neither side imports what speaks HTTP: 0.36 s of CPU in each process that does
+            (``bench/startup.py``).
+Wire form:  of a pair: frames of 4 bytes (length) and a MessagePack array: kind, number, and what belongs to the kind:
+            of a request method, target and body; of its answer status and body; of a session's message the content, of
+            its end the reason.
 """
 
 import asyncio
@@ -61,7 +64,9 @@ class LocalServer:
         serve_session: serves the session of one TaskManager until it ends.
     """
 
-    def __init__(self, routes: Iterable[Route], serve_session: Callable[[SessionTransport, str | None], Awaitable[None]]) -> None:
+    def __init__(
+        self, routes: Iterable[Route], serve_session: Callable[[SessionTransport, str | None], Awaitable[None]]
+    ) -> None:
         self._router = Router(routes)
         self._serve_session = serve_session
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -72,7 +77,10 @@ class LocalServer:
         return f"<LocalServer {len(self._tasks)} under way{', closed' if self.is_closed else ''}>"
 
     def begin_answer(self, method: str, target: str, body: bytes) -> "asyncio.Task[Response]":
-        """Begin to answer a request; the task is cancelled when the server closes.  An error of ours is an answer, too."""
+        """Begin to answer a request; the task is cancelled when the server closes.
+
+        An error of ours is an answer, too.
+        """
         return self._begin(self._answer(method, target, body), f"{method} {target.partition('?')[0]}")
 
     def open_session(self) -> SessionTransport:
@@ -84,7 +92,9 @@ class LocalServer:
         return theirs
 
     def begin_pipe(self, end: socket.socket, name: str) -> None:
-        """Serve the process that has the other end of a pair, until this server or the other end is closed; closes ``end``."""
+        """Serve the process that has the other end of a pair, until this server or the other end is closed; closes
+        ``end``.
+        """
         _ = self._begin(self._serve_pipe(end, name), name)
 
     def refuse_sessions(self) -> None:
@@ -148,7 +158,10 @@ class LocalServer:
 
 
 class LocalRpc:
-    """The JobManager in this process, for a client and TaskManagers on its loop.  Threading: that loop.  Life cycle: ``close`` it."""
+    """The JobManager in this process, for a client and TaskManagers on its loop.
+
+    Threading: that loop.  Life cycle: ``close`` it.
+    """
 
     def __init__(self, server: LocalServer, authority: str) -> None:
         self.authority = authority
@@ -160,7 +173,13 @@ class LocalRpc:
         return f"<LocalRpc of {self.authority}{' closed' if self._is_closed else ''}>"
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes = b"",
+        content_type: str = MSGPACK,
+        timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> RpcResponse:
         """As ``RpcGateway``."""
         self._check_open()
@@ -224,7 +243,13 @@ class PipeRpc:
         await self.close()
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes = b"",
+        content_type: str = MSGPACK,
+        timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> RpcResponse:
         """As ``RpcGateway``."""
         number = next(self._numbers)

@@ -1,8 +1,9 @@
 """The head of a request, as far as it decides whether the request is served.
 
 Side:   pure.
-Rules:  a request must name a loopback address in ``Host``, and in ``Origin`` if it has one; otherwise a web page could reach us by DNS
-        rebinding.  A signed request must name the very server: whoever listens at another address cannot pass on what it was sent.
+Rules:  a request must name a loopback address in ``Host``, and in ``Origin`` if it has one; otherwise a web page could
+        reach us by DNS rebinding.  A signed request must name the very server: whoever listens at another address
+        cannot pass on what it was sent.
 """
 
 import ipaddress
@@ -15,7 +16,9 @@ _LOCALHOST = "localhost"
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """What is judged: as sent, but for ``local_host`` and ``local_port``, the address at which the connection was accepted."""
+    """What is judged: as sent, but for ``local_host`` and ``local_port``, the address at which the connection was
+    accepted.
+    """
 
     method: str
     target: str  # path and query
@@ -31,7 +34,9 @@ class RequestHead:
         return _is_loopback(self.host) and (self.origin is None or _is_loopback(self.origin.partition("://")[2]))
 
     def is_for_server_at(self, advertised: Collection[str]) -> bool:
-        """Whether ``Host`` is the address at which the connection was accepted (``localhost`` on loopback, too), or an advertised one."""
+        """Whether ``Host`` is the address at which the connection was accepted (``localhost`` on loopback, too), or an
+        advertised one.
+        """
         if self.host in advertised:
             return True
         host, port = _split(self.host)
@@ -61,7 +66,9 @@ def parse_head(data: bytes, signature_header: str, local_address: tuple[str, int
     host = headers.get("host")
     if host is None:
         return None
-    return RequestHead(words[0], words[1], host, headers.get("origin"), headers.get(signature_header.lower()), *local_address)
+    return RequestHead(
+        words[0], words[1], host, headers.get("origin"), headers.get(signature_header.lower()), *local_address
+    )
 
 
 def _split(authority: str) -> tuple[str, str]:

@@ -1,8 +1,10 @@
-"""Requests to a JobManager and their answers, whatever carries them: HTTP, a pipe of a child process, or a call in this process.
+"""Requests to a JobManager and their answers, whatever carries them: HTTP, a pipe of a child process, or a call in this
+process.
 
 Side:       loop.
 Rules:      a handler knows neither its carrier nor aiohttp.  A body is whole before its handler is called.
-Absent:     signatures.  HTTP has them (``AuthenticatingServer``, ``RpcClient``); the other carriers join processes of one program alone.
+Absent:     signatures.  HTTP has them (``AuthenticatingServer``, ``RpcClient``); the other carriers join processes of
+            one program alone.
 """
 
 import os
@@ -25,8 +27,9 @@ JSON: Final = "application/json"
 GOING_AWAY: Final = 1001
 POLICY_VIOLATION: Final = 1008
 _NS_PER_MS: Final = 1_000_000
-# How long an answer may take, beyond what it waits for: as long as a sign of life (Flink's heartbeat.timeout).  A function may keep the
-# interpreter's lock of either end.  A process that is gone is known at once, and a host that is gone after ``DEAD_HOST_TIMEOUT_S``.
+# How long an answer may take, beyond what it waits for: as long as a sign of life (Flink's heartbeat.timeout).  A
+# function may keep the interpreter's lock of either end.  A process that is gone is known at once, and a host that is
+# gone after ``DEAD_HOST_TIMEOUT_S``.
 ANSWER_TIMEOUT_S: Final = 50.0
 
 WallClock = Callable[[], int]
@@ -86,7 +89,10 @@ def _errors_in(body: bytes) -> list[str]:
 
 
 class SessionTransport(Protocol):
-    """One end of the session between a JobManager and a TaskManager.  Threading: the loop; one task sends and one receives."""
+    """One end of the session between a JobManager and a TaskManager.
+
+    Threading: the loop; one task sends and one receives.
+    """
 
     async def send(self, content: bytes) -> None:
         """Send a message.  Raises ConnectionError: the session has ended."""
@@ -111,7 +117,13 @@ class RpcGateway(Protocol):
         """``host:port`` of the JobManager."""
 
     async def request(
-        self, method: str, path: str, *, body: bytes = b"", content_type: str = MSGPACK, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes = b"",
+        content_type: str = MSGPACK,
+        timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> RpcResponse:
         """Send a request; return the answer, whatever its status.  ``path`` includes the query and is sent unchanged.
 

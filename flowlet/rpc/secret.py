@@ -1,8 +1,8 @@
 """The file with the secret that all processes of one user's cluster share.
 
 Side:       shared.  Blocking file I/O: only called at the start, before a loop runs.
-Invariants: the file is never readable by others, not even while it is created; it appears with its whole content or not at all; the secret
-            is never part of a message, a log line or an argument.
+Invariants: the file is never readable by others, not even while it is created; it appears with its whole content or not
+            at all; the secret is never part of a message, a log line or an argument.
 Format:     64 hex digits (32 random bytes) and a newline.
 """
 
@@ -44,7 +44,8 @@ def load_or_create_secret(path: Path | None = None) -> bytes:
 
 
 def load_secret(path: Path | None = None) -> bytes:
-    """The 32 bytes of the secret, for whoever looks for a cluster: a file that is not there is a misspelled name, or no cluster runs.
+    """The 32 bytes of the secret, for whoever looks for a cluster: a file that is not there is a misspelled name, or no
+    cluster runs.
 
     Raises:
         ConfigError: the file is not there, cannot be read, is not this user's alone, or holds something else.
@@ -54,7 +55,8 @@ def load_secret(path: Path | None = None) -> bytes:
         return _load(path)
     except FileNotFoundError as error:
         raise ConfigError(
-            f"secret file {path} does not exist; a JobManager makes it when it starts: start one, or name the file of the one that runs "
+            f"secret file {path} does not exist; a JobManager makes it when it starts: start one, or name the file of "
+            "the one that runs "
             f"(${_ENVIRONMENT_VARIABLE} does, too)"
         ) from error
     except OSError as error:
@@ -108,7 +110,8 @@ def _load(path: Path) -> bytes:
         secret = b""
     if len(secret) != SECRET_BYTES:
         raise ConfigError(
-            f"secret file {path} does not hold {2 * SECRET_BYTES} hex digits; remove it, and the JobManager makes a new one when it starts"
+            f"secret file {path} does not hold {2 * SECRET_BYTES} hex digits; remove it, and the JobManager makes a "
+            "new one when it starts"
         )
     return secret
 
@@ -117,6 +120,10 @@ def _check_owner(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(f"secret file {path} is not a regular file")
     if status.st_uid != os.geteuid():
-        raise ConfigError(f"secret file {path} belongs to user {status.st_uid}, not to this process's user {os.geteuid()}")
+        raise ConfigError(
+            f"secret file {path} belongs to user {status.st_uid}, not to this process's user {os.geteuid()}"
+        )
     if status.st_mode & 0o077:
-        raise ConfigError(f"secret file {path} is open to other users (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}")
+        raise ConfigError(
+            f"secret file {path} is open to other users (mode {status.st_mode & 0o777:o}); run: chmod 600 {path}"
+        )

@@ -2,8 +2,8 @@
 
 Side:   pure.
 Rules:  a piece is named by the SHA-256 of its content.  A blob without large pieces travels as it is.
-Format: 0, then a MessagePack array: what lies between the pieces (one more than there are pieces), and the names of the pieces.  Pickles,
-        which all blobs are, begin with 0x80.
+Format: 0, then a MessagePack array: what lies between the pieces (one more than there are pieces), and the names of the
+        pieces.  Pickles, which all blobs are, begin with 0x80.
 Units:  bytes.
 """
 

@@ -82,10 +82,14 @@ class ShippedFiles(msgspec.Struct, frozen=True):
 
 
 def check_shipped_files(files: ShippedFiles) -> None:
-    """Raise JobGraphError: a name leads out of its folder, the parts do not fit the sizes, or they are too large or too many."""
+    """Raise JobGraphError: a name leads out of its folder, the parts do not fit the sizes, or they are too large or too
+    many.
+    """
     all_files = list(files.files())
     if len(all_files) > MAX_FILES_PER_JOB:
-        raise JobGraphError(f"the job ships {len(all_files)} files, the limit is {MAX_FILES_PER_JOB}: put them into an archive")
+        raise JobGraphError(
+            f"the job ships {len(all_files)} files, the limit is {MAX_FILES_PER_JOB}: put them into an archive"
+        )
     for file in all_files:
         _check_name(_NAME, file.name)
         sizes_fit = file.num_bytes >= 0 and len(file.parts) == -(-file.num_bytes // PART_BYTES)
@@ -94,7 +98,9 @@ def check_shipped_files(files: ShippedFiles) -> None:
     for archive in files.archives:
         _check_name(_TARGET, archive.target)
     if files.num_bytes > MAX_JOB_FILE_BYTES:
-        raise JobGraphError(f"the job ships {files.num_bytes} bytes of files, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}")
+        raise JobGraphError(
+            f"the job ships {files.num_bytes} bytes of files, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}"
+        )
 
 
 ADVICE: Final = "put large data where every TaskManager reads it, on a shared file system or an object store"

@@ -1,9 +1,10 @@
-"""The client's side of signed HTTP, whatever library sends it; and the client of commands, which waits for one answer and ends.
+"""The client's side of signed HTTP, whatever library sends it; and the client of commands, which waits for one answer
+and ends.
 
 Side:       shared.
 Invariants: no answer is used without a valid proof.
-Absent:     connections that are kept, and WebSockets: ``RpcClient`` has them.  It needs aiohttp, which costs a command four times what the
-            rest of it does.
+Absent:     connections that are kept, and WebSockets: ``RpcClient`` has them.  It needs aiohttp, which costs a command
+            four times what the rest of it does.
 """
 
 import errno
@@ -88,7 +89,8 @@ class RequestSigner:
         time_ms = headers.get(TIME_HEADER)
         if status == HTTPStatus.MISDIRECTED_REQUEST:
             raise AuthenticationError(
-                f"{self._authority} refused the request, because the JobManager there has another address: name the one that it shows "
+                f"{self._authority} refused the request, because the JobManager there has another address: name the "
+                "one that it shows "
                 f"when it starts, or start it with --advertise {self._authority}"
             )
         if status == HTTPStatus.UNAUTHORIZED and not is_second and time_ms is not None:
@@ -96,10 +98,15 @@ class RequestSigner:
             self._ahead_ms = int(time_ms) - self._clock()
             raise OtherTimeError
         if status == HTTPStatus.UNAUTHORIZED:
-            raise AuthenticationError(f"{self._authority} refused the request: authentication failed; do both use the same secret file?")
+            raise AuthenticationError(
+                f"{self._authority} refused the request: authentication failed; do both use the same secret file?"
+            )
 
     def keys_of_session(self, nonce: Nonce, headers: Headers) -> MessageKeys:
-        """The keys of the session that an answer with these headers opens.  Raises AuthenticationError: its proof is wrong."""
+        """The keys of the session that an answer with these headers opens.
+
+        Raises AuthenticationError: its proof is wrong.
+        """
         server_nonce = parse_nonce(headers.get(NONCE_HEADER)) or Nonce("")
         try:
             check_answer(self._secret, nonce, 101, server_nonce.encode(), headers.get(PROOF_HEADER))

@@ -1,14 +1,17 @@
 """A WebSocket of the control port whose every message is signed and numbered.
 
 Side:       loop.
-Invariants: nobody sees a message before its signature and number are right; after the first one that is not, none is received any more.
-Wire form:  each message is a binary frame: number (8 bytes, from 0, per direction), HMAC-SHA256 of number and content, content.
-Rules:      the keys are those of this WebSocket and of one direction (``message_keys``).  A message of another session, of the other
-            direction, or of a relay has a wrong signature.  The number shows a message that was repeated, left out or moved.
-Absent:     secrecy.  A close frame is not signed: a relay can end a session, as it can cut the connection, and can write any reason into
-            the frame.  A message that is held back is noticed when the next one arrives.  With TLS, which the
-            control port does not have yet, the certificate would bind the session to the server's address; these signatures bind it
-            to the secret, and would not be bound to the TLS channel.
+Invariants: nobody sees a message before its signature and number are right; after the first one that is not, none is
+            received any more.
+Wire form:  each message is a binary frame: number (8 bytes, from 0, per direction), HMAC-SHA256 of number and content,
+            content.
+Rules:      the keys are those of this WebSocket and of one direction (``message_keys``).  A message of another session,
+            of the other direction, or of a relay has a wrong signature.  The number shows a message that was repeated,
+            left out or moved.
+Absent:     secrecy.  A close frame is not signed: a relay can end a session, as it can cut the connection, and can
+            write any reason into the frame.  A message that is held back is noticed when the next one arrives.  With
+            TLS, which the control port does not have yet, the certificate would bind the session to the server's
+            address; these signatures bind it to the secret, and would not be bound to the TLS channel.
 """
 
 import asyncio
@@ -38,7 +41,9 @@ class SignedWebSocket:
     Life cycle: ``close`` it, or let who opened the connection do so.
     """
 
-    def __init__(self, websocket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse, *, send_key: bytes, receive_key: bytes) -> None:
+    def __init__(
+        self, websocket: web.WebSocketResponse | aiohttp.ClientWebSocketResponse, *, send_key: bytes, receive_key: bytes
+    ) -> None:
         self._websocket = websocket
         self._send_key = send_key
         self._receive_key = receive_key
@@ -47,7 +52,10 @@ class SignedWebSocket:
         self._failure: str | None = None  # why nothing is received any more
 
     def __repr__(self) -> str:
-        return f"<SignedWebSocket {self._num_sent} sent, {self._num_received} received{'' if self._failure is None else ', failed'}>"
+        return (
+            f"<SignedWebSocket {self._num_sent} sent, {self._num_received} "
+            f"received{'' if self._failure is None else ', failed'}>"
+        )
 
     async def send(self, content: bytes) -> None:
         """Send a message.  Raises ConnectionError: the connection is lost."""
@@ -55,7 +63,8 @@ class SignedWebSocket:
         self._num_sent += 1
         frame = b"".join((number, _signature(self._send_key, number, content), content))
         try:
-            await self._websocket.send_bytes(frame)  # waits for the peer to read; ended by the end of the session, or the caller's deadline
+            # waits for the peer to read; ended by the end of the session, or the caller's deadline.
+            await self._websocket.send_bytes(frame)
         except aiohttp.ClientError as error:
             raise ConnectionResetError(str(error)) from error
 
@@ -67,7 +76,8 @@ class SignedWebSocket:
             SessionEndedError: the connection has ended, or its next frame was not the next message of the peer.
         """
         if self._failure is None:
-            frame = await self._websocket.receive(timeout_s)  # waits for the peer; ended by the caller's timeout, or the kernel
+            # waits for the peer; ended by the caller's timeout, or the kernel.
+            frame = await self._websocket.receive(timeout_s)
             if frame.type is aiohttp.WSMsgType.BINARY:
                 return self._opened(frame.data)
             self._failure = _end_in_words(frame)
@@ -82,7 +92,9 @@ class SignedWebSocket:
 
     def _opened(self, data: bytes) -> bytes:
         number, signature, content = data[: _NUMBER.size], data[_NUMBER.size : HEADER_BYTES], data[HEADER_BYTES:]
-        if len(data) < HEADER_BYTES or not hmac.compare_digest(signature, _signature(self._receive_key, number, content)):
+        if len(data) < HEADER_BYTES or not hmac.compare_digest(
+            signature, _signature(self._receive_key, number, content)
+        ):
             self._fail(f"a message of {len(data)} bytes came that is not signed with the key of this session")
         (received,) = _NUMBER.unpack(number)
         if received != self._num_received:

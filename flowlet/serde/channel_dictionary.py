@@ -3,13 +3,14 @@
 Hot path, per column.
 
 Side:       pure.
-Rules:      a sender numbers texts from 0 and sends each text once, in front of the first codes that need it.  When its dictionary is full,
-            it starts a new generation with an empty one.  A column that refers to another generation, or to more or fewer texts than
-            were sent, is corrupt.
+Rules:      a sender numbers texts from 0 and sends each text once, in front of the first codes that need it.  When its
+            dictionary is full, it starts a new generation with an empty one.  A column that refers to another
+            generation, or to more or fewer texts than were sent, is corrupt.
 Invariants: every decoded code has a text in its table; tables only grow, and a new generation gets a new table.
 Units:      codes are u16; text sizes in characters.
 Absent:     the sender's side, ``flowlet/io/key_dictionary.py``: it must also know the channel of each text.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+            SerdeError.
 """
 
 import struct
@@ -28,7 +29,9 @@ _HEADER: Final = struct.Struct(">III")
 _DEFINITION: Final = struct.Struct(">II")
 
 
-def encode_codes(generation: int, num_known: int, new_texts: list[str], codes: "np.ndarray[tuple[int], np.dtype[np.uint16]]") -> bytes:
+def encode_codes(
+    generation: int, num_known: int, new_texts: list[str], codes: "np.ndarray[tuple[int], np.dtype[np.uint16]]"
+) -> bytes:
     """A column of codes, preceded by the texts that the receiver does not know yet.
 
     Args:

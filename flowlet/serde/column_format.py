@@ -4,26 +4,25 @@ Hot path, per column.
 
 Side:   pure.
 Units:  sizes in bytes; numbers inside columns little-endian, in headers big-endian as everywhere in Flink.
-Format: ``u8 kind, u32 size, size bytes``; the payload by kind:
-        PICKLE: the list of values, as ``record_pickle`` writes it.  PACKED: msgpack of a few tuples.
-        CONSTANT: a column with the one value that all have.
-        INT8 .. INT64, FLOAT64: raw numbers, for int and float.  BOOL: one byte each.
-        OFFSETS: i64 base, u8 bytes per offset, then for each int its unsigned difference from the base.
-        TEXT: UTF-8 (with surrogates), joined by NUL.  TEXT_SIZES, BYTES: a column of sizes (characters, bytes), then everything joined.
-        SHORT_TEXTS: u8 bytes per text (1 to 16), then ASCII, each text filled up with NULs.
-        CODED: u32 generation, u32 number of texts known before, u32 number of new ones, a column of the new ones if there are any, then
-        u16 codes; see ``channel_dictionary``.
-        ARRAY: u8 index into ``ARRAY_TYPES``, then raw numbers.  ARROW: a record batch of one field as an Arrow IPC stream.
-        TUPLES: u16 number of fields, then a column for each.  ROWS: the same after a column of field names (None for unnamed rows).
-        DICTS: u16 number of keys, a column of these, then a column of values for each key.
-        OBJECTS: u32 size of a head; the head: u16 number of fields, a column of their names, a class reference; a column for each field.
-        PICKLES: u16 number of class tables; if there are any, a column of these (bytes), and a column with the 1-based place of each
-        record's table, or 0; then a column of sizes, and the pickles of all records.
-        In columns of declared types (``declared``) there are no PICKLE, ROWS, OBJECTS, DICTS and PICKLES, but also:
-        NULLS: nothing if all values are None; else a bit for each value, 1 if it is not None, and a column of those that are not.
-        VALUES: values in the form of their ``TypeSerializer``, one after the other.  LISTS: a column of sizes, a column of all elements.
-        MAPS: a column of sizes, of all keys, of all values.  KINDED: rows: a column of row kinds, then TUPLES; rows are TUPLES otherwise.
-        CODED, ARRAY, ARROW and SHORT_TEXTS occur as records or their fields, PACKED and PICKLES only as records.
+Format: ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the list of values, as ``record_pickle`` writes
+        it.  PACKED: msgpack of a few tuples.  CONSTANT: a column with the one value that all have.  INT8 .. INT64,
+        FLOAT64: raw numbers, for int and float.  BOOL: one byte each.  OFFSETS: i64 base, u8 bytes per offset, then for
+        each int its unsigned difference from the base.  TEXT: UTF-8 (with surrogates), joined by NUL.  TEXT_SIZES,
+        BYTES: a column of sizes (characters, bytes), then everything joined.  SHORT_TEXTS: u8 bytes per text (1 to 16),
+        then ASCII, each text filled up with NULs.  CODED: u32 generation, u32 number of texts known before, u32 number
+        of new ones, a column of the new ones if there are any, then u16 codes; see ``channel_dictionary``.  ARRAY: u8
+        index into ``ARRAY_TYPES``, then raw numbers.  ARROW: a record batch of one field as an Arrow IPC stream.
+        TUPLES: u16 number of fields, then a column for each.  ROWS: the same after a column of field names (None for
+        unnamed rows).  DICTS: u16 number of keys, a column of these, then a column of values for each key.  OBJECTS:
+        u32 size of a head; the head: u16 number of fields, a column of their names, a class reference; a column for
+        each field.  PICKLES: u16 number of class tables; if there are any, a column of these (bytes), and a column with
+        the 1-based place of each record's table, or 0; then a column of sizes, and the pickles of all records.  In
+        columns of declared types (``declared``) there are no PICKLE, ROWS, OBJECTS, DICTS and PICKLES, but also: NULLS:
+        nothing if all values are None; else a bit for each value, 1 if it is not None, and a column of those that are
+        not.  VALUES: values in the form of their ``TypeSerializer``, one after the other.  LISTS: a column of sizes, a
+        column of all elements.  MAPS: a column of sizes, of all keys, of all values.  KINDED: rows: a column of row
+        kinds, then TUPLES; rows are TUPLES otherwise.  CODED, ARRAY, ARROW and SHORT_TEXTS occur as records or their
+        fields, PACKED and PICKLES only as records.
 """
 
 import struct

@@ -1,14 +1,16 @@
 """Encodes lists of values as columns of bytes, and decodes them.
 
-Hot path.  The exact types of the values are looked at once per chunk and decide the kind of column; C code does the rest.  One core, chunks
-of 2,000, encode + decode per value: str 20 + 17 ns, int 17 + 8 ns; (str, int) tuples 75 + 42 ns (``bench wordcount``).
+Hot path.  The exact types of the values are looked at once per chunk and decide the kind of column; C code does the
+rest.  One core, chunks of 2,000, encode + decode per value: str 20 + 17 ns, int 17 + 8 ns; (str, int) tuples 75 + 42 ns
+(``bench wordcount``).
 
 Side:       pure.
-Invariants: values come back with exactly the types, signs, NaN bits and (lone) surrogates that they went in with, whatever the kind of
-            column.  Identity within a record is kept.  Two records never share a mutable object afterwards, unless the whole list is
-            one PICKLE.
+Invariants: values come back with exactly the types, signs, NaN bits and (lone) surrogates that they went in with,
+            whatever the kind of column.  Identity within a record is kept.  Two records never share a mutable object
+            afterwards, unless the whole list is one PICKLE.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+            SerdeError.
 """
 
 import itertools
@@ -51,14 +53,28 @@ from flowlet.serde.column_format import (
 )
 from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed, num_ints
-from flowlet.serde.object_columns import are_apart, can_change, decode_dicts, decode_objects, decode_rows, try_encode_objects
-from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_all, loads_record, loads_value
+from flowlet.serde.object_columns import (
+    are_apart,
+    can_change,
+    decode_dicts,
+    decode_objects,
+    decode_rows,
+    try_encode_objects,
+)
+from flowlet.serde.pickles.record_pickle import (
+    PickleWithClasses,
+    dumps_record,
+    dumps_value,
+    loads_all,
+    loads_record,
+    loads_value,
+)
 
 MAX_TUPLE_DEPTH: Final = 4  # of tuples in tuples; deeper ones are pickled
 # The innermost tuple may hold a column of sizes, and that a constant column.
 _MAX_COLUMN_DEPTH: Final = MAX_TUPLE_DEPTH + 2
-# Up to this many tuples are packed with msgpack: it writes a chunk of one record in 2 us instead of 5, and reads it in 2 instead of 8,
-# which counts when every record travels alone.  From about 32 records on, columns are faster.
+# Up to this many tuples are packed with msgpack: it writes a chunk of one record in 2 us instead of 5, and reads it in
+# 2 instead of 8, which counts when every record travels alone.  From about 32 records on, columns are faster.
 _MAX_PACKED: Final = 16
 _MAY_SHARE: Final = frozenset({PICKLE, TUPLES, OBJECTS, DICTS, ROWS})  # kinds that may hold mutable objects
 _PACKABLE: Final = frozenset({int, str, float, bool, bytes, type(None)})  # msgpack keeps their exact values and types
@@ -111,7 +127,10 @@ def decode_column(view: memoryview, offset: int, num_values: int, *, depth: int 
 
 
 def _constant(values: Sequence[Any]) -> bytes | None:
-    """A CONSTANT column if all values are equal.  Only for immutable types in which equal values cannot be told apart."""
+    """A CONSTANT column if all values are equal.
+
+    Only for immutable types in which equal values cannot be told apart.
+    """
     first = values[0]
     # The last value shows at once for most columns that they are not constant.
     if len(values) > 1 and values[-1] == first and values.count(first) == len(values):
@@ -146,7 +165,9 @@ def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
         return _encode_pickle(values)
     fields = [encode_column(column, depth=depth + 1) for column in columns]
     # Two fields of a tuple may hold the same mutable object: columns would make two of it, a pickle keeps one.
-    unclear = [column for column, field in zip(columns, fields, strict=True) if field[0] in _MAY_SHARE and can_change(column)]
+    unclear = [
+        column for column, field in zip(columns, fields, strict=True) if field[0] in _MAY_SHARE and can_change(column)
+    ]
     if len(unclear) > 1 and not are_apart(unclear):
         return _encode_pickle(values)
     return framed(TUPLES, FIELDS.pack(len(columns)), *fields)
@@ -173,7 +194,9 @@ def _encode_pickle(values: Sequence[Any]) -> bytes:
         return framed(PICKLE, dumps_value(list(values)))
     except SerdeError as error:
         types = ", ".join(sorted({type(value).__name__ for value in values}))
-        raise SerdeError(f"records with values of type {types} cannot be pickled to be sent: {error.__cause__ or error}") from error
+        raise SerdeError(
+            f"records with values of type {types} cannot be pickled to be sent: {error.__cause__ or error}"
+        ) from error
 
 
 def _encode_pickles(values: Sequence[Any]) -> bytes:
@@ -265,7 +288,9 @@ def _decode_pickles(payload: memoryview, num_values: int) -> list[Any]:
     if num_tables:
         tables, end = decode_column(payload, end, num_tables, depth=1)
         places, end = decode_column(payload, end, num_values, depth=1)
-        if set(map(type, tables)) != {bytes} or not all(type(place) is int and 0 <= place <= num_tables for place in places):
+        if set(map(type, tables)) != {bytes} or not all(
+            type(place) is int and 0 <= place <= num_tables for place in places
+        ):
             raise SerdeError(f"records of {num_tables} class tables that are not there")
     sizes, end = decode_sizes(payload, end, num_values)
     pickles = _split_by_sizes(payload[end:], sizes)

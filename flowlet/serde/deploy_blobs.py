@@ -1,13 +1,15 @@
 """Serializes operator chains and partitioners for their way from the client to a TaskManager.
 
 Side:       shared.  Each task opens its blobs on its own thread.
-Invariants: only one blob is opened at a time: opening imports modules, and two threads that enter a circle of imports at different places
-            deadlock (Python detects that and fails one of them).
-            Only a client writes blobs.  Only a TaskManager, or a producer of a remote gate, opens them, and only after the JobManager
-            that sent them has proved who it is.  No other part of the control plane is a pickle.
-Rules:      functions of ``__main__``, lambdas and nested functions are pickled by value, those of modules by name.
-            In the process of the program that made them, classes have the methods that the tasks brought only while tasks run.
-Format:     a blob is one pickle, or several that one unpickler reads: first the containers that other blobs have, too, at last the object.
+Invariants: only one blob is opened at a time: opening imports modules, and two threads that enter a circle of imports
+            at different places deadlock (Python detects that and fails one of them).  Only a client writes blobs.  Only
+            a TaskManager, or a producer of a remote gate, opens them, and only after the JobManager that sent them has
+            proved who it is.  No other part of the control plane is a pickle.
+Rules:      functions of ``__main__``, lambdas and nested functions are pickled by value, those of modules by name.  In
+            the process of the program that made them, classes have the methods that the tasks brought only while tasks
+            run.
+Format:     a blob is one pickle, or several that one unpickler reads: first the containers that other blobs have, too,
+            at last the object.
 """
 
 import contextlib
@@ -40,7 +42,8 @@ if TYPE_CHECKING:
 
 _ADVICE: Final = "make what cannot be pickled in open() of a function class, which runs on the TaskManager"
 _NO_PIECES: Final[dict[bytes, bytes]] = {}
-MIN_PIECE_BYTES: Final = 256 * 1024  # below, a piece is not worth its name; Python's pickler writes contents from 64 KiB on separately
+# Below, a piece is not worth its name; Python's pickler writes contents from 64 KiB on separately.
+MIN_PIECE_BYTES: Final = 256 * 1024
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset, deque)
 _MIN_CONTAINER_ITEMS: Final = 64  # one with fewer, which is large all the same, has large contents
 OPENING: Final = threading.RLock()
@@ -57,7 +60,10 @@ class _ProgramClasses:
 
     @contextlib.contextmanager
     def lent(self) -> "Iterator[None]":
-        """In the block, a task runs, which may open blobs.  After the last one the program has its classes as they were."""
+        """In the block, a task runs, which may open blobs.
+
+        After the last one the program has its classes as they were.
+        """
         with self._lock:
             self._num_tasks += 1
         try:
@@ -103,10 +109,14 @@ class _Parts:
         return len(part)
 
 
-def dump_chain(chain: "Sequence[Chained]", vertex: str, parallelism: int = 1, pieces: dict[bytes, bytes] | None = None) -> bytes:
-    """Serialize the operators of a vertex; warns of generators of random numbers that its subtasks would have copies of.
+def dump_chain(
+    chain: "Sequence[Chained]", vertex: str, parallelism: int = 1, pieces: dict[bytes, bytes] | None = None
+) -> bytes:
+    """Serialize the operators of a vertex; warns of generators of random numbers that its subtasks would have copies
+    of.
 
-    ``pieces`` takes what is large in it, by name, so that it travels once for all vertices of the job; None: it stays in the blob.
+    ``pieces`` takes what is large in it, by name, so that it travels once for all vertices of the job; None: it stays
+    in the blob.
 
     Raises:
         JobSubmissionError: an operator cannot be pickled; the message names it, the variable and the reason.
@@ -117,14 +127,17 @@ def dump_chain(chain: "Sequence[Chained]", vertex: str, parallelism: int = 1, pi
         pickler.dump(operators)
     except Exception as error:
         operator, reason = _first_unpicklable(chain, error)
-        raise JobSubmissionError(f"vertex {vertex!r}: {operator} cannot be sent to a TaskManager: {reason}; {_ADVICE}") from error
+        raise JobSubmissionError(
+            f"vertex {vertex!r}: {operator} cannot be sent to a TaskManager: {reason}; {_ADVICE}"
+        ) from error
     if pickler.generators and parallelism > 1:
         _warn_of_copies(find_objects(operators, pickler.generators), vertex, parallelism)
     return _divided(file, pieces)
 
 
 def share_containers(roots: "Sequence[Any]", blobs: "Sequence[bytes]", pieces: dict[bytes, bytes]) -> list[bytes]:
-    """Write blobs that are large again, so that containers of many small objects that several of them have travel once, too.
+    """Write blobs that are large again, so that containers of many small objects that several of them have travel once,
+    too.
 
     ``roots``: what was serialized as ``blobs``; ``pieces`` takes the containers.
     """
@@ -133,7 +146,9 @@ def share_containers(roots: "Sequence[Any]", blobs: "Sequence[bytes]", pieces: d
         return list(blobs)
     found = {number: _large_containers(roots[number]) for number in numbers}
     times = Counter(key for containers in found.values() for key in containers)
-    common = {key for containers in found.values() for key, each in containers.items() if times[key] > 1 and _is_large(each)}
+    common = {
+        key for containers in found.values() for key, each in containers.items() if times[key] > 1 and _is_large(each)
+    }
     shared = list(blobs)
     for number in numbers:
         containers = [each for key, each in sorted(found[number].items()) if key in common]
@@ -195,7 +210,8 @@ def _warn_of_copies(generators: "Sequence[FoundPart]", vertex: str, parallelism:
     for generator in generators:
         if generator.where:
             warnings.warn(
-                f"vertex {vertex!r}: {generator} is copied to {parallelism} subtasks, which all draw the same numbers from it; make it in "
+                f"vertex {vertex!r}: {generator} is copied to {parallelism} subtasks, which all draw the same numbers "
+                "from it; make it in "
                 "open() of a function class, with runtime_context.get_index_of_this_subtask() in its seed",
                 SharedGeneratorWarning,
                 stacklevel=level,
@@ -229,7 +245,10 @@ def load_type(blob: bytes, gate: str) -> "TypeInformation":
 
 
 def load_gate_partitioner(blob: bytes, gate: str) -> "Partitioner":
-    """Open a gate's partitioner, which routes the records of a producer outside the cluster.  Raises as ``load_chain``."""
+    """Open a gate's partitioner, which routes the records of a producer outside the cluster.
+
+    Raises as ``load_chain``.
+    """
     partitioner: Partitioner = _load(blob, f"the key selector of gate {gate!r}")
     return partitioner
 
@@ -263,8 +282,12 @@ def _load(blob: bytes, what: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) 
         with OPENING, PROGRAM_CLASSES.change():
             return _loads(join(blob, pieces))
     except ModuleNotFoundError as error:
-        hint = "install it where the TaskManager runs, or import it at the top of a program that lies in the same folder"
-        raise DeploymentError(f"{what} need the module {error.name!r}, which this TaskManager does not find: {hint}") from error
+        hint = (
+            "install it where the TaskManager runs, or import it at the top of a program that lies in the same folder"
+        )
+        raise DeploymentError(
+            f"{what} need the module {error.name!r}, which this TaskManager does not find: {hint}"
+        ) from error
     except Exception as error:
         raise DeploymentError(f"{what} could not be loaded: {_describe(error)}") from error
 

@@ -70,8 +70,8 @@ _BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is
 class ElementDecoder:
     """Decodes the elements of one channel, in order, and keeps the channel's dictionary.
 
-    ``values`` reads the values of single records (tags 0 and 1); None: such records are refused.  ``declared``: the type of the records in
-    chunks, if nothing else may be read; None: columns of any objects, from a trusted sender.
+    ``values`` reads the values of single records (tags 0 and 1); None: such records are refused.  ``declared``: the
+    type of the records in chunks, if nothing else may be read; None: columns of any objects, from a trusted sender.
     """
 
     __slots__ = ("_declared", "_values", "dictionary")
@@ -103,7 +103,8 @@ class ElementDecoder:
         except SerdeError as error:
             raise SerdeError(f"{self!r}: {error}") from error
         except (struct.error, KeyError, ValueError, IndexError) as error:
-            # Too few bytes, an unknown status, invalid UTF-8, or a raw column whose size is no multiple of its item size.
+            # Too few bytes, an unknown status, invalid UTF-8, or a raw column whose size is no multiple of its item
+            # size.
             raise SerdeError(f"{self!r}: tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}") from error
 
     def _decode_record(self, tag: int, body: memoryview, elements: list[StreamElement]) -> None:

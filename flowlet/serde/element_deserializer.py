@@ -3,9 +3,9 @@
 Hot path, per buffer and element; per record see ``columns``.
 
 Side:       task.  A large element that arrives in pieces is collected in a file.
-Invariants: an element comes out exactly once, with its last byte, wherever the bytes are cut.  No reference to a view remains after
-            ``feed``.  After an error every further ``feed`` raises it again.  A length is accepted only up to the limit, and memory is
-            taken only as the bytes arrive.
+Invariants: an element comes out exactly once, with its last byte, wherever the bytes are cut.  No reference to a view
+            remains after ``feed``.  After an error every further ``feed`` raises it again.  A length is accepted only
+            up to the limit, and memory is taken only as the bytes arrive.
 Units:      bytes; offsets count from the first byte of the channel.
 Source:     Flink ``SpillingAdaptiveSpanningRecordDeserializer``, ``NonSpanningWrapper``, ``SpanningWrapper``.
 """
@@ -55,7 +55,10 @@ class ElementDeserializer:
 
     def __repr__(self) -> str:
         state = "broken" if self._error is not None else f"{self._num_gathered} bytes of an element"
-        return f"<ElementDeserializer of {self._name} at offset {self._offset}: {state}{'' if self._spilled is None else ', in a file'}>"
+        return (
+            f"<ElementDeserializer of {self._name} at offset {self._offset}: "
+            f"{state}{'' if self._spilled is None else ', in a file'}>"
+        )
 
     @property
     def has_partial(self) -> bool:
@@ -140,7 +143,8 @@ class ElementDeserializer:
         taken = min(taken + missing, len(view))
         if len(partial) == size:
             self._decode_gathered(memoryview(partial), elements)
-            # Not clear(): that would keep a large element's memory, and fails if an error's traceback still refers to the bytes.
+            # Not clear(): that would keep a large element's memory, and fails if an error's traceback still refers to
+            # the bytes.
             self._partial = bytearray()
         return taken
 
@@ -168,7 +172,8 @@ class ElementDeserializer:
         length: int = LENGTH.unpack_from(data, position)[0]
         if not 0 < length <= self._limits.max_element_bytes:
             raise SerdeError(
-                f"its length is {length}, allowed are 1 to {self._limits.max_element_bytes} bytes; both ends must have the same limit "
+                f"its length is {length}, allowed are 1 to {self._limits.max_element_bytes} bytes; both ends must have "
+                "the same limit "
                 f"(a job's option {MAX_RECORD_BYTES_OPTION!r})"
             )
         return length

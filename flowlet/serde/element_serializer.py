@@ -3,18 +3,16 @@
 Hot path, per chunk; per record see ``columns``.
 
 Side:   pure.
-Format: ``i32 length``, then the bytes, of which the first is the tag; big-endian:
-        0, record with timestamp: i64 milliseconds, value.  1, record without timestamp: value.
-        2, watermark: i64 milliseconds.  3, latency marker: i64 milliseconds, 16 bytes operator id, i32 subtask.
-        4, watermark status: i32, 0 active, -1 idle.  5, record attributes: u8, 1 for backlog.
-        6, watermark of one subpartition: i32 subpartition, i64 milliseconds.
-        64, chunk: u8 version, u8 flags (1 timestamps, 2 keys, 4 the key is a field), u32 number of records, [column of timestamps],
-        [column of keys, or u8 position of the key field], column of values.
-        65, dictionary of the channel: u8 version, u32 generation, u32 number of texts, column of texts; only in front of in-flight data
-        of a checkpoint.
-        66, completion mark: i64 number.
-Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags from 64 on are ours.  ``ResultPartition.emit_record`` cuts the
-        bytes into buffers.
+Format: ``i32 length``, then the bytes, of which the first is the tag; big-endian: 0, record with timestamp: i64
+        milliseconds, value.  1, record without timestamp: value.  2, watermark: i64 milliseconds.  3, latency marker:
+        i64 milliseconds, 16 bytes operator id, i32 subtask.  4, watermark status: i32, 0 active, -1 idle.  5, record
+        attributes: u8, 1 for backlog.  6, watermark of one subpartition: i32 subpartition, i64 milliseconds.  64,
+        chunk: u8 version, u8 flags (1 timestamps, 2 keys, 4 the key is a field), u32 number of records, [column of
+        timestamps], [column of keys, or u8 position of the key field], column of values.  65, dictionary of the
+        channel: u8 version, u32 generation, u32 number of texts, column of texts; only in front of in-flight data of a
+        checkpoint.  66, completion mark: i64 number.
+Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags from 64 on are ours.
+        ``ResultPartition.emit_record`` cuts the bytes into buffers.
 """
 
 import struct
@@ -60,7 +58,8 @@ FLAG_KEYS: Final = 2
 FLAG_KEY_FIELD: Final = 4
 STATUS_ACTIVE: Final = 0
 STATUS_IDLE: Final = -1
-# Up to this many records are checked for a key that is a field of theirs; larger chunks with such keys are columns already.
+# Up to this many records are checked for a key that is a field of theirs; larger chunks with such keys are columns
+# already.
 _MAX_COMPARED_KEYS: Final = 32
 _MAX_PLACE: Final = 255
 MAX_CHUNK_RECORDS: Final = 1 << 20  # a receiver refuses larger chunks
@@ -79,8 +78,8 @@ _FRAMED_CHUNK_HEADER: Final = struct.Struct(">iBBBI")
 class StreamElementSerializer:
     """Serializes elements with their length in front.  Threading: any; it has no state.
 
-    Args:
-        values: None: a chunk is one element (tag 64), whose columns need no declared type.  Otherwise each record is an element of its own
+    Args: values: None: a chunk is one element (tag 64), whose columns need no declared type.  Otherwise each record is
+        an element of its own
             (tags 0 and 1), as in Flink, with its value in the format of this serializer.
         max_element_bytes: the receiver's limit.
         declared: of chunks whose reader knows their type and unpickles nothing.  They are sent without keys.
@@ -105,11 +104,11 @@ class StreamElementSerializer:
     def serialize(self, element: StreamElement, codes: CodeWriter | None = None) -> bytes:
         """The element with its length in front; with a serializer of values, each record of a chunk so.
 
-        A chunk of several records may exceed ``max_element_bytes``; the caller then splits it.  ``codes``: the channel's dictionary, if
-        any.
+        A chunk of several records may exceed ``max_element_bytes``; the caller then splits it.  ``codes``: the
+        channel's dictionary, if any.
 
-        Raises:
-            SerdeError: the chunk has too many records, or a record has another type than declared, cannot be pickled, or is too large on
+        Raises: SerdeError: the chunk has too many records, or a record has another type than declared, cannot be
+            pickled, or is too large on
                 its own; the message says which.
         """
         if type(element) is Chunk:
@@ -151,7 +150,9 @@ class StreamElementSerializer:
             timestamps = encode_timestamps(chunk.timestamp_array) if chunk.timestamp_array is not None else b""
         elif columns is None:
             values = [encode_column(chunk.values)]
-            timestamps = b"" if chunk.timestamps is None else encode_column(chunk.timestamps) if num_records else framed(INT64)
+            timestamps = (
+                b"" if chunk.timestamps is None else encode_column(chunk.timestamps) if num_records else framed(INT64)
+            )
             if chunk.keys is not None and num_records:
                 flags, keys = _encode_keys(chunk.keys, chunk.values)
         else:
@@ -164,7 +165,9 @@ class StreamElementSerializer:
         length = CHUNK_HEADER.size + len(timestamps) + len(keys) + sum(map(len, values))
         if num_records == 1 and length > self.max_element_bytes:
             self._check_length(length)
-        return b"".join((_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, keys, *values))
+        return b"".join(
+            (_FRAMED_CHUNK_HEADER.pack(length, TAG_CHUNK, CHUNK_VERSION, flags, num_records), timestamps, keys, *values)
+        )
 
     def _serialize_records(self, chunk: Chunk, values: TypeSerializer) -> bytes:
         output = DataOutput()
@@ -188,7 +191,8 @@ class StreamElementSerializer:
     def _check_length(self, length: int) -> None:
         if length > self.max_element_bytes:
             raise SerdeError(
-                f"a record takes {length} bytes, the limit is {self.max_element_bytes}: split it up, or raise the job's option "
+                f"a record takes {length} bytes, the limit is {self.max_element_bytes}: split it up, or raise the "
+                "job's option "
                 f"{MAX_RECORD_BYTES_OPTION!r}"
             )
 
@@ -207,7 +211,9 @@ def _encode_keys(keys: list[Any], values: list[Any]) -> tuple[int, bytes]:
 
 
 def serialize_dictionary(dictionary: ChannelDictionary) -> bytes:
-    """The element (tag 65) from which another reader of the channel gets the same dictionary; empty if the dictionary is."""
+    """The element (tag 65) from which another reader of the channel gets the same dictionary; empty if the dictionary
+    is.
+    """
     definition = dictionary.definition()
     if definition is None:
         return b""

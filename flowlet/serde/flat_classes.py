@@ -1,13 +1,15 @@
 """Finds classes whose instances are nothing but named values, and takes such instances apart and makes them.
 
-Hot path: C code or a generated loop per list of instances.  Writing and reading instances of six fields by columns costs half of one pickle
+Hot path: C code or a generated loop per list of instances.  Writing and reading instances of six fields by columns
+    costs half of one pickle
 of the whole list (``bench serde``); classes with pickling methods of their own are left to pickle.
 
 Side:       pure.
-Rules:      instances are made as pickle makes them: without a call of ``__init__``, but with the constructor of a ``msgspec.Struct``.
-            All instances must have the same attributes in the same order.  A class is not flat if it customizes pickling, construction
-            or attribute lookup, or has both slots and a ``__dict__``.
-Invariants: ``maker(names)`` turns the columns of ``take_apart`` into equal instances with equal attributes in the same order.
+Rules:      instances are made as pickle makes them: without a call of ``__init__``, but with the constructor of a
+            ``msgspec.Struct``.  All instances must have the same attributes in the same order.  A class is not flat if
+            it customizes pickling, construction or attribute lookup, or has both slots and a ``__dict__``.
+Invariants: ``maker(names)`` turns the columns of ``take_apart`` into equal instances with equal attributes in the same
+            order.
 """
 
 import abc
@@ -63,10 +65,13 @@ class FlatClass(Protocol):
 
     @property
     def is_frozen(self) -> bool:
-        """Whether an instance cannot change if its values cannot: the class says so, and ``object.__setattr__`` is not considered."""
+        """Whether an instance cannot change if its values cannot: the class says so, and ``object.__setattr__`` is not
+        considered.
+        """
 
     def take_apart(self, values: Sequence[Any]) -> Parts | None:
-        """The names of the attributes, and a column of values for each; None if the instances do not have the same names.
+        """The names of the attributes, and a column of values for each; None if the instances do not have the same
+        names.
 
         ``values``: instances of exactly this class, at least one.
         """
@@ -102,9 +107,11 @@ def slot_names_of(cls: type) -> tuple[str, ...] | None:
 
 
 def parts_of_dicts(dicts: Sequence[dict[Any, Any]], *, are_keys_checked: bool) -> Parts | None:
-    """The keys and a column of values for each; None unless all dicts have the same keys, exactly ``str``, in the same order.
+    """The keys and a column of values for each; None unless all dicts have the same keys, exactly ``str``, in the same
+    order.
 
-    ``dicts``: at least one.  ``are_keys_checked``: whether the type of every key is checked, or only those of the first dict.
+    ``dicts``: at least one.  ``are_keys_checked``: whether the type of every key is checked, or only those of the first
+        dict.
     """
     names, keys = list(dicts[0]), list(chain.from_iterable(dicts))
     # A dict has no key twice: if all keys in a row are the first dict's keys repeated, every dict has just these.
@@ -126,7 +133,8 @@ def dict_maker(names: tuple[str, ...]) -> Maker:
 
 @lru_cache(_MAX_CLASSES)
 def instance_maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any] | None:
-    """A function that makes one instance from a value for each attribute; None if an attribute cannot simply be assigned.
+    """A function that makes one instance from a value for each attribute; None if an attribute cannot simply be
+    assigned.
 
     Seven attributes take 200 ns.  Copying ``__dict__`` takes 470 ns and creates dicts for both instances, which stay.
     """
@@ -134,14 +142,16 @@ def instance_maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any] | No
         return None
     steps = "\n".join([f" instance.{name} = v{place}" for place, name in enumerate(names)])
     namespace: dict[str, Any] = {"cls": cls, "new": _new}
-    exec(f"def make({_variables(names)}):\n instance = new(cls)\n{steps}\n return instance\n", namespace)  # noqa: S102 - as ``_maker``
+    exec(f"def make({_variables(names)}):\n instance = new(cls)\n{steps}\n return instance\n", namespace)  # noqa: S102
     maker: Callable[..., Any] = namespace["make"]
     return maker
 
 
 def _can_assign(cls: type, names: tuple[str, ...]) -> bool:
     """Whether assigning these attributes only stores them in ``__dict__``, without a call of the class's code."""
-    return _inherited(cls, "__setattr__") is _inherited(object, "__setattr__") and not any(_is_set(cls, name) for name in names)
+    return _inherited(cls, "__setattr__") is _inherited(object, "__setattr__") and not any(
+        _is_set(cls, name) for name in names
+    )
 
 
 def _is_set(cls: type, name: str) -> bool:
@@ -151,7 +161,9 @@ def _is_set(cls: type, name: str) -> bool:
 
 
 def _flat_object(cls: type) -> FlatClass | None:
-    is_generated = None not in _GENERATED_STATE and tuple([_inherited(cls, name) for name in _STATE]) == _GENERATED_STATE
+    is_generated = (
+        None not in _GENERATED_STATE and tuple([_inherited(cls, name) for name in _STATE]) == _GENERATED_STATE
+    )
     if not _is_pickled_as(cls, object, but=_STATE if is_generated else ()):
         return None
     slots = copyreg._slotnames(cls)  # type: ignore[attr-defined]  # pickle itself calls it
@@ -159,11 +171,16 @@ def _flat_object(cls: type) -> FlatClass | None:
         return None
     if not slots:
         return _FlatAttributes(cls) if isinstance(_inherited(cls, "__dict__"), GetSetDescriptorType) else None
-    names = tuple([field.name for field in dataclasses.fields(cls)] if is_generated else slots)  # the fields that pickle takes
+    # The fields that pickle takes.
+    names = tuple([field.name for field in dataclasses.fields(cls)] if is_generated else slots)
     if not _are_plain(names) or not all(isinstance(_inherited(cls, name), MemberDescriptorType) for name in names):
         return None
     # Pickle sets slots with ``setattr``, the generated ``__setstate__`` with ``object.__setattr__``.
-    return _FlatSlots(cls, names) if is_generated or _inherited(cls, "__setattr__") is _inherited(object, "__setattr__") else None
+    return (
+        _FlatSlots(cls, names)
+        if is_generated or _inherited(cls, "__setattr__") is _inherited(object, "__setattr__")
+        else None
+    )
 
 
 def _is_pickled_as(cls: type, base: type, but: Sequence[str] = ()) -> bool:
@@ -172,8 +189,12 @@ def _is_pickled_as(cls: type, base: type, but: Sequence[str] = ()) -> bool:
 
 
 def _is_without_state_in_c(cls: type, num_slots: int) -> bool:
-    """Whether instances hold nothing but attributes (as CPython's ``object_getstate_default`` checks), and can be created."""
-    num_pointers = num_slots + (cls.__weakrefoffset__ > 0) + bool(cls.__dictoffset__ and not cls.__flags__ & _MANAGED_DICT)
+    """Whether instances hold nothing but attributes (as CPython's ``object_getstate_default`` checks), and can be
+    created.
+    """
+    num_pointers = (
+        num_slots + (cls.__weakrefoffset__ > 0) + bool(cls.__dictoffset__ and not cls.__flags__ & _MANAGED_DICT)
+    )
     if cls.__itemsize__ or cls.__basicsize__ > object.__basicsize__ + num_pointers * _POINTER_BYTES:
         return False
     try:
@@ -191,7 +212,8 @@ def _is_plain_named_tuple(cls: type) -> bool:
         return False
     if not _is_pickled_as(cls, tuple, but=_OF_NAMED_TUPLE):
         return False
-    # Compare with the code that ``namedtuple`` generates for these names, because a class pickled by value has equal but not the same code.
+    # Compare with the code that ``namedtuple`` generates for these names, because a class pickled by value has equal
+    # but not the same code.
     template = collections.namedtuple("_", names)  # type: ignore[misc]  # the names are those of a class
     return all(_code(cls, name) == _code(template, name) for name in _OF_NAMED_TUPLE)
 
@@ -201,7 +223,9 @@ def _is_plain_struct(cls: Any) -> bool:
     if not _is_pickled_as(cls, msgspec.Struct) or cls.__dictoffset__ or not _are_plain(cls.__struct_fields__):
         return False
     parameters = inspect.signature(cls).parameters
-    return tuple(parameters) == cls.__struct_fields__ and all(each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values())
+    return tuple(parameters) == cls.__struct_fields__ and all(
+        each.kind is each.POSITIONAL_OR_KEYWORD for each in parameters.values()
+    )
 
 
 def _inherited(cls: type, name: str) -> Any:
@@ -230,7 +254,9 @@ class _FlatAttributes:
             steps = [f"instance.{name} = v{place}" for place, name in enumerate(names)]
         else:
             # Through __dict__, as pickle does; it takes 200 ns more per instance.
-            steps = ["attributes = instance.__dict__"] + [f"attributes[{name!a}] = v{place}" for place, name in enumerate(names)]
+            steps = ["attributes = instance.__dict__"] + [
+                f"attributes[{name!a}] = v{place}" for place, name in enumerate(names)
+            ]
         lines = [
             " made = []",
             f" for {_variables(names)} in zip(*columns, strict=True):",
@@ -262,7 +288,10 @@ class _FlatSlots:
         if not self._can_assign:
             return self._make_frozen
         steps = "; ".join([f"instance.{name} = v{place}" for place, name in enumerate(names)])
-        loop = f" for {_variables(names)} in zip(*columns, strict=True):\n  instance = new(cls); {steps}; made.append(instance)\n"
+        loop = (
+            f" for {_variables(names)} in zip(*columns, strict=True):\n  instance = new(cls); {steps}; "
+            "made.append(instance)\n"
+        )
         return _maker(f" made = []\n{loop} return made", cls=self._cls, new=_new)
 
     def _make_frozen(self, columns: Sequence[Sequence[Any]]) -> list[Any]:
@@ -325,12 +354,16 @@ def _is_frozen_dataclass(cls: type) -> bool:
 
 def _check_names(cls: type, names: tuple[str, ...], known: tuple[str, ...]) -> None:
     if names != known:
-        raise SerdeError(f"instances of {cls.__qualname__} with the fields {', '.join(names)}, here it has {', '.join(known)}")
+        raise SerdeError(
+            f"instances of {cls.__qualname__} with the fields {', '.join(names)}, here it has {', '.join(known)}"
+        )
 
 
 def _are_plain(names: Sequence[str]) -> bool:
     """Whether generated code may use the names.  ASCII only, because Python normalizes other identifiers (NFKC)."""
-    return 0 < len(names) <= MAX_FIELDS and all(type(name) is str and name.isascii() and _is_attribute(name) for name in names)
+    return 0 < len(names) <= MAX_FIELDS and all(
+        type(name) is str and name.isascii() and _is_attribute(name) for name in names
+    )
 
 
 def _is_attribute(name: str) -> bool:
@@ -348,7 +381,10 @@ def _reader(names: Sequence[str]) -> Callable[[Sequence[Any]], list[Sequence[Any
 
 
 def _maker(body: str, **names: Any) -> Callable[[Sequence[Any]], list[Any]]:
-    """Compile a function of ``columns``.  The body contains no input but attribute names, which are identifiers, and text literals."""
+    """Compile a function of ``columns``.
+
+    The body contains no input but attribute names, which are identifiers, and text literals.
+    """
     exec(f"def generated(columns):\n{body}\n", names)  # noqa: S102
     maker: Callable[[Sequence[Any]], list[Any]] = names["generated"]
     return maker

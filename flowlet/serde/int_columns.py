@@ -4,7 +4,8 @@ Hot path, per column: C code.
 
 Side:       pure.
 Format:     ``column_format``: CONSTANT, INT8 to INT64, OFFSETS.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+            SerdeError.
 """
 
 from typing import Any, Final

@@ -3,11 +3,13 @@
 Hot path: C code per column; see ``flat_classes``.
 
 Side:       pure.
-Rules:      a reader gets what it would get from pickles.  A pickle keeps two fields of a record that are the same mutable object one
-            object, columns do not: so columns are made only if no mutable object occurs twice, and none is of a class that cannot be
-            looked into.  That two records are the same object is not kept, as every record is a value of its own.
+Rules:      a reader gets what it would get from pickles.  A pickle keeps two fields of a record that are the same
+            mutable object one object, columns do not: so columns are made only if no mutable object occurs twice, and
+            none is of a class that cannot be looked into.  That two records are the same object is not kept, as every
+            record is a value of its own.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+            SerdeError.
 """
 
 import struct
@@ -29,7 +31,8 @@ from flowlet.serde.pickles.class_references import class_of, class_reference
 from flowlet.serde.pickles.record_pickle import is_of_another_program, of_running_program
 from netstack.late import dataclass
 
-# Fewer objects are pickled: the headers of their columns have more bytes.  At 12 instances of six fields both ways take the same time.
+# Fewer objects are pickled: the headers of their columns have more bytes.  At 12 instances of six fields both ways take
+# the same time.
 MIN_OBJECTS: Final = 12
 _MAX_DEPTH: Final = 4  # of mutable objects in mutable objects; deeper ones are pickled
 _MAX_HEADS: Final = 256
@@ -83,7 +86,9 @@ def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, 
 
 @dataclass(frozen=True, slots=True)
 class ObjectsHead:
-    """The head of OBJECTS or DICTS: field names, class (``dict`` for DICTS), the offset of the first field, and the maker."""
+    """The head of OBJECTS or DICTS: field names, class (``dict`` for DICTS), the offset of the first field, and the
+    maker.
+    """
 
     names: tuple[str, ...]
     kind: Any
@@ -99,7 +104,10 @@ class ObjectsHead:
 
 
 def head_of_objects(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
-    """Decode the head of OBJECTS.  What another program wrote is made of its classes first, and then of those of the running program."""
+    """Decode the head of OBJECTS.
+
+    What another program wrote is made of its classes first, and then of those of the running program.
+    """
     start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
     if start > len(payload):
         raise SerdeError(f"the head of a column of objects ends {start - len(payload)} bytes behind it")
@@ -169,9 +177,12 @@ def _never_changes(kind: type) -> bool:
 
 
 def _try_encode_dicts(values: Sequence[dict[Any, Any]], encode: ColumnEncoder, depth: int) -> bytes | None:
-    """Encode dicts that do not share their keys, such as parsed JSON.  The decoded dicts share them, so the next step is faster.
+    """Encode dicts that do not share their keys, such as parsed JSON.
 
-    Dicts made from a program's literals share their keys already: a pickle writes each key once, and takes two thirds of the time.
+    The decoded dicts share them, so the next step is faster.
+
+    Dicts made from a program's literals share their keys already: a pickle writes each key once, and takes two thirds
+    of the time.
     """
     first = values[0]
     if next(iter(first), None) is next(iter(values[-1]), None) or can_change(list(first.values())):
@@ -194,7 +205,11 @@ def _try_encode_rows(values: Sequence[Row], encode: ColumnEncoder, depth: int) -
     fields = _try_encode_fields(list(zip(*records, strict=True)), encode, depth)
     if fields is None:
         return None
-    named = encode((None,) * num_fields, NoneType, depth=depth + 1) if names is None else encode(names, str, depth=depth + 1)
+    named = (
+        encode((None,) * num_fields, NoneType, depth=depth + 1)
+        if names is None
+        else encode(names, str, depth=depth + 1)
+    )
     return framed(ROWS, FIELDS.pack(num_fields), named, *fields)
 
 
@@ -221,7 +236,9 @@ def _read_head(head: bytes, decode: ColumnDecoder, depth: int) -> tuple[tuple[st
 def _maker_of(cls: type, names: tuple[str, ...]) -> Maker:
     flat_class = flat_class_of(cls)
     if flat_class is None:
-        raise SerdeError(f"objects of class {cls.__qualname__} by fields, which is another class here: it is pickled in its own way")
+        raise SerdeError(
+            f"objects of class {cls.__qualname__} by fields, which is another class here: it is pickled in its own way"
+        )
     return flat_class.maker(names)
 
 
@@ -237,7 +254,9 @@ def _checked_names(names: Sequence[Any], num_fields: int) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _fields(payload: memoryview, start: int, num_fields: int, num_values: int, decode: ColumnDecoder, depth: int) -> list[Sequence[Any]]:
+def _fields(
+    payload: memoryview, start: int, num_fields: int, num_values: int, decode: ColumnDecoder, depth: int
+) -> list[Sequence[Any]]:
     columns = []
     for _ in range(num_fields):
         column, start = decode(payload, start, num_values, depth=depth + 1)

@@ -1,4 +1,5 @@
-"""``RecordFormat``: how the records of a chunk become bytes if both sides know more about them than that they are objects.
+"""``RecordFormat``: how the records of a chunk become bytes if both sides know more about them than that they are
+objects.
 
 Side:   pure.
 Source: none in Flink; implemented by ``declared.DeclaredRecords``.
@@ -23,5 +24,7 @@ class RecordFormat(Protocol):
     def encode(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
         """The records of a chunk, at least one, as one column.  Raises SerdeError, ElementTooLargeError."""
 
-    def decode(self, view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Columns | list[Any], int]:
+    def decode(
+        self, view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary
+    ) -> tuple[Columns | list[Any], int]:
         """Read the records at ``offset``; return them and the offset after them.  Raises SerdeError."""

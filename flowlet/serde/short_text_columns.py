@@ -18,7 +18,8 @@ _BLOCK_TEXTS = 64
 
 def encode_short_texts(packed16: Packed16Array) -> bytes:
     """Encode at least one text; each takes as many bytes as the longest one."""
-    # Blocks of texts side by side, because numpy's inner loops run over the last dimension: two columns alone would be slow.
+    # Blocks of texts side by side, because numpy's inner loops run over the last dimension: two columns alone would be
+    # slow.
     whole = len(packed16) - len(packed16) % _BLOCK_TEXTS
     of_blocks = np.bitwise_or.reduce(packed16[:whole].reshape(-1, 2 * _BLOCK_TEXTS), axis=0).reshape(-1, 2)
     used = np.flatnonzero(np.bitwise_or.reduce(np.concatenate((of_blocks, packed16[whole:])), axis=0).view(np.uint8))
@@ -34,7 +35,9 @@ def decode_short_texts(payload: memoryview, num_texts: int) -> ShortTextColumn:
         raise SerdeError(f"short texts of {width} bytes each, they have 1 to {PACKED16_BYTES}")
     # Checked before each text takes 16 bytes of memory.
     if len(payload) - 1 != num_texts * width:
-        raise SerdeError(f"{len(payload) - 1} bytes of short texts, {num_texts} of {width} bytes each have {num_texts * width}")
+        raise SerdeError(
+            f"{len(payload) - 1} bytes of short texts, {num_texts} of {width} bytes each have {num_texts * width}"
+        )
     cells = np.frombuffer(payload[1:], np.uint8).reshape(-1, width)
     if cells.max(initial=0) > 0x7F:
         raise SerdeError("short texts that are not ASCII")

@@ -5,7 +5,8 @@ Hot path: C code per column.
 Side:       pure.
 Invariants: the decoded columns own their memory and stand for exactly the values that were sent.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+            SerdeError.
 """
 
 import struct
@@ -58,7 +59,9 @@ _LISTS: Final = {TEXT: str, TEXT_SIZES: str, BYTES: bytes, TUPLES: tuple}
 _NATIVE_TYPES: Final = tuple(dtype.newbyteorder("=") for dtype in ARRAY_TYPES)
 
 
-def decode_records(view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Columns | list[Any], int]:
+def decode_records(
+    view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary
+) -> tuple[Columns | list[Any], int]:
     """Decode the records at ``offset``, as columns if possible, else as a list; return them and the offset after them.
 
     ``dictionary``: of the channel; learns the texts that come with codes.
@@ -77,7 +80,9 @@ def decode_records(view: memoryview, offset: int, num_records: int, dictionary: 
     return Columns(num_records, (_column(kind, payload, num_records, dictionary),), Shape.SCALAR), end
 
 
-def decode_timestamps(view: memoryview, offset: int, num_records: int) -> tuple["np.ndarray[Any, np.dtype[np.int64]]", int]:
+def decode_timestamps(
+    view: memoryview, offset: int, num_records: int
+) -> tuple["np.ndarray[Any, np.dtype[np.int64]]", int]:
     """Decode the timestamps at ``offset``, in milliseconds; return them and the offset after them."""
     kind, payload, is_constant, end = constant_at(view, offset)
     if kind not in INTS:
@@ -116,7 +121,9 @@ def _objects(kind: int, payload: memoryview, num_records: int, dictionary: Chann
 def _fields(
     payload: memoryview, start: int, num_fields: int, num_records: int, dictionary: ChannelDictionary
 ) -> tuple[tuple[Column, ...], int | None]:
-    """The fields, and which of them is the key: the first one in codes, for senders have dictionaries of keys, and of nothing else."""
+    """The fields, and which of them is the key: the first one in codes, for senders have dictionaries of keys, and of
+    nothing else.
+    """
     fields, kinds = [], []
     for _ in range(num_fields):
         kind, inner, start = column_at(payload, start)

@@ -3,7 +3,8 @@
 Hot path: C code per column.
 
 Side:       pure.
-Invariants: a reader gets records with exactly the values of the table; numbers, codes and Arrow arrays keep their representation, too.
+Invariants: a reader gets records with exactly the values of the table; numbers, codes and Arrow arrays keep their
+            representation, too.
 Format:     ``column_format``.
 """
 
@@ -58,7 +59,9 @@ class CodeWriter(Protocol):
     """The sender's view of the dictionary of one channel."""
 
     def try_encode(self, column: CodedColumn) -> bytes | None:
-        """Encode a column as codes, with the texts that the channel does not know; None if its codes are of another dictionary."""
+        """Encode a column as codes, with the texts that the channel does not know; None if its codes are of another
+        dictionary.
+        """
 
 
 def encode_table(table: Columns, codes: CodeWriter | None = None) -> bytes:
@@ -91,7 +94,8 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         case Shape.ROW:
             return _framed_parts(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
         case Shape.KEYED:
-            raise SerdeError("records with separate keys cannot be sent as columns")  # ``flowlet.io.keyed_records`` prevents it
+            # ``flowlet.io.keyed_records`` prevents it.
+            raise SerdeError("records with separate keys cannot be sent as columns")
 
 
 def _framed_parts(kind: int, *payload: bytes) -> list[bytes]:

@@ -1,10 +1,11 @@
 """``JobFileCache``: the files of jobs on a TaskManager, fetched once, checked, unpacked and installed.
 
 Side:       shared.  Blocking; the threads of tasks.
-Invariants: a file is used only when the SHA-256 of each of its parts was checked.  A folder appears whole or not at all.  What a task uses
-            is not removed.  Files that several jobs may use are read-only; those of a working directory are the job's own.
-Rules:      what is made of the same files is made once, whichever jobs bring them; a working directory belongs to one job, and goes with
-            its last task here.  While one task makes something, others that need the same wait.
+Invariants: a file is used only when the SHA-256 of each of its parts was checked.  A folder appears whole or not at
+            all.  What a task uses is not removed.  Files that several jobs may use are read-only; those of a working
+            directory are the job's own.
+Rules:      what is made of the same files is made once, whichever jobs bring them; a working directory belongs to one
+            job, and goes with its last task here.  While one task makes something, others that need the same wait.
 Source:     Flink ``FileCache``, ``BlobLibraryCacheManager``; PyFlink ``ProcessPythonEnvironmentManager``.
 """
 
@@ -43,7 +44,8 @@ class FileTransferError(FlowletError):
 class JobPaths:
     """Where the files of a job lie here.
 
-    ``import_path``: in order.  ``packages``: what pip has installed, or None.  ``working_directory``: None if the job ships no archives.
+    ``import_path``: in order.  ``packages``: what pip has installed, or None.  ``working_directory``: None if the job
+        ships no archives.
     ``cached``: by name.  ``modules``: a file of sources, see ``module_sources``, or None.
     """
 
@@ -58,7 +60,8 @@ class JobPaths:
 class Delivery:
     """How a task gets parts.
 
-    ``fetch``: the content of a part, by its digest; blocking.  ``check_cancelled`` raises if the task is not wanted any more.
+    ``fetch``: the content of a part, by its digest; blocking.  ``check_cancelled`` raises if the task is not wanted any
+        more.
     """
 
     fetch: Callable[[bytes], bytes]
@@ -96,7 +99,10 @@ class JobFileCache:
         return f"<JobFileCache {self._directory!r}, {len(self._folders)} folders>"
 
     def close(self) -> None:
-        """Remove everything; idempotent.  A task that still runs loses its files, and one that still makes them fails."""
+        """Remove everything; idempotent.
+
+        A task that still runs loses its files, and one that still makes them fails.
+        """
         with self._lock:
             self._folders.clear()
         self._directory.close()
@@ -119,7 +125,12 @@ class JobFileCache:
             self._release(used)
 
     def made(
-        self, kind: str, content: object, used: list[_Folder], make: Callable[[Path], None], check_cancelled: Callable[[], None]
+        self,
+        kind: str,
+        content: object,
+        used: list[_Folder],
+        make: Callable[[Path], None],
+        check_cancelled: Callable[[], None],
     ) -> Path:
         """The folder or file that ``make`` makes of ``content``; it stays until all in ``used`` are released.
 
@@ -127,7 +138,8 @@ class JobFileCache:
         """
         key = f"{kind}-{hashlib.sha256(_encoder.encode(content)).hexdigest()}"
         folder = self._use(key, used)
-        while not folder.making.acquire(timeout=_LOOK_INTERVAL_S):  # waits for the task that makes it; ended by its end, or a cancellation
+        # waits for the task that makes it; ended by its end, or a cancellation.
+        while not folder.making.acquire(timeout=_LOOK_INTERVAL_S):
             check_cancelled()
         try:
             if folder.path is None:
@@ -205,7 +217,9 @@ class _Preparation:
                     content = self._delivery.fetch(digest)
                     left = file.num_bytes - number * PART_BYTES
                     if len(content) != min(left, PART_BYTES) or hashlib.sha256(content).digest() != digest:
-                        raise FileTransferError(f"file {file.name!r} of the job did not arrive as it was sent: part {number} differs")
+                        raise FileTransferError(
+                            f"file {file.name!r} of the job did not arrive as it was sent: part {number} differs"
+                        )
                     target.write(content)
             path.chmod(0o400)
 
@@ -236,7 +250,9 @@ class _Preparation:
         return self._made("named", [file.parts, file.name, is_executable], copy)
 
     def _cached(self, file: ShippedFile, *, is_executable: bool) -> Path:
-        return self._unpacked(file) if file.is_folder else self._in_folder(file, is_executable=is_executable) / file.name
+        return (
+            self._unpacked(file) if file.is_folder else self._in_folder(file, is_executable=is_executable) / file.name
+        )
 
     def _working_directory(self, files: ShippedFiles) -> Path:
         archives = [(self._fetched(each.file), each) for each in files.archives]
@@ -247,7 +263,9 @@ class _Preparation:
                 target = path / archive.target
                 target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if target.exists():
-                    raise FlowletError(f"two archives of the job have the folder {archive.target!r}: give each another one")
+                    raise FlowletError(
+                        f"two archives of the job have the folder {archive.target!r}: give each another one"
+                    )
                 unpack(fetched, archive.file.name, target, check_cancelled=self._delivery.check_cancelled)
 
         return self._made(_WORK, [self._job_id, files.archives], make)
@@ -257,7 +275,9 @@ class _Preparation:
         folder = None if packages is None else self._unpacked(packages)
         constraints = loaded_versions(sys.modules)
         content = [requirements.parts, None if packages is None else packages.parts, constraints, sys.version]
-        return self._made("packages", content, lambda path: install(listed, folder, path, constraints, self._delivery.check_cancelled))
+        return self._made(
+            "packages", content, lambda path: install(listed, folder, path, constraints, self._delivery.check_cancelled)
+        )
 
 
 def _remove(path: Path) -> None:

@@ -1,9 +1,10 @@
 """Packs a program's files for their way: each becomes parts, and a folder becomes a zip archive first.
 
 Side:       shared.  Blocking; the user's thread.
-Invariants: the same content makes the same digests, whenever and wherever it is packed: archives of folders have their entries sorted, and
-            no times.  So what a cluster has got once does not travel again.
-Rules:      links in a folder are followed, but not to a folder above; compiled files (``__pycache__``, ``*.pyc``) stay behind.
+Invariants: the same content makes the same digests, whenever and wherever it is packed: archives of folders have their
+            entries sorted, and no times.  So what a cluster has got once does not travel again.
+Rules:      links in a folder are followed, but not to a folder above; compiled files (``__pycache__``, ``*.pyc``) stay
+            behind.
 Units:      bytes.
 """
 
@@ -53,7 +54,8 @@ class _Place:
 class PackedFiles:
     """The files of a job, ready to travel.
 
-    Threading: one thread at a time.  Life cycle: a context manager; packed folders are temporary files, which end with it.
+    Threading: one thread at a time.  Life cycle: a context manager; packed folders are temporary files, which end with
+               it.
     """
 
     files: ShippedFiles = field(default_factory=ShippedFiles)
@@ -63,7 +65,9 @@ class PackedFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def close(self) -> None:
@@ -123,7 +127,9 @@ class PackedFiles:
         files = list(_files_below(folder))
         most = UnpackLimits().max_bytes
         if sum(file.stat().st_size for file in files) > most:
-            raise JobSubmissionError(f"folder {folder} has more than {most} bytes, which no TaskManager unpacks: {ADVICE}")
+            raise JobSubmissionError(
+                f"folder {folder} has more than {most} bytes, which no TaskManager unpacks: {ADVICE}"
+            )
         path = self._new_path()
         with path.open("wb") as packed, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
             for file in files:
@@ -176,15 +182,22 @@ def _files_of(settings: DependencySettings, pack_file: Callable[[str, str], Ship
     if requirements is not None and not _local(requirements, "set_python_requirements()").is_file():
         raise JobSubmissionError(f"set_python_requirements(): there is no file {requirements!r}")
     if packages is not None and not _local(packages, "set_python_requirements()").is_dir():
-        raise JobSubmissionError(f"set_python_requirements(): {packages!r} is no folder of packages, as 'pip download -d' makes it")
+        raise JobSubmissionError(
+            f"set_python_requirements(): {packages!r} is no folder of packages, as 'pip download -d' makes it"
+        )
     for archive in settings.archives:
         _check_archive(archive.path, archive.target)
     return ShippedFiles(
         python_files=[pack_file(each, "add_python_file()") for each in settings.python_files],
         requirements=None if requirements is None else pack_file(requirements, "set_python_requirements()"),
         packages=None if packages is None else pack_file(packages, "set_python_requirements()"),
-        archives=[ShippedArchive(pack_file(each.path, "add_python_archive()"), each.target) for each in settings.archives],
-        cached=[CachedFile(each.name, pack_file(each.path, "register_cached_file()"), each.is_executable) for each in settings.cached],
+        archives=[
+            ShippedArchive(pack_file(each.path, "add_python_archive()"), each.target) for each in settings.archives
+        ],
+        cached=[
+            CachedFile(each.name, pack_file(each.path, "register_cached_file()"), each.is_executable)
+            for each in settings.cached
+        ],
     )
 
 
@@ -192,7 +205,9 @@ def _check_archive(path: str, target: str) -> None:
     if not is_target(target):
         raise JobSubmissionError(f"add_python_archive(): {target!r} is no folder below the working directory")
     if not _local(path, "add_python_archive()").is_dir() and not path.lower().endswith(ARCHIVE_SUFFIXES):
-        raise JobSubmissionError(f"add_python_archive(): {path!r} is no folder, nor an archive ({', '.join(ARCHIVE_SUFFIXES)})")
+        raise JobSubmissionError(
+            f"add_python_archive(): {path!r} is no folder, nor an archive ({', '.join(ARCHIVE_SUFFIXES)})"
+        )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

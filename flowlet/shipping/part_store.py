@@ -83,7 +83,9 @@ class PartStore:
         except OSError as error:
             raise self._failure("read", error) from error
         if hashlib.sha256(content).digest() != digest:
-            raise PartLostError(f"part {digest.hex()} of a shipped file in {self._directory} has changed; submit the job again")
+            raise PartLostError(
+                f"part {digest.hex()} of a shipped file in {self._directory} has changed; submit the job again"
+            )
         return content
 
     def remove(self, digest: bytes) -> None:
@@ -95,4 +97,6 @@ class PartStore:
         return self._directory / digest.hex()
 
     def _failure(self, what: str, error: OSError) -> StorageError:
-        return StorageError(f"a part of a shipped file in {self._directory} cannot be {what}: {error.strerror or error}")
+        return StorageError(
+            f"a part of a shipped file in {self._directory} cannot be {what}: {error.strerror or error}"
+        )

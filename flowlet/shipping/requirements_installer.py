@@ -1,8 +1,8 @@
 """Installs the requirements of a job with pip, into a folder of their own.
 
 Side:       shared.  Blocking; a task's thread.
-Rules:      packages that this process has loaded keep their version: pip gets them as constraints, because one process has one version of
-            a module.  If the job brought packages, pip asks no index.
+Rules:      packages that this process has loaded keep their version: pip gets them as constraints, because one process
+            has one version of a module.  If the job brought packages, pip asks no index.
 Source:     PyFlink ``pyflink_worker_pip_install_requirements``, which makes a prefix for each worker.
 """
 
@@ -33,7 +33,9 @@ class RequirementsError(FlowletError):
     """pip could not install what the job needs; the message has its last words."""
 
 
-def loaded_versions(modules: Mapping[str, ModuleType], installed: "Iterable[metadata.Distribution] | None" = None) -> dict[str, str]:
+def loaded_versions(
+    modules: Mapping[str, ModuleType], installed: "Iterable[metadata.Distribution] | None" = None
+) -> dict[str, str]:
     """The versions of installed packages of which a module is loaded, by name.
 
     Args:
@@ -61,7 +63,11 @@ def _is_from(module: ModuleType, folder: str, loaded: set[str]) -> bool:
 
 
 def install(
-    requirements: Path, packages: Path | None, folder: Path, constraints: Mapping[str, str], check_cancelled: Callable[[], None]
+    requirements: Path,
+    packages: Path | None,
+    folder: Path,
+    constraints: Mapping[str, str],
+    check_cancelled: Callable[[], None],
 ) -> None:
     """Install what the file ``requirements`` names into the new folder ``folder``.
 
@@ -97,7 +103,9 @@ def install(
         with log.open("wb") as output:
             code = _run(command, output.fileno(), check_cancelled)
         if code:
-            raise RequirementsError(f"the job's requirements could not be installed: pip ended with exit code {code}: {_last_words(log)}")
+            raise RequirementsError(
+                f"the job's requirements could not be installed: pip ended with exit code {code}: {_last_words(log)}"
+            )
         folder.mkdir(exist_ok=True)  # pip makes none for an empty list
     finally:
         listed.unlink(missing_ok=True)
@@ -107,20 +115,29 @@ def install(
 def _run(command: list[str], output: int, check_cancelled: Callable[[], None]) -> int:
     # Its own session: a Ctrl-C at the terminal is for the program.
     process = subprocess.Popen(  # noqa: S603 - our own interpreter; the file is the user's
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True, env={**os.environ, "PIP_NO_COLOR": "1"}
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        env={**os.environ, "PIP_NO_COLOR": "1"},
     )
     deadline_s = time.monotonic() + _MAX_INSTALL_S
     try:
         while True:
             check_cancelled()
             try:
-                return process.wait(_LOOK_INTERVAL_S)  # waits for pip; ended by its end, the deadline, or a cancellation
+                # waits for pip; ended by its end, the deadline, or a cancellation.
+                return process.wait(_LOOK_INTERVAL_S)
             except subprocess.TimeoutExpired:
                 if time.monotonic() > deadline_s:
-                    raise RequirementsError(f"the job's requirements were not installed within {_MAX_INSTALL_S:g} s") from None
+                    raise RequirementsError(
+                        f"the job's requirements were not installed within {_MAX_INSTALL_S:g} s"
+                    ) from None
     finally:
         if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)  # with what pip has started, such as a compiler: the session is its own
+            # With what pip has started, such as a compiler: the session is its own.
+            os.killpg(process.pid, signal.SIGKILL)
             process.wait(_KILL_TIMEOUT_S)
 
 

@@ -1,8 +1,8 @@
 """Unpacks archives that came with a job.
 
 Side:       shared.  Blocking.
-Invariants: nothing is written outside the folder, and nothing over what is there; no link, device or pipe is made; neither the files nor
-            their bytes exceed the limits, whatever the archive says about itself.
+Invariants: nothing is written outside the folder, and nothing over what is there; no link, device or pipe is made;
+            neither the files nor their bytes exceed the limits, whatever the archive says about itself.
 Rules:      a file may keep its right to be executed; set-user-id bits, owners and times are dropped.
 """
 
@@ -19,7 +19,15 @@ from flowlet.errors import FlowletError
 from netstack.late import dataclass
 
 _COPY_BYTES: Final = 1024 * 1024
-_ZIP_KINDS: Final = {0: "", 0o040000: "", 0o100000: "", 0o120000: "a link", 0o020000: "a device", 0o060000: "a device", 0o010000: "a pipe"}
+_ZIP_KINDS: Final = {
+    0: "",
+    0o040000: "",
+    0o100000: "",
+    0o120000: "a link",
+    0o020000: "a device",
+    0o060000: "a device",
+    0o010000: "a pipe",
+}
 _KIND_BITS: Final = 0o170000
 _BROKEN: Final = (
     zipfile.BadZipFile,
@@ -64,12 +72,11 @@ def unpack(
 ) -> None:
     """Unpack ``archive``, which its user calls ``name``, into the new folder ``folder``.
 
-    ``check_cancelled`` is called before each entry and each mebibyte; what it raises ends this.  ``is_read_only``: whether nobody may write
-    into the files; their folders take further ones, such as compiled modules.
+    ``check_cancelled`` is called before each entry and each mebibyte; what it raises ends this.  ``is_read_only``:
+    whether nobody may write into the files; their folders take further ones, such as compiled modules.
 
-    Raises:
-        UnpackError: it is no archive, is broken, wants to be written elsewhere or has links, or becomes too large; says which entry.
-        OSError: the disk is full, or the folder cannot be written.
+    Raises: UnpackError: it is no archive, is broken, wants to be written elsewhere or has links, or becomes too large;
+        says which entry.  OSError: the disk is full, or the folder cannot be written.
     """
     limits = limits or UnpackLimits()
     folder.mkdir(mode=0o700)
@@ -91,10 +98,19 @@ def unpack(
     except _BROKEN as error:
         raise UnpackError(f"archive {name!r} cannot be unpacked: {str(error) or type(error).__name__}") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise UnpackError(f"archive {name!r} has two entries for one path: {os.path.relpath(str(error.filename), folder)!r}") from error
+        raise UnpackError(
+            f"archive {name!r} has two entries for one path: {os.path.relpath(str(error.filename), folder)!r}"
+        ) from error
 
 
-def _write(entry: _Entry, descriptor: int, left_bytes: int, name: str, limits: UnpackLimits, check_cancelled: Callable[[], None]) -> int:
+def _write(
+    entry: _Entry,
+    descriptor: int,
+    left_bytes: int,
+    name: str,
+    limits: UnpackLimits,
+    check_cancelled: Callable[[], None],
+) -> int:
     assert entry.content is not None, "of a file"
     num_bytes = 0
     with os.fdopen(descriptor, "wb") as file, entry.content:
@@ -121,7 +137,10 @@ def _zip_entries(archive: Path, name: str) -> Iterator[_Entry]:
             mode = info.external_attr >> 16
             kind = _ZIP_KINDS.get(mode & _KIND_BITS, "something that is no file")
             if kind:
-                raise UnpackError(f"archive {name!r}: {info.filename!r} is {kind}, which is not unpacked; put the file itself in its place")
+                raise UnpackError(
+                    f"archive {name!r}: {info.filename!r} is {kind}, which is not unpacked; put the file itself in its "
+                    "place"
+                )
             content = None if info.is_dir() else opened.open(info)
             yield _Entry(info.filename, info.is_dir(), bool(mode & 0o100), content)
 
@@ -131,8 +150,13 @@ def _tar_entries(archive: Path, name: str) -> Iterator[_Entry]:
         for info in opened:
             if not (info.isreg() or info.isdir()):
                 kind = "a link" if info.issym() or info.islnk() else "something that is no file"
-                raise UnpackError(f"archive {name!r}: {info.name!r} is {kind}, which is not unpacked; put the file itself in its place")
-            yield _Entry(info.name, info.isdir(), bool(info.mode & 0o100), opened.extractfile(info) if info.isreg() else None)
+                raise UnpackError(
+                    f"archive {name!r}: {info.name!r} is {kind}, which is not unpacked; put the file itself in its "
+                    "place"
+                )
+            yield _Entry(
+                info.name, info.isdir(), bool(info.mode & 0o100), opened.extractfile(info) if info.isreg() else None
+            )
 
 
 def _steps(entry: str, name: str) -> tuple[str, ...]:

@@ -9,7 +9,9 @@ from flowlet.errors import FlowletError
 
 
 class BadRecordError(FlowletError):
-    """Raised ``from`` what is wrong with the record; the sink's operator makes a UserFunctionError of it, which shows the record."""
+    """Raised ``from`` what is wrong with the record; the sink's operator makes a UserFunctionError of it, which shows
+    the record.
+    """
 
     def __init__(self, record: Any) -> None:
         super().__init__("a record cannot be written")

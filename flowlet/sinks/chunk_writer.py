@@ -14,4 +14,7 @@ class ChunkWriter(ABC):
 
     @abstractmethod
     def write_chunk(self, chunk: Chunk, context: RecordContext) -> None:
-        """Take all records of a chunk, which the context does not describe.  Raises BadRecordError: one of them cannot be written."""
+        """Take all records of a chunk, which the context does not describe.
+
+        Raises BadRecordError: one of them cannot be written.
+        """

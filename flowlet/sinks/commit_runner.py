@@ -1,8 +1,8 @@
 """``CommitRunner``: commits what is due, and tries again later what must be.
 
 Side:       task.
-Invariants: while records flow, a pause is a timer, and nothing waits.  Before the first and after the last record no timer fires: then
-            ``commit_all`` returns when nothing is due any more.
+Invariants: while records flow, a pause is a timer, and nothing waits.  Before the first and after the last record no
+            timer fires: then ``commit_all`` returns when nothing is due any more.
 Units:      pauses in milliseconds.
 Source:     Flink ``CommitterOperator.commitAndEmitCheckpoints``.
 """
@@ -112,4 +112,6 @@ class CommitRunner:
 def _failure_of(request: PendingRequest) -> Exception:
     if request.error is not None:
         return request.error
-    return FlowletError(f"{preview(request.committable)} was to be committed again after {request.num_retries - 1} retries")
+    return FlowletError(
+        f"{preview(request.committable)} was to be committed again after {request.num_retries - 1} retries"
+    )

@@ -3,8 +3,8 @@
 Hot path.  Per record one call of the user's function, and one store of its timestamp if the function takes a context.
 
 Side:       task.
-Invariants: a function that is told of complete checkpoints hears of the final one before its subtask ends; if the subtask is restored from
-            that one, the function is initialized again, and gets no records.
+Invariants: a function that is told of complete checkpoints hears of the final one before its subtask ends; if the
+            subtask is restored from that one, the function is initialized again, and gets no records.
 Source:     Flink ``StreamSink``.
 """
 
@@ -96,4 +96,6 @@ class FunctionSink(RecordOperator):
             self._function.checkpoints.completed(self.ctx, _END)
 
     def _refuse(self) -> None:
-        raise StateRestoreError(f"operator {self.name!r} had finished when its checkpoint was taken, but a producer sends it more records")
+        raise StateRestoreError(
+            f"operator {self.name!r} had finished when its checkpoint was taken, but a producer sends it more records"
+        )

@@ -1,11 +1,12 @@
-"""``GlobalCommitOperator``: the one subtask behind a sink that does one thing more for all of its subtasks, once per checkpoint.
+"""``GlobalCommitOperator``: the one subtask behind a sink that does one thing more for all of its subtasks, once per
+checkpoint.
 
 Side:       task.
-Invariants: a committable is committed here only after its subtask has committed it, and together with those of all other subtasks.  What
-            was taken over and not committed is state.  After a restart each subtask sends what it commits again, and only then is anything
-            committed here.
-Rules:      a message of a subtask says that it has committed all of its checkpoint and of those before it.  So what all subtasks have
-            passed can be committed.  Messages of the last checkpoint come behind the end of the data.
+Invariants: a committable is committed here only after its subtask has committed it, and together with those of all
+            other subtasks.  What was taken over and not committed is state.  After a restart each subtask sends what it
+            commits again, and only then is anything committed here.
+Rules:      a message of a subtask says that it has committed all of its checkpoint and of those before it.  So what all
+            subtasks have passed can be committed.  Messages of the last checkpoint come behind the end of the data.
 Source:     Flink ``GlobalCommitterOperator``, ``CommittableSummary``.
 """
 

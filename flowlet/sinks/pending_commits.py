@@ -1,9 +1,11 @@
 """``PendingCommits``: what a sink has prepared and not committed yet, by checkpoint.
 
 Side:       pure.
-Invariants: what was prepared is due once a checkpoint is complete that holds it, never before; what is due is attempted in the order in
-            which it was prepared; nothing is dropped unless it was committed, or its committer says that it never can be.
-Source:     Flink ``CommittableCollector``, ``CheckpointCommittableManagerImpl``, ``CommitRequestImpl``, ``CommitRequestState``.
+Invariants: what was prepared is due once a checkpoint is complete that holds it, never before; what is due is attempted
+            in the order in which it was prepared; nothing is dropped unless it was committed, or its committer says
+            that it never can be.
+Source:     Flink ``CommittableCollector``, ``CheckpointCommittableManagerImpl``, ``CommitRequestImpl``,
+            ``CommitRequestState``.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +41,9 @@ class PendingRequest(CommitRequest[Any]):
         self.error: Exception | None = None
 
     def __repr__(self) -> str:
-        return f"<PendingRequest of checkpoint {self.checkpoint_id}, subtask {self.subtask}, {self.num_retries} retries>"
+        return (
+            f"<PendingRequest of checkpoint {self.checkpoint_id}, subtask {self.subtask}, {self.num_retries} retries>"
+        )
 
     def get_committable(self) -> Any:
         """What the writer prepared."""
@@ -86,8 +90,8 @@ class Attempt:
 class PendingCommits:
     """The committables of one subtask.
 
-    Life cycle: ``restore`` once, if at all; then ``prepare``, ``assign`` and ``complete`` as the checkpoints go; whenever there are ``due``
-        ones: ``begin``, the committer, ``settle``.
+    Life cycle: ``restore`` once, if at all; then ``prepare``, ``assign`` and ``complete`` as the checkpoints go;
+        whenever there are ``due`` ones: ``begin``, the committer, ``settle``.
     """
 
     def __init__(self, subtask: int) -> None:
@@ -151,7 +155,9 @@ class PendingCommits:
         return Attempt(
             [each for each in attempted if each.outcome is Outcome.COMMITTED],
             [each for each in attempted if each.outcome is Outcome.LOST],
-            next((each for each in self._due if each.outcome is Outcome.UNKNOWN or each.num_retries > MAX_RETRIES), None),
+            next(
+                (each for each in self._due if each.outcome is Outcome.UNKNOWN or each.num_retries > MAX_RETRIES), None
+            ),
         )
 
     # -- state
@@ -163,4 +169,6 @@ class PendingCommits:
 
     def restore(self, elements: Iterable[tuple[int, int, Any]]) -> None:
         """Take over elements of a checkpoint; it is complete, so all are due."""
-        self._due += [PendingRequest(committable, subtask, checkpoint_id) for checkpoint_id, subtask, committable in elements]
+        self._due += [
+            PendingRequest(committable, subtask, checkpoint_id) for checkpoint_id, subtask, committable in elements
+        ]

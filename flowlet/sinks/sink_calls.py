@@ -47,7 +47,8 @@ class SinkCalls:
         for kind in kinds:
             if not isinstance(made, kind):
                 raise FlowletError(
-                    f"operator {self._operator!r}: {what} of {type(sink).__name__} must return a {kind.__name__}, got {preview(made)} of "
+                    f"operator {self._operator!r}: {what} of {type(sink).__name__} must return a {kind.__name__}, got "
+                    f"{preview(made)} of "
                     f"type {type(made).__name__}"
                 )
         return made

@@ -1,12 +1,14 @@
 """``SinkOperator``: runs the writer and the committer of a ``Sink``.
 
-Hot path, per chunk: one call of ``write_all``, if the writer overrides it, or of ``write_chunk``; else one call of ``write`` per record.
+Hot path, per chunk: one call of ``write_all``, if the writer overrides it, or of ``write_chunk``; else one call of
+``write`` per record.
 
 Side:       task.
-Invariants: in front of each barrier the writer is flushed, and what it has prepared becomes part of that checkpoint.  It is committed when
-            that checkpoint, or a later one, is complete; after a restart, before the first record, because what was restored belongs to a
-            complete checkpoint.  The last records belong to the checkpoint that each task waits for at its end, or, in a job without
-            checkpoints, are committed at the end.  So a subtask ends only after its last commit, and a commit that fails fails the job.
+Invariants: in front of each barrier the writer is flushed, and what it has prepared becomes part of that checkpoint.
+            It is committed when that checkpoint, or a later one, is complete; after a restart, before the first record,
+            because what was restored belongs to a complete checkpoint.  The last records belong to the checkpoint that
+            each task waits for at its end, or, in a job without checkpoints, are committed at the end.  So a subtask
+            ends only after its last commit, and a commit that fails fails the job.
 Source:     Flink ``SinkWriterOperator``, ``CommitterOperator``, which are two operators there.
 """
 
@@ -149,7 +151,8 @@ class SinkOperator(StreamOperator):
         """
         if self._is_finished:
             raise StateRestoreError(
-                f"operator {self.name!r} had finished when its checkpoint was taken, but a producer has sent it {len(chunk)} more "
+                f"operator {self.name!r} had finished when its checkpoint was taken, but a producer has sent it "
+                f"{len(chunk)} more "
                 "records: was the producer restored from another checkpoint?"
             )
         if len(chunk):

@@ -3,8 +3,8 @@
 Hot path, per block: one binary search per cut.
 
 Side:       task.
-Invariants: a part of more than one record has at most so many bytes, estimated; what it needs of the table of codes and names counts,
-            however the keys are spread.
+Invariants: a part of more than one record has at most so many bytes, estimated; what it needs of the table of codes and
+            names counts, however the keys are spread.
 """
 
 from bisect import bisect_right
@@ -34,7 +34,9 @@ def cut(block: Block, most_bytes: int, most_rows: int) -> Iterator[Block]:
         yield block.slice(begin, start).trimmed()
 
 
-def _rows_of_part(codes: RankedCodes, sums: NDArray[np.int64], start: int, row_bytes: float, most_bytes: int, most_rows: int) -> int:
+def _rows_of_part(
+    codes: RankedCodes, sums: NDArray[np.int64], start: int, row_bytes: float, most_bytes: int, most_rows: int
+) -> int:
     ranks = codes.ranks[start : start + most_rows]
     before = int(sums[ranks[0] - 1]) if ranks[0] else 0
 

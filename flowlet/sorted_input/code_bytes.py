@@ -3,8 +3,9 @@
 Hot path, per block: copies of arrays; texts once per key.
 
 Side:   pure.
-Format: width of a code (0: numbers), width of a rank (0: a code for each record), length of the table, bytes of the names; then the codes,
-        or the ranks, the table, and the names as a column of texts.  All in the byte order of the machine: no other one reads it.
+Format: width of a code (0: numbers), width of a rank (0: a code for each record), length of the table, bytes of the
+        names; then the codes, or the ranks, the table, and the names as a column of texts.  All in the byte order of
+        the machine: no other one reads it.
 """
 
 import struct

@@ -1,10 +1,11 @@
 """Sorts the records of one input by key and timestamp, in bounded memory.
 
 Side:       task.
-Invariants: records that wait in memory take about a third of the budget, because sorting them needs as much again twice; while runs are
-            merged, their blocks take half of it.  As many runs of one level as are merged at a time become one of the next level, so
-            each record is written once per level.
-Units:      bytes, estimated: of columns from their arrays, of Python objects from a sample, and of each block a little more.
+Invariants: records that wait in memory take about a third of the budget, because sorting them needs as much again
+            twice; while runs are merged, their blocks take half of it.  As many runs of one level as are merged at a
+            time become one of the next level, so each record is written once per level.
+Units:      bytes, estimated: of columns from their arrays, of Python objects from a sample, and of each block a little
+            more.
 Source:     Flink ``ExternalSorter``, ``SortingDataInput``.
 """
 
@@ -23,7 +24,8 @@ from flowlet.sorted_input.waiting_records import WaitingRecords
 _MAX_RUNS: Final = 32  # of one level, are merged; Flink merges 128 at a time
 _NUM_LEVELS: Final = 2  # more need some thousand times the budget squared
 _SHARE_WAITING: Final = 3  # of the budget; see the header
-_SHARE_OF_BLOCK: Final = 6  # a block that is read takes about three times its size: bytes, records, and what is taken of them
+# A block that is read takes about three times its size: bytes, records, and what is taken of them.
+_SHARE_OF_BLOCK: Final = 6
 _LEAST_BLOCK_BYTES: Final = 4 * 1024
 _MOST_BLOCK_BYTES: Final = 1024 * 1024
 _MOST_BLOCK_ROWS: Final = 16 * 1024
@@ -43,7 +45,11 @@ class ExternalSorter:
     """
 
     def __init__(
-        self, budget_bytes: int, directory: str | None = None, limits: ElementLimits = DEFAULT_ELEMENT_LIMITS, name: str = "sorter"
+        self,
+        budget_bytes: int,
+        directory: str | None = None,
+        limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
+        name: str = "sorter",
     ) -> None:
         self._directory = directory
         self._limits = limits
@@ -58,7 +64,10 @@ class ExternalSorter:
         self.num_spilled_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<ExternalSorter of {self._name}: {self._waiting.estimated_bytes} bytes in memory, {len(self._runs)} runs in files>"
+        return (
+            f"<ExternalSorter of {self._name}: {self._waiting.estimated_bytes} bytes in memory, {len(self._runs)} "
+            "runs in files>"
+        )
 
     def add(self, block: Block) -> None:
         """Take over records.

@@ -1,11 +1,12 @@
-"""Numbers the keys of one run in the order in which they come, so that each needs one code however many records have it.
+"""Numbers the keys of one run in the order in which they come, so that each needs one code however many records have
+it.
 
 Hot path, per column: a dictionary's codes are translated in numpy; other keys take one probe each.
 
 Side:       pure.
 Invariants: two keys have one number exactly if they are the same key (``flowlet.keys.exact_keys``).
-Rules:      integers are not numbered: numpy makes codes of them, and sorts these.  While most keys are different ones, it is not settled
-            whether numbers pay.
+Rules:      integers are not numbered: numpy makes codes of them, and sorts these.  While most keys are different ones,
+            it is not settled whether numbers pay.
 """
 
 import sys
@@ -15,7 +16,16 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import ArrowColumn, CodedColumn, Column, ColumnVisitor, ConstantColumn, ListColumn, NameTable, ShortTextColumn
+from flowlet.columns import (
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    ColumnVisitor,
+    ConstantColumn,
+    ListColumn,
+    NameTable,
+    ShortTextColumn,
+)
 from flowlet.keys.exact_keys import exact_keys
 from flowlet.sorted_input.ranked_codes import RankedCodes
 from flowlet.sorted_input.sort_codes import exact_codes, list_codes
@@ -58,7 +68,9 @@ class _Numbers(dict[Any, int]):
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """The numbers of a column of keys; ``are_texts``: whether ``names`` of the numbering may stand in the place of the column."""
+    """The numbers of a column of keys; ``are_texts``: whether ``names`` of the numbering may stand in the place of the
+    column.
+    """
 
     numbers: Numbers
     are_texts: bool
@@ -113,7 +125,11 @@ class KeyNumbering(ColumnVisitor[Numbered | None]):
         ranks = np.empty(len(order), np.uint32)
         ranks[order] = np.arange(len(order), dtype=np.uint32)
         names = self.names.names
-        return Ranking(ranks, codes.take(order), NameTable([names[number] for number in order.tolist()]) if self.are_texts else None)
+        return Ranking(
+            ranks,
+            codes.take(order),
+            NameTable([names[number] for number in order.tolist()]) if self.are_texts else None,
+        )
 
     def visit_any(self, column: Column) -> Numbered | None:
         """Anything but integers by its values."""

@@ -4,7 +4,8 @@ Hot path, per block and key: few records of one key are cut from lists, because 
 
 Side:       pure.
 Invariants: the records of a key are handed over together, in the order of their timestamps.
-Source:     Flink ``SortingDataInput``, ``MultiInputSortingDataInput``: of several inputs key by key, and within a key by timestamp.
+Source:     Flink ``SortingDataInput``, ``MultiInputSortingDataInput``: of several inputs key by key, and within a key
+            by timestamp.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,7 +45,8 @@ def key_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
 def open_runs(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
     """The records of all inputs; a run ends only where a key may go on in the next block, so it has many keys.
 
-    Of several inputs the runs of the same keys follow each other, those of the first input first, whatever the timestamps.
+    Of several inputs the runs of the same keys follow each other, those of the first input first, whatever the
+    timestamps.
     """
     last: Codes | None = None
     for parts in merge_steps(inputs):
@@ -94,7 +96,9 @@ def _runs_of_many(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
     last: Block | None = None
     for parts in merge_steps(inputs):
         merged = concatenated(alike([part.codes for _, part in parts]))
-        stamps = np.concatenate([np.full(len(part), MIN_TIMESTAMP) if part.stamps is None else part.stamps for _, part in parts])
+        stamps = np.concatenate(
+            [np.full(len(part), MIN_TIMESTAMP) if part.stamps is None else part.stamps for _, part in parts]
+        )
         owners = np.repeat(np.arange(len(parts)), [len(part) for _, part in parts])
         rows = np.lexsort((owners, stamps, sortable(merged)))
         merged, owners = merged.take(rows), owners.take(rows)
@@ -109,7 +113,9 @@ def _runs_of_many(inputs: Sequence[Iterable[Block]]) -> Iterator[KeyRun]:
         for start, stop in zip(starts, [*starts[1:], len(codes)], strict=True):
             owner = int(owners[start])
             begin, cursors[owner] = cursors[owner], cursors[owner] + stop - start
-            yield KeyRun(parts[owner][0], chunks[owner].slice(begin, cursors[owner]), begins_key or bool(is_other_key[start]))
+            yield KeyRun(
+                parts[owner][0], chunks[owner].slice(begin, cursors[owner]), begins_key or bool(is_other_key[start])
+            )
             begins_key = False
 
 

@@ -19,14 +19,16 @@ from netstack.late import dataclass
 
 _MAX_SHORT: Final = 1 << 16  # ranks below take two bytes
 _POINTER_BYTES: Final = 8
-_MIN_ROWS: Final = 4096  # of blocks with different tables: fewer are sorted by the codes themselves; not measured closely
+# Of blocks with different tables: fewer are sorted by the codes themselves; not measured closely.
+_MIN_ROWS: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankedCodes:
     """The codes of many records.
 
-    ``ranks``: uint16 or uint32.  ``table``: the codes as bytes of one width.  ``names``: the keys that they stand for, if all of these are
+    ``ranks``: uint16 or uint32.  ``table``: the codes as bytes of one width.  ``names``: the keys that they stand for,
+        if all of these are
     exactly texts, and keys that are a field are wanted as codes, too; else None.
     """
 
@@ -61,13 +63,17 @@ class RankedCodes:
         return self.table.take(self.ranks)
 
     def trimmed(self) -> "RankedCodes":
-        """The same without what is in the table before the first and behind the last one that occurs; there is at least one."""
+        """The same without what is in the table before the first and behind the last one that occurs; there is at least
+        one.
+        """
         low, stop = int(self.ranks.min()), int(self.ranks.max()) + 1
         is_short = stop - low <= _MAX_SHORT
         if stop - low == len(self.table) and is_short == (self.ranks.dtype == np.uint16):
             return self
         ranks = (self.ranks - self.ranks.dtype.type(low)).astype(np.uint16 if is_short else np.uint32)
-        return RankedCodes(ranks, self.table[low:stop], None if self.names is None else NameTable(self.names.names[low:stop]))
+        return RankedCodes(
+            ranks, self.table[low:stop], None if self.names is None else NameTable(self.names.names[low:stop])
+        )
 
     def is_worthwhile(self) -> bool:
         """Whether records share codes."""
@@ -85,7 +91,9 @@ def try_unify(codes: Sequence[RankedCodes]) -> list[RankedCodes] | None:
     sizes = [len(each.table) for each in codes]
     if sum(sizes) * 2 > sum(map(len, codes)):
         return None
-    table, places, ranks = np.unique(np.concatenate([each.table for each in codes]), return_index=True, return_inverse=True)
+    table, places, ranks = np.unique(
+        np.concatenate([each.table for each in codes]), return_index=True, return_inverse=True
+    )
     tables = [each.names for each in codes if each.names is not None]
     names = None
     if len(tables) == len(codes):
@@ -93,4 +101,6 @@ def try_unify(codes: Sequence[RankedCodes]) -> list[RankedCodes] | None:
         names = NameTable([all_names[place] for place in places.tolist()])
     ranks = ranks.astype(np.uint32)
     starts = [0, *accumulate(sizes)]
-    return [RankedCodes(ranks[start:].take(each.ranks), table, names) for start, each in zip(starts, codes, strict=False)]
+    return [
+        RankedCodes(ranks[start:].take(each.ranks), table, names) for start, each in zip(starts, codes, strict=False)
+    ]

@@ -1,14 +1,17 @@
 """What keys are sorted by: for each key a code, equal exactly for the same key.
 
-Hot path, per column: integers and short texts become codes in numpy; other values one by one, those of a dictionary once per value.
-Where keys come again and again, a run numbers them first (``KeyNumbering``), and each key gets its code once.
+Hot path, per column: integers and short texts become codes in numpy; other values one by one, those of a dictionary
+once per value.  Where keys come again and again, a run numbers them first (``KeyNumbering``), and each key gets its
+code once.
 
 Side:       pure.
-Invariants: two codes are equal exactly if their keys are the same (``flowlet.keys.exact_keys``); of a key longer than 60 bytes up to
-            a collision of 128-bit hashes.  The order of codes is the same in every process, and whether they are numbers or bytes.
-Rules:      integers of 64 bits first, from 0 up, then the negative ones; then texts, then bytes, then other keys: shorter ones first.
-            So Flink's order comes out for keys of the types LONG and STRING, which sorts their serialized bytes; but keys of more than 60
-            bytes that have the same length and the same first 44 bytes are in the order of their hashes.
+Invariants: two codes are equal exactly if their keys are the same (``flowlet.keys.exact_keys``); of a key longer than
+            60 bytes up to a collision of 128-bit hashes.  The order of codes is the same in every process, and whether
+            they are numbers or bytes.
+Rules:      integers of 64 bits first, from 0 up, then the negative ones; then texts, then bytes, then other keys:
+            shorter ones first.  So Flink's order comes out for keys of the types LONG and STRING, which sorts their
+            serialized bytes; but keys of more than 60 bytes that have the same length and the same first 44 bytes are
+            in the order of their hashes.
 """
 
 import datetime

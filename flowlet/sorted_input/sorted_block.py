@@ -3,9 +3,11 @@
 Hot path, per block: numpy sorts codes, columns are taken by position.
 
 Side:       pure.
-Invariants: a block has a code, and perhaps a timestamp, for each record; records are in columns wherever those of a chunk were, unless
-            blocks with records of different kinds are joined.  Keys with ``RankedCodes.names`` that are a field are there as these ranks.
-Source:     Flink ``SortingDataInput``, ``KeyAndValueSerializer``, ``FixedLengthByteKeyComparator``: by key, then by timestamp.
+Invariants: a block has a code, and perhaps a timestamp, for each record; records are in columns wherever those of a
+            chunk were, unless blocks with records of different kinds are joined.  Keys with ``RankedCodes.names`` that
+            are a field are there as these ranks.
+Source:     Flink ``SortingDataInput``, ``KeyAndValueSerializer``, ``FixedLengthByteKeyComparator``: by key, then by
+            timestamp.
 """
 
 from collections.abc import Sequence
@@ -42,7 +44,11 @@ class Block:
         """The records from ``start`` to before ``stop``."""
         if start == 0 and stop == len(self):
             return self
-        return Block(self.chunk.slice(start, stop), self.codes[start:stop], None if self.stamps is None else self.stamps[start:stop])
+        return Block(
+            self.chunk.slice(start, stop),
+            self.codes[start:stop],
+            None if self.stamps is None else self.stamps[start:stop],
+        )
 
     def trimmed(self) -> "Block":
         """The same records of at least one key, without the codes of others."""
@@ -64,7 +70,9 @@ class Block:
         return self if rows is None else self.take(rows)
 
     def key_starts(self) -> NDArray[np.intp]:
-        """The row of each record whose key is another than that of the record before; the block is sorted and not empty."""
+        """The row of each record whose key is another than that of the record before; the block is sorted and not
+        empty.
+        """
         codes = sortable(self.codes)
         return np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1))
 
@@ -126,7 +134,9 @@ def joined_chunks(chunks: list[Chunk], stamps: Int64Array | None) -> Chunk:
     columns = concatenated(tables) if len(tables) == len(chunks) else None
     if columns is not None:
         return Chunk.of_columns(columns, stamps)
-    listed = Chunk(list(chain.from_iterable(chunk.values for chunk in chunks)), None if stamps is None else stamps.tolist())
+    listed = Chunk(
+        list(chain.from_iterable(chunk.values for chunk in chunks)), None if stamps is None else stamps.tolist()
+    )
     keys = [_keys_of(chunk) for chunk in chunks]
     if None not in keys:
         listed.keys = list(chain.from_iterable(each for each in keys if each is not None))

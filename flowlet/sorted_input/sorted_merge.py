@@ -3,7 +3,8 @@
 Hot path, per block: each step takes from every run what lies before the end of the block that ends first, and sorts it.
 
 Side:       pure.
-Invariants: of records with the same key and timestamp those of an earlier run come first; one block of each run is in memory.
+Invariants: of records with the same key and timestamp those of an earlier run come first; one block of each run is in
+            memory.
 Source:     Flink ``MergeIterator``, which compares single records.
 """
 
@@ -58,8 +59,12 @@ class _Cursor:
 
 
 def merge_steps(runs: Sequence[Iterable[Block]]) -> Iterator[list[tuple[int, Block]]]:
-    """The parts of each step, with the numbers of their runs; every record of a step is before every one of the next step."""
-    cursors = [cursor for number, blocks in enumerate(runs) if (cursor := _Cursor(number, iter(blocks))).rest is not None]
+    """The parts of each step, with the numbers of their runs; every record of a step is before every one of the next
+    step.
+    """
+    cursors = [
+        cursor for number, blocks in enumerate(runs) if (cursor := _Cursor(number, iter(blocks))).rest is not None
+    ]
     while cursors:
         bound = min(cursor.last() for cursor in cursors)
         parts = [(cursor.number, part) for cursor in cursors if (part := cursor.take_until(bound)) is not None]

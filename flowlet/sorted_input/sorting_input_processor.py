@@ -1,8 +1,10 @@
-"""Reads inputs of a task in the order of BATCH mode: what is broadcast first; what is sorted by key when all has been read, key by key.
+"""Reads inputs of a task in the order of BATCH mode: what is broadcast first; what is sorted by key when all has been
+read, key by key.
 
 Side:       task.
-Invariants: the head gets a sorted input's records only after all inputs have ended, so what is broadcast comes before them.  Sorted inputs
-            pass on no watermark but the last one.  The keys before have ended when a new one begins.
+Invariants: the head gets a sorted input's records only after all inputs have ended, so what is broadcast comes before
+            them.  Sorted inputs pass on no watermark but the last one.  The keys before have ended when a new one
+            begins.
 Source:     Flink ``SortingDataInput``, ``MultiInputSortingDataInput``, ``BatchExecutionInternalTimeService``.
 Absent:     checkpoints, which BATCH jobs do not take.
 """
@@ -30,9 +32,8 @@ _MAX_STEPS: Final = 256  # then what was emitted is flushed; not measured
 class SortedInput:
     """The sink of one input that is sorted, in the place of the chain's head; task thread only.
 
-    Args:
-        sorter: gets the records.
-        key_selector: of records whose sender did not take the key.  With a ``ColumnValue`` the sender's keys are not used: they may be
+    Args: sorter: gets the records. key_selector: of records whose sender did not take the key.  With a ``ColumnValue``
+        the sender's keys are not used: they may be
             numbers in the place of instants and dates.
         head: gets latency markers at once.
         attention: the task's.
@@ -102,12 +103,12 @@ class _Phase(Enum):
 
 
 class SortingInputProcessor:
-    """Reads all inputs of a task with at least one that is sorted or read last; task thread only, except ``current_watermark``.
+    """Reads all inputs of a task with at least one that is sorted or read last; task thread only, except
+    ``current_watermark``.
 
-    Args:
-        inputs: in the order of the head's.
-        end_keys: called when the keys that were handed over have ended; None: nothing happens at the end of a key.
-        must_end_singly: asked when the records are handed over: whether ``end_keys`` must be called for each single key, or records of
+    Args: inputs: in the order of the head's. end_keys: called when the keys that were handed over have ended; None:
+        nothing happens at the end of a key. must_end_singly: asked when the records are handed over: whether
+        ``end_keys`` must be called for each single key, or records of
             several inputs must meet in the order of their timestamps.
         slices: of the records that are handed over.
     """
@@ -267,7 +268,11 @@ class SortingInputProcessor:
 
     def _awaited(self) -> list[TaskInput]:
         """The inputs to read: the ends of partitions only when all data has ended."""
-        return [each for index, each in enumerate(self._inputs) if self._phase is not _Phase.READING or self._is_awaited(index)]
+        return [
+            each
+            for index, each in enumerate(self._inputs)
+            if self._phase is not _Phase.READING or self._is_awaited(index)
+        ]
 
     def _is_awaited(self, index: int) -> bool:
         if not self._has_data[index]:

@@ -3,7 +3,8 @@
 Hot path, per block: one write, one read.
 
 Side:       task.  Writes and reads block as long as the disk takes.
-Invariants: the file has no name, so nothing is left however the process ends; blocks come back in the order of their writing, once.
+Invariants: the file has no name, so nothing is left however the process ends; blocks come back in the order of their
+            writing, once.
 Source:     Flink ``ChannelWriterOutputView``, ``ExternalSorter``.
 """
 
@@ -42,8 +43,8 @@ class SpilledRun:
         limits: of the elements in which records are written.
         name: the task's, for errors.
 
-    Raises:
-        FlowletError: the file cannot be made or written, such as on a full disk; the message names the directory.  Also from ``blocks``.
+    Raises: FlowletError: the file cannot be made or written, such as on a full disk; the message names the directory.
+        Also from ``blocks``.
     """
 
     def __init__(self, blocks: Iterable[Block], directory: str | None, limits: ElementLimits, name: str) -> None:
@@ -73,7 +74,11 @@ class SpilledRun:
             position += _HEADER.size
             codes = codes_of_bytes(self._read(num_bytes_of_codes, position), num_rows)
             position += num_bytes_of_codes
-            chunks = [each for each in deserializer.feed(memoryview(self._read(num_bytes, position))) if isinstance(each, Chunk)]
+            chunks = [
+                each
+                for each in deserializer.feed(memoryview(self._read(num_bytes, position)))
+                if isinstance(each, Chunk)
+            ]
             position += num_bytes
             stamps = chunks[0].timestamp_array if len(chunks) == 1 else None
             if len(chunks) > 1 and chunks[0].has_timestamps:

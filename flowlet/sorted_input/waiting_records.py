@@ -3,7 +3,8 @@
 Hot path, per chunk.
 
 Side:   task.
-Units:  bytes, estimated: of columns from their arrays, of Python objects from a sample, and of each block a little more.
+Units:  bytes, estimated: of columns from their arrays, of Python objects from a sample, and of each block a little
+        more.
 """
 
 from typing import Final

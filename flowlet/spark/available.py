@@ -13,4 +13,6 @@ class MissingSparkError(FlowletError, ImportError):
 try:
     import pyspark  # noqa: F401 - only to see whether it is installed
 except ImportError as error:
-    raise MissingSparkError("flowlet.spark needs PySpark 4, which is not installed here: pip install 'flowlet[spark]'") from error
+    raise MissingSparkError(
+        "flowlet.spark needs PySpark 4, which is not installed here: pip install 'flowlet[spark]'"
+    ) from error

@@ -1,13 +1,14 @@
 """The data source ``flowlet``: ``df.write.format("flowlet")`` and ``df.writeStream.format("flowlet")``.
 
-Side:       task.  Runs in three kinds of processes, none of them the user's program: the planner (``writer``, ``streamWriter``), Spark's
-            workers (``write``), and one on the driver's machine (``commit``, ``abort``).  The last gets the planner's writer of a batch;
-            for each epoch of a stream it gets the data source, and calls ``streamWriter`` once more.
-Invariants: ``write`` returns when the gate's job has processed the partition's last row, or a checkpoint of it holds the partition.  A
-            pickled writer can open one gate only.
-            Partitions count for a gate with ``producers`` when Spark commits their write; ``commit`` fails if the gate's job has failed.
-Promises:   docs/remote-gates.md, "Spark": exactly once if the gate's job takes checkpoints and attempts of a task have the same rows,
-            else at least once.
+Side:       task.  Runs in three kinds of processes, none of them the user's program: the planner (``writer``,
+            ``streamWriter``), Spark's workers (``write``), and one on the driver's machine (``commit``, ``abort``).
+            The last gets the planner's writer of a batch; for each epoch of a stream it gets the data source, and calls
+            ``streamWriter`` once more.
+Invariants: ``write`` returns when the gate's job has processed the partition's last row, or a checkpoint of it holds
+            the partition.  A pickled writer can open one gate only.  Partitions count for a gate with ``producers``
+            when Spark commits their write; ``commit`` fails if the gate's job has failed.
+Promises:   docs/remote-gates.md, "Spark": exactly once if the gate's job takes checkpoints and attempts of a task have
+            the same rows, else at least once.
 Source:     ``pyspark.sql.datasource``.
 Absent:     reading; undoing (records of an aborted write stay processed).
 """
@@ -73,7 +74,9 @@ class GateTarget:
     write_id: str
 
     @classmethod
-    def of_options(cls, options: Mapping[str, str], columns: st.StructType, *, write_id: str | None = None) -> "GateTarget":
+    def of_options(
+        cls, options: Mapping[str, str], columns: st.StructType, *, write_id: str | None = None
+    ) -> "GateTarget":
         """Look up the gate, and compare its columns with the DataFrame's.
 
         ``write_id``: of a write that was announced before; None: a new one, which is announced.
@@ -160,11 +163,14 @@ class FlowletWriter(DataSourceArrowWriter):
 
 
 class FlowletStreamWriter(DataSourceStreamArrowWriter):
-    """The writer of one epoch of a streaming query; ``look_up`` gives the target of the write with an id, or of a new one for None."""
+    """The writer of one epoch of a streaming query; ``look_up`` gives the target of the write with an id, or of a new
+    one for None.
+    """
 
     def __init__(self, look_up: Callable[[str | None], GateTarget], target: GateTarget | None) -> None:
         self._look_up = look_up
-        self._target = target  # None in the committing process, which learns from the messages of the tasks what they wrote
+        # None in the committing process, which learns from the messages of the tasks what they wrote.
+        self._target = target
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_look_up": None, "_target": self._target}  # workers need no way to the secret
@@ -181,7 +187,10 @@ class FlowletStreamWriter(DataSourceStreamArrowWriter):
             self._look_up(write_id).commit(len(messages), batchId)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - as above
-        """The epoch has failed, or could not be committed.  Never raises: Spark would report that instead of the cause."""
+        """The epoch has failed, or could not be committed.
+
+        Never raises: Spark would report that instead of the cause.
+        """
         write_id = _write_id_of(messages)
         if write_id is None:
             return  # no task has pushed its partition, so there is nothing to take back
@@ -201,10 +210,12 @@ def _write_id_of(messages: Sequence[WriterCommitMessage | None]) -> str | None:
 class FlowletDataSource(DataSource):
     """``format("flowlet")``.
 
-    Options: ``gate`` and ``jobmanager`` (host:port); ``secretFile`` (default: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``);
-    ``timeoutSeconds`` (5); ``waitForGate`` (0): so many seconds for the gate's job to appear; ``waitForRoom`` (300): so many seconds for a
-    place among the gate's producers; ``resumeTimeout`` (120): so many seconds for a gate that was lost to come back, and ``maxKeptBytes``
-    (33554432): so much of a partition may wait for a checkpoint, both if the gate's job takes some.
+    Options: ``gate`` and ``jobmanager`` (host:port); ``secretFile`` (default: ``$FLOWLET_SECRET_FILE``, else
+             ``~/.flowlet/secret``);
+    ``timeoutSeconds`` (5); ``waitForGate`` (0): so many seconds for the gate's job to appear; ``waitForRoom`` (300): so
+    many seconds for a place among the gate's producers; ``resumeTimeout`` (120): so many seconds for a gate that was
+    lost to come back, and ``maxKeptBytes`` (33554432): so much of a partition may wait for a checkpoint, both if the
+    gate's job takes some.
     """
 
     _was_sent = False  # whether this is the copy of the process that commits a stream; the planner makes its own
@@ -228,7 +239,9 @@ class FlowletDataSource(DataSource):
         return FlowletWriter(GateTarget.of_options(self.options, schema))
 
     def streamWriter(self, schema: st.StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: FBT001, N802 - as above
-        """Check the gate and the columns of an epoch, as ``writer``; where the epoch ends, the gate is looked up when it is needed."""
+        """Check the gate and the columns of an epoch, as ``writer``; where the epoch ends, the gate is looked up when
+        it is needed.
+        """
         _refuse_overwrite(overwrite=overwrite)
 
         def look_up(write_id: str | None) -> GateTarget:
@@ -245,7 +258,10 @@ def _refuse_overwrite(*, overwrite: bool) -> None:
 def _needed(options: Mapping[str, Any], name: str) -> str:
     value = options.get(name)
     if not value:
-        raise ConfigError(f'format("flowlet") needs option("{name}", ...): gate is the name in from_remote_gate, jobmanager is host:port')
+        raise ConfigError(
+            f'format("flowlet") needs option("{name}", ...): gate is the name in from_remote_gate, jobmanager is '
+            "host:port"
+        )
     return str(value)
 
 

@@ -1,12 +1,14 @@
 """``GateSchema``: the columns that Spark must deliver to a gate.
 
 Side:       pure.
-Invariants: types are compared, never widened, so that values arrive unchanged; an error names the column that does not fit.
-Rules:      a row type with names takes columns by name, in any order, and so do the rows in it, at every level; a tuple, or a row type
-            without names, by position; any other type takes a single column.  A gate of ``PICKLED_BYTE_ARRAY`` takes rows of any columns.
-            An Arrow schema takes its fields by name; the gate's records are then batches of them.
-Units:      a Spark ``timestamp`` is a point in time: a ``datetime`` in UTC without a zone (``SQL_TIMESTAMP``) or an ``Instant``.  A
-            ``timestamp_ntz`` keeps its fields (``LOCAL_DATE_TIME``).
+Invariants: types are compared, never widened, so that values arrive unchanged; an error names the column that does not
+            fit.
+Rules:      a row type with names takes columns by name, in any order, and so do the rows in it, at every level; a
+            tuple, or a row type without names, by position; any other type takes a single column.  A gate of
+            ``PICKLED_BYTE_ARRAY`` takes rows of any columns.  An Arrow schema takes its fields by name; the gate's
+            records are then batches of them.
+Units:      a Spark ``timestamp`` is a point in time: a ``datetime`` in UTC without a zone (``SQL_TIMESTAMP``) or an
+            ``Instant``.  A ``timestamp_ntz`` keeps its fields (``LOCAL_DATE_TIME``).
 Absent:     intervals, variants, and Python's big integers, which Spark does not have.
 """
 
@@ -42,7 +44,8 @@ from netstack.late import dataclass
 
 _TimeType = LocalTimeTypeInfo.TimeType
 
-# A column of the Spark type fits a gate of the type beside it.  ``type_info_of`` chooses the first entry for a Spark type.
+# A column of the Spark type fits a gate of the type beside it.  ``type_info_of`` chooses the first entry for a Spark
+# type.
 _LEAVES: Final[tuple[tuple[st.DataType, TypeInformation], ...]] = (
     (st.StringType(), Types.STRING()),
     (st.BooleanType(), Types.BOOLEAN()),
@@ -83,7 +86,8 @@ class GateSchema:
     type_info: TypeInformation
     columns: tuple[GateColumn, ...] | None
     is_by_name: bool
-    arrow_schema: pa.Schema | None = field(repr=False)  # of batches that are sent as they are; None: values are converted one by one
+    # Of batches that are sent as they are; None: values are converted one by one.
+    arrow_schema: pa.Schema | None = field(repr=False)
 
     @classmethod
     def of(cls, gate: str, type_info: TypeInformation) -> "GateSchema":
@@ -127,7 +131,9 @@ class GateSchema:
             found = schema[position]
             wanted = spark_type_of(column.type_info)
             fits = wanted is None or _is_same(found.dataType, wanted)
-            _require(self, found.name, found.dataType.simpleString(), fits, "" if wanted is None else wanted.simpleString())
+            _require(
+                self, found.name, found.dataType.simpleString(), fits, "" if wanted is None else wanted.simpleString()
+            )
         return order
 
     def positions(self, names: Sequence[str]) -> tuple[int, ...]:
@@ -142,18 +148,22 @@ class GateSchema:
         if not self.is_by_name:
             if len(names) != len(wanted):
                 raise SchemaMismatchError(
-                    f"gate {self.gate!r} takes {len(wanted)} columns ({self.type_info!r}), there are {len(names)}: {', '.join(names)}"
+                    f"gate {self.gate!r} takes {len(wanted)} columns ({self.type_info!r}), there are {len(names)}: "
+                    f"{', '.join(names)}"
                 )
             return tuple(range(len(names)))
         for name in wanted:
             if names.count(name) != 1:
                 what = "is missing" if name not in names else f"occurs {names.count(name)} times"
                 raise SchemaMismatchError(
-                    f"column {name!r} {what}: gate {self.gate!r} takes {', '.join(wanted)}; there are {', '.join(names)}"
+                    f"column {name!r} {what}: gate {self.gate!r} takes {', '.join(wanted)}; there are "
+                    f"{', '.join(names)}"
                 )
         for name in names:
             if name not in wanted:
-                raise SchemaMismatchError(f"column {name!r} is not one of gate {self.gate!r}, which takes {', '.join(wanted)}: drop it")
+                raise SchemaMismatchError(
+                    f"column {name!r} is not one of gate {self.gate!r}, which takes {', '.join(wanted)}: drop it"
+                )
         return tuple(names.index(name) for name in wanted)
 
 
@@ -222,7 +232,9 @@ def _column(gate: str, name: str, type_info: TypeInformation) -> GateColumn:
     try:
         spark_type_of(type_info)
     except SchemaMismatchError as error:
-        raise SchemaMismatchError(f"column {name!r} of gate {gate!r}: {error}; declare the gate with a type that Spark has") from None
+        raise SchemaMismatchError(
+            f"column {name!r} of gate {gate!r}: {error}; declare the gate with a type that Spark has"
+        ) from None
     return GateColumn(name, type_info, arrow_type_of(type_info) if type_info in _SPARK else None)
 
 
@@ -231,7 +243,8 @@ def _arrow_column(gate: str, field: pa.Field) -> GateColumn:
     arrow = field.type
     try:
         if pa.types.is_dictionary(arrow) or (pa.types.is_timestamp(arrow) and arrow.unit != "us"):
-            raise SchemaMismatchError(f"Spark has no type for {arrow}")  # it has, but only with a conversion of the values
+            # It has, but only with a conversion of the values.
+            raise SchemaMismatchError(f"Spark has no type for {arrow}")
         type_info = type_info_of(from_arrow_type(arrow, prefer_timestamp_ntz=True))
     except (SchemaMismatchError, PySparkTypeError) as error:
         text = f"column {field.name!r} of gate {gate!r} is {arrow}: {error}"
@@ -276,5 +289,6 @@ def _are_same_fields(found: st.StructType, wanted: st.StructType) -> bool:
 def _require(schema: GateSchema, name: str, found: str, fits: bool, wanted: str) -> None:  # noqa: FBT001 - the outcome of a comparison
     if not fits:
         raise SchemaMismatchError(
-            f"column {name!r} is {found}, gate {schema.gate!r} takes {wanted}: cast it, for example col({name!r}).cast({wanted!r})"
+            f"column {name!r} is {found}, gate {schema.gate!r} takes {wanted}: cast it, for example "
+            f"col({name!r}).cast({wanted!r})"
         )

@@ -1,12 +1,12 @@
 """``GateSink``: pushes the rows of a partition, called by ``foreachPartition``.
 
 Side:       task.  Created in the driver, pickled, called in Spark's Python workers.
-Invariants: a call returns when the gate's job has processed the partition's last row, or a checkpoint of it holds the partition; otherwise
-            it raises, and Spark tries again.
-            While the gate grants no credit the call waits with one chunk of rows, and with those that no checkpoint holds if the gate's job
-            takes some; the other rows stay in Spark.
-Hot path:   rows of a chunk are new objects, for which the garbage collector by default runs every 700 and finds nothing: 5.6 us per row of
-            Spark and Python together, 2.4 us with a collector that runs rarely.
+Invariants: a call returns when the gate's job has processed the partition's last row, or a checkpoint of it holds the
+            partition; otherwise it raises, and Spark tries again.  While the gate grants no credit the call waits with
+            one chunk of rows, and with those that no checkpoint holds if the gate's job takes some; the other rows stay
+            in Spark.
+Hot path:   rows of a chunk are new objects, for which the garbage collector by default runs every 700 and finds
+            nothing: 5.6 us per row of Spark and Python together, 2.4 us with a collector that runs rarely.
 Promises:   docs/remote-gates.md, "Spark".
 """
 
@@ -49,26 +49,26 @@ _GC_THRESHOLD: Final = 50_000  # as in a TaskManager; Python's default is 700
 
 
 class GateSink:
-    """Pushes the rows of each partition into a gate of a running job: ``df.foreachPartition(GateSink("clicks", jobmanager=...))``.
+    """Pushes the rows of each partition into a gate of a running job: ``df.foreachPartition(GateSink("clicks",
+    jobmanager=...))``.
 
-    Also for RDDs, whose records are tuples in the order of the gate's fields, or single values, and inside ``foreachBatch``.  For large
-    DataFrames ``df.write.format("flowlet")`` is several times faster, because it makes no ``Row`` objects.
+    Also for RDDs, whose records are tuples in the order of the gate's fields, or single values, and inside
+    ``foreachBatch``.  For large DataFrames ``df.write.format("flowlet")`` is several times faster, because it makes no
+    ``Row`` objects.
 
     Threading: any; calls share only the connections of their process.
-    Life cycle: the constructor gets the gate's address and a token from the JobManager.  The token is valid for this gate and one day;
-        whenever the driver pickles the sink for a Spark job, a token that is older than 12 hours is replaced.  The workers have no secret.
+    Life cycle: the constructor gets the gate's address and a token from the JobManager.  The token is valid for this
+        gate and one day; whenever the driver pickles the sink for a Spark job, a token that is older than 12 hours is
+        replaced.  The workers have no secret.
 
-    Args:
-        gate: the name given to ``env.from_remote_gate``.
-        jobmanager: host:port.
-        secret_file: the cluster's; None: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``.
-        timeout_s: of the look-up, and of each offer of a partition.
-        schema: of the DataFrame; types are then compared here, before anything runs, otherwise value by value in the workers.
-        chunk_rows: how many rows are sent together.  A row waits for the others of its chunk.
+    Args: gate: the name given to ``env.from_remote_gate``. jobmanager: host:port. secret_file: the cluster's; None:
+        ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``. timeout_s: of the look-up, and of each offer of a
+        partition. schema: of the DataFrame; types are then compared here, before anything runs, otherwise value by
+        value in the workers. chunk_rows: how many rows are sent together.  A row waits for the others of its chunk.
         wait_for_gate_s: how long to ask again if there is no JobManager yet, or no running job with this gate.
-        wait_for_room_s: how long a partition waits for a place among the gate's producers.
-        resume_timeout_s: how long a partition waits for a gate that was lost, if the gate's job takes checkpoints.
-        max_kept_bytes: how much of a partition may wait for a checkpoint; see ``GateClient``.
+        wait_for_room_s: how long a partition waits for a place among the gate's producers. resume_timeout_s: how long a
+        partition waits for a gate that was lost, if the gate's job takes checkpoints. max_kept_bytes: how much of a
+        partition may wait for a checkpoint; see ``GateClient``.
 
     Raises:
         GateError: there is no such gate or no JobManager, or the secret is wrong; names gate and JobManager.
@@ -94,7 +94,11 @@ class GateSink:
         # Only where the sink was made: neither the secret nor this goes into its pickled form.
         self._look_up: Callable[[], GateDescription] | None = lambda: (
             open_gate(
-                gate, jobmanager=jobmanager, timeout_s=timeout_s, secret_file=secret_file, wait_for_gate_s=wait_for_gate_s
+                gate,
+                jobmanager=jobmanager,
+                timeout_s=timeout_s,
+                secret_file=secret_file,
+                wait_for_gate_s=wait_for_gate_s,
             ).description
         )
         self.description = self._look_up()
@@ -119,22 +123,24 @@ class GateSink:
             before, self.description = self.description, self._look_up()
             if self.description.fingerprint != before.fingerprint:
                 raise GateTypeError(
-                    f"{self.description} takes {self.description.type_name} now, not {before.type_name}: make a new GateSink"
+                    f"{self.description} takes {self.description.type_name} now, not {before.type_name}: make a new "
+                    "GateSink"
                 )
         return self.__dict__ | {"_look_up": None}
 
     def __call__(self, rows: Any) -> None:
         """Push one partition; called by Spark.
 
-        Raises:
-            TypeError: this may be a record: Spark's ``foreach`` calls with each, and its fields would be taken for records.
-            GateError: the gate, its job or the connection was lost, or the attempt was refused; names the gate.
-            SchemaMismatchError: a row does not fit; names the column.
+        Raises: TypeError: this may be a record: Spark's ``foreach`` calls with each, and its fields would be taken for
+            records.  GateError: the gate, its job or the connection was lost, or the attempt was refused; names the
+            gate.  SchemaMismatchError: a row does not fit; names the column.
         """
         if not isinstance(rows, Iterable) or isinstance(rows, _RECORDS):
             raise TypeError(
-                f"a GateSink takes an iterator over the rows of a partition, got {preview(rows)}; foreach() calls it with each row: use "
-                'foreachPartition(sink) for a batch, and writeStream.format("flowlet") or foreachBatch for a stream; of a list of rows, '
+                f"a GateSink takes an iterator over the rows of a partition, got {preview(rows)}; foreach() calls it "
+                "with each row: use "
+                'foreachPartition(sink) for a batch, and writeStream.format("flowlet") or foreachBatch for a stream; '
+                "of a list of rows, "
                 "pass iter(rows)"
             )
         remaining = iter(rows)
@@ -148,7 +154,9 @@ class GateSink:
 
 @contextmanager
 def collecting_rarely() -> Iterator[None]:
-    """Inside the block the garbage collector runs as rarely as in a TaskManager; unchanged if it is off or runs more rarely already."""
+    """Inside the block the garbage collector runs as rarely as in a TaskManager; unchanged if it is off or runs more
+    rarely already.
+    """
     before = gc.get_threshold()
     is_often = 0 < before[0] < _GC_THRESHOLD
     if is_often:

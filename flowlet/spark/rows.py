@@ -1,10 +1,11 @@
 """Converts Spark's rows and Arrow batches to the records of a gate.
 
-Hot path: work per chunk of rows, C calls per column; a Python loop over values only for columns that Arrow cannot hold unchanged.
+Hot path: work per chunk of rows, C calls per column; a Python loop over values only for columns that Arrow cannot hold
+    unchanged.
 
 Side:       pure.
-Invariants: a value that is not exactly of its column's type is refused with the column's name, never converted; None is allowed everywhere.
-            Rows and batches give the same records.
+Invariants: a value that is not exactly of its column's type is refused with the column's name, never converted; None is
+            allowed everywhere.  Rows and batches give the same records.
 Source:     ``pyspark.sql.types.Row``, and batches as in ``mapInArrow``.
 """
 
@@ -91,14 +92,18 @@ class RowConverter:
         if transposed is None:
             odd = next(row for row in rows if _transposed([row], fields, len(columns)) is None)
             takes = ", ".join(column.name for column in columns)
-            raise SchemaMismatchError(f"the row {preview(odd)} does not fit gate {schema.gate!r}, which takes the columns {takes}")
+            raise SchemaMismatchError(
+                f"the row {preview(odd)} does not fit gate {schema.gate!r}, which takes the columns {takes}"
+            )
         return self._payload([transposed[position] for position in self._order])
 
     def _payload(self, values: Sequence[Sequence[Any]]) -> Columns | pa.RecordBatch | list[Any]:
         schema = self._schema
         pairs = list(zip(schema.columns or (), values, strict=True))
         if schema.takes_batches:
-            return pa.RecordBatch.from_arrays([self._array(column, each) for column, each in pairs], schema=schema.arrow_schema)
+            return pa.RecordBatch.from_arrays(
+                [self._array(column, each) for column, each in pairs], schema=schema.arrow_schema
+            )
         if schema.arrow_schema is None:
             return records_of(schema, [self._converted(column, each) for column, each in pairs])
         return shaped(tuple([self._column(column, each) for column, each in pairs]), schema.type_info)
@@ -107,7 +112,9 @@ class RowConverter:
         """Numbers and times as arrays, others as a list: small Arrow columns cost more than they save."""
         if column.arrow_type in _AS_ARRAYS:
             array = self._array(column, values)
-            return ListColumn(list(values)) if array.null_count and column.arrow_type != _TIMES else column_of_array(array)
+            return (
+                ListColumn(list(values)) if array.null_count and column.arrow_type != _TIMES else column_of_array(array)
+            )
         kinds, allowed = set(map(type, values)), classes_of(column.type_info)
         if allowed is None or not kinds - _NONE <= allowed:
             return column_of_array(self._array(column, values))  # _array refuses the value that does not fit
@@ -174,7 +181,9 @@ class BatchConverter:
         try:
             return _in_order(array, field.type).cast(field.type)
         except pa.ArrowException as error:
-            text = f"column {field.name!r}: {array.type} is no {field.type}, which gate {self._schema.gate!r} takes there"
+            text = (
+                f"column {field.name!r}: {array.type} is no {field.type}, which gate {self._schema.gate!r} takes there"
+            )
             raise SchemaMismatchError(f"{text}: {error}") from error
 
     def _records(self, batch: pa.RecordBatch) -> list[Any]:
@@ -192,7 +201,10 @@ def _in_order(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         lengths = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         offsets = pa.array(np.concatenate(([0], np.cumsum(lengths))), pa.int32())
         return pa.ListArray.from_arrays(offsets, _in_order(array.flatten(), wanted.value_type), mask=array.is_null())
-    if not (pa.types.is_struct(array.type) and pa.types.is_struct(wanted)) or array.type.num_fields != wanted.num_fields:
+    if (
+        not (pa.types.is_struct(array.type) and pa.types.is_struct(wanted))
+        or array.type.num_fields != wanted.num_fields
+    ):
         return array
     names, fields = [each.name for each in wanted], array.flatten()
     positions = range(len(names)) if are_positions(names) else [array.type.get_field_index(name) for name in names]
@@ -224,7 +236,9 @@ def _free_row(row: Any) -> Any:
 
 
 def _transposed(rows: list[Any], fields: list[str] | None, width: int) -> list[tuple[Any, ...]] | None:
-    """The columns of the rows; None unless all are tuples of this width with these field names (None: without names)."""
+    """The columns of the rows; None unless all are tuples of this width with these field names
+    (None: without names).
+    """
     kinds = set(map(type, rows))
     if not all(issubclass(kind, tuple | list) for kind in kinds) or not _have_fields(rows, fields, kinds):
         return None
@@ -237,7 +251,9 @@ def _transposed(rows: list[Any], fields: list[str] | None, width: int) -> list[t
 
 def _have_fields(rows: list[Any], fields: list[str] | None, kinds: set[type]) -> bool:
     if fields is None:
-        return not any(issubclass(kind, st.Row) for kind in kinds) or not any(hasattr(row, "__fields__") for row in rows)
+        return not any(issubclass(kind, st.Row) for kind in kinds) or not any(
+            hasattr(row, "__fields__") for row in rows
+        )
     try:
         return list(map(_FIELDS, rows)).count(fields) == len(rows)  # fast, because the rows usually share one list
     except AttributeError:

@@ -2,7 +2,8 @@
 
 Side:       pure.
 Invariants: a value that is not exactly of its type raises TypeError; None stays None.
-Source:     the Python values of ``pyspark.sql.types`` (``fromInternal``) and of ``pyarrow``'s ``to_pylist``; both forms are accepted.
+Source:     the Python values of ``pyspark.sql.types`` (``fromInternal``) and of ``pyarrow``'s ``to_pylist``; both forms
+            are accepted.
 """
 
 import datetime
@@ -85,7 +86,9 @@ def value_converter(type_info: TypeInformation, *, clock_is_utc: bool) -> Conver
     return convert_or_none
 
 
-def _not_none_converter(type_info: TypeInformation, to_utc: Convert, inner: Callable[[TypeInformation], Convert]) -> Convert:
+def _not_none_converter(
+    type_info: TypeInformation, to_utc: Convert, inner: Callable[[TypeInformation], Convert]
+) -> Convert:
     if type_info == _BINARY:
         return _checked(type_info, bytes)
     if type_info == _INSTANT:
@@ -125,7 +128,8 @@ def _list_converter(convert: Convert) -> Convert:
 
 def _map_converter(convert_key: Convert, convert_value: Convert) -> Convert:
     def converted(value: Any) -> dict[Any, Any]:
-        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else value  # from Arrow: a list of pairs
+        # From Arrow: a list of pairs.
+        pairs: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else value
         return {convert_key(key): convert_value(item) for key, item in pairs}
 
     return converted
@@ -136,7 +140,8 @@ def _row_converter(names: list[str], converters: list[Convert]) -> Convert:
 
     def converted(value: Any) -> Row:
         try:
-            values = _values_of_dict(value, names) if isinstance(value, dict) else fields_in_order(value, names)  # Arrow gives a dict
+            # Arrow gives a dict.
+            values = _values_of_dict(value, names) if isinstance(value, dict) else fields_in_order(value, names)
         except ValueMismatchError as error:
             raise TypeError(str(error)) from error
         return make(*(convert(item) for convert, item in zip(converters, values, strict=True)))

@@ -1,11 +1,12 @@
 """The splits that a reader was given and has not begun, and when it asks for more.
 
 Side:       task.
-Invariants: at most one question is open; nothing is asked once there are no more; a reader that got no split waits on a future that is
-            done with the next answer.
+Invariants: at most one question is open; nothing is asked once there are no more; a reader that got no split waits on a
+            future that is done with the next answer.
 Units:      bytes.
-Source:     Flink ``SourceReaderBase`` (``addSplits``, ``notifyNoMoreSplits``), ``SourceReaderContext.sendSplitRequest``; Flink's file
-            reader asks when it has nothing left, this one a little earlier.
+Source:     Flink ``SourceReaderBase`` (``addSplits``, ``notifyNoMoreSplits``),
+            ``SourceReaderContext.sendSplitRequest``; Flink's file reader asks when it has nothing left, this one a
+            little earlier.
 """
 
 from collections import deque
@@ -28,7 +29,8 @@ class SplitReceiver(Protocol[SplitT_contra]):
     """What a reader must be whose source has an enumerator.
 
     Threading: task thread.
-    Life cycle: ``start`` once, before the first poll; then ``add_splits`` after each request, or ``no_more_splits`` after the last one.
+    Life cycle: ``start`` once, before the first poll; then ``add_splits`` after each request, or ``no_more_splits``
+        after the last one.
     """
 
     def start(self, request_splits: Callable[[], None]) -> None:

@@ -1,20 +1,21 @@
 """``SplitEnumerator``: discovers the splits of a source and assigns them to its readers on demand.
 
-A source that has ``create_enumerator()`` gets one enumerator per job, in the JobManager; its readers, one per subtask, run in the tasks and
-ask for splits, so a fast reader gets more.
+A source that has ``create_enumerator()`` gets one enumerator per job, in the JobManager; its readers, one per subtask,
+run in the tasks and ask for splits, so a fast reader gets more.
 
 Side:       pure.
-Rules:      the JobManager calls ``discover`` once, on a thread of its own, and answers readers only after it has returned.  All other calls
-            come from the JobManager's loop, one at a time, and must not block.  Each split is assigned once.
-            A checkpoint has what is not assigned here, and in each reader's state what was assigned to it and is not read.  The JobManager
-            calls ``snapshot`` and sends the triggers in one turn of its loop, and a task handles triggers and splits in the order in which
-            they were sent.  So every split is in exactly one of these states.
-            The JobManager runs no code of users and unpickles nothing.  So enumerators and splits are made of plain data of the control
-            protocol (``FileSet`` and ``FileSplit``, ``KafkaTopics`` and ``KafkaSplit``, ``NumberRange`` and ``NumberSplit``; the content of
-            a ``PlannedSplit`` is opaque bytes), and a new kind of enumerator needs a new kind of each, and a line in ``split_kinds.py`` and
-            ``enumerators.py``.
-            Where new splits may appear (``discovery_interval_ms``), the JobManager calls ``find_new`` again and again, on a thread of its
-            own, and then ``add_found``.  A reader that asks gets an answer as soon as there are splits for it.
+Rules:      the JobManager calls ``discover`` once, on a thread of its own, and answers readers only after it has
+            returned.  All other calls come from the JobManager's loop, one at a time, and must not block.  Each split
+            is assigned once.  A checkpoint has what is not assigned here, and in each reader's state what was assigned
+            to it and is not read.  The JobManager calls ``snapshot`` and sends the triggers in one turn of its loop,
+            and a task handles triggers and splits in the order in which they were sent.  So every split is in exactly
+            one of these states.  The JobManager runs no code of users and unpickles nothing.  So enumerators and splits
+            are made of plain data of the control protocol (``FileSet`` and ``FileSplit``, ``KafkaTopics`` and
+            ``KafkaSplit``, ``NumberRange`` and ``NumberSplit``; the content of a ``PlannedSplit`` is opaque bytes), and
+            a new kind of enumerator needs a new kind of each, and a line in ``split_kinds.py`` and ``enumerators.py``.
+            Where new splits may appear (``discovery_interval_ms``), the JobManager calls ``find_new`` again and again,
+            on a thread of its own, and then ``add_found``.  A reader that asks gets an answer as soon as there are
+            splits for it.
 Source:     Flink ``SplitEnumerator``, ``SourceSplit``, FLIP-27.
 Absent:     ``add_splits_back``, because all readers of a source restart together.
 """
@@ -86,13 +87,16 @@ class SplitEnumerator(Protocol):
 class SwitchingEnumerator(SplitEnumerator, Protocol):
     """Knows the splits of several sources, which are read one after the other.
 
-    Life cycle: while ``is_discovered`` is False, nothing may be called but ``snapshot`` and, on a thread of its own, ``restore`` with
+    Life cycle: while ``is_discovered`` is False, nothing may be called but ``snapshot`` and, on a thread of its own,
+        ``restore`` with
     what that gave.
     """
 
     @property
     def is_discovered(self) -> bool:
-        """Whether the splits of the present source are known; False at the start, and again when ``next_splits`` has ended a source."""
+        """Whether the splits of the present source are known; False at the start, and again when ``next_splits`` has
+        ended a source.
+        """
 
     @property
     def has_next_source(self) -> bool:

@@ -1,13 +1,15 @@
 """Lists files and assigns them to readers, the largest first.
 
 Side:       shared.  ``discover`` opens files, on a thread of its own; the rest only decides, on the JobManager's loop.
-Invariants: every byte of every file is assigned once; memory grows with the number of files, not of splits.  Files must not change while
-            the job runs.
-Rules:      a single reader gets the files in the order of their paths.  Several readers get the largest first, so that none is left with a
-            large one at the end.  An answer may hold several small files, but at most half of a reader's fair share of what is left.
-            Files of size 0 that have content, as in ``/proc``, are one split of an unknown size.
-Source:     Flink ``StaticFileSplitEnumerator``, ``NonSplittingRecursiveEnumerator``, ``BlockSplittingRecursiveEnumerator`` (hidden files
-            in folders are skipped); the shares are those of guided self-scheduling.
+Invariants: every byte of every file is assigned once; memory grows with the number of files, not of splits.  Files must
+            not change while the job runs.
+Rules:      a single reader gets the files in the order of their paths.  Several readers get the largest first, so that
+            none is left with a large one at the end.  An answer may hold several small files, but at most half of a
+            reader's fair share of what is left.  Files of size 0 that have content, as in ``/proc``, are one split of
+            an unknown size.
+Source:     Flink ``StaticFileSplitEnumerator``, ``NonSplittingRecursiveEnumerator``,
+            ``BlockSplittingRecursiveEnumerator`` (hidden files in folders are skipped); the shares are those of guided
+            self-scheduling.
 """
 
 import os
@@ -38,7 +40,8 @@ class FileSplitEnumerator:
         self._num_readers = 1
         self._splits: deque[FileSplit] = deque()  # one per file, without the part that is assigned already
         self._waiting_bytes = 0
-        # Compressed files: they are not cut.  After a restart those are missing whose name does not say so; then they may be cut, and a
+        # Compressed files: they are not cut.  After a restart those are missing whose name does not say so; then they
+        # may be cut, and a
         # reader reads them whole with their first split.
         self._whole: set[str] = set()
 
@@ -65,9 +68,8 @@ class FileSplitEnumerator:
     def discover(self, num_readers: int) -> None:
         """List all files; empty ones have no split.
 
-        Raises:
-            FlowletError: a file or folder is missing or cannot be read, or is compressed in a way that no reader knows; names it.
-            ConfigError: the charset is unknown.
+        Raises: FlowletError: a file or folder is missing or cannot be read, or is compressed in a way that no reader
+            knows; names it.  ConfigError: the charset is unknown.
         """
         keeps_line_ends(self.files.charset)
         found = [_Found.of(_sendable(file)) for path in self.files.paths for file in _files(path)]
@@ -93,7 +95,9 @@ class FileSplitEnumerator:
 
     def snapshot(self) -> bytes:
         """The splits that are not assigned."""
-        return msgspec.msgpack.encode((_STATE_VERSION, [(split.path, split.start, split.end) for split in self._splits]))
+        return msgspec.msgpack.encode(
+            (_STATE_VERSION, [(split.path, split.start, split.end) for split in self._splits])
+        )
 
     def restore(self, state: bytes, num_readers: int) -> None:
         """Go on where ``snapshot`` was called; nothing is listed again.
@@ -107,7 +111,8 @@ class FileSplitEnumerator:
             raise StateRestoreError(f"the splits of a file source in a checkpoint cannot be read: {error}") from error
         if version != _STATE_VERSION:
             raise StateRestoreError(
-                f"the splits of a file source in a checkpoint have version {version}, this flowlet reads version {_STATE_VERSION}"
+                f"the splits of a file source in a checkpoint have version {version}, this flowlet reads version "
+                f"{_STATE_VERSION}"
             )
         self._num_readers = num_readers
         self._splits = deque(FileSplit(*split) for split in splits)
@@ -155,14 +160,17 @@ class _Found(NamedTuple):
         compression = compression_of(path, head)
         is_empty = not status.st_size and not head
         if is_empty and compression is not None:
-            raise FlowletError(f"cannot read {path}: it is empty, which no {compression.value} data are; was it written to its end?")
+            raise FlowletError(
+                f"cannot read {path}: it is empty, which no {compression.value} data are; was it written to its end?"
+            )
         return cls(path, status.st_size, is_empty, compression is not None)
 
 
 def _files(path: str) -> list[str]:
     """The path itself if it is a file, else the files in the folder, which are listed in order.
 
-    Links to folders are followed, as in Flink.  One that leads to a folder in which it lies is left out: its files are listed already.
+    Links to folders are followed, as in Flink.  One that leads to a folder in which it lies is left out: its files are
+    listed already.
     """
     if not os.path.isdir(path):
         return [path]
@@ -198,7 +206,9 @@ def _sendable(path: str) -> str:
         path.encode()
     except UnicodeEncodeError as error:
         shown = os.fsencode(path).decode("utf-8", "backslashreplace")
-        raise FlowletError(f"cannot read {shown}: its name is not UTF-8, so it cannot be sent to a TaskManager; rename it") from error
+        raise FlowletError(
+            f"cannot read {shown}: its name is not UTF-8, so it cannot be sent to a TaskManager; rename it"
+        ) from error
     return path
 
 

@@ -2,9 +2,10 @@ r"""``FileSplit`` and ``FileSet``; decides which files can be read in parts.
 
 Side:       pure.
 Units:      offsets and sizes in bytes of the file on disk.
-Rules:      the end of its name decides whether a file is compressed; if the name says nothing, the first bytes do, so that compressed bytes
-            never become lines.  A compressed file is read as a whole, and so is one in a charset whose line ends are not the bytes \n and
-            \r, or which keeps a state across lines, and one whose size is not known: a split with ``end`` 0 goes on to the end of its file.
+Rules:      the end of its name decides whether a file is compressed; if the name says nothing, the first bytes do, so
+            that compressed bytes never become lines.  A compressed file is read as a whole, and so is one in a charset
+            whose line ends are not the bytes \n and \r, or which keeps a state across lines, and one whose size is not
+            known: a split with ``end`` 0 goes on to the end of its file.
 Source:     Flink ``FileSourceSplit``, ``StandardDeCompressors``; looking at the first bytes is not in Flink.
 """
 
@@ -43,7 +44,8 @@ class FileSplit(msgspec.Struct, frozen=True, tag="file"):
 class FileSet(msgspec.Struct, frozen=True, tag="files"):
     """The files of a source: what is needed to list them and cut them into splits.
 
-    ``paths``: files, and folders, which stand for everything in them that is not hidden by a leading ``.`` or ``_``; a path given twice is
+    ``paths``: files, and folders, which stand for everything in them that is not hidden by a leading ``.`` or ``_``; a
+        path given twice is
     read twice.  ``split_bytes``: the size of a split, if a file can be read in parts; None: the whole file.
     """
 
@@ -113,7 +115,8 @@ def compression_of(path: str, head: bytes = b"") -> Compression | None:
     unreadable = _unreadable(path.lower(), head)
     if unreadable is not None:
         raise FlowletError(
-            f"cannot read {path}: it is {unreadable}, which a file source does not read; unpack it, or compress it with gzip, bzip2, xz "
+            f"cannot read {path}: it is {unreadable}, which a file source does not read; unpack it, or compress it "
+            "with gzip, bzip2, xz "
             "or zstd"
         )
     if not needs_head(path):
@@ -139,7 +142,8 @@ _STATEFUL = ("iso2022", "hz", "utf-7")
 
 
 def keeps_line_ends(charset: str) -> bool:
-    """Whether line ends are the same bytes as in ASCII and the charset keeps no state across lines, so that lines are found undecoded.
+    """Whether line ends are the same bytes as in ASCII and the charset keeps no state across lines, so that lines are
+    found undecoded.
 
     Raises:
         ConfigError: the charset is unknown.

@@ -2,10 +2,11 @@
 
 Side:       pure; ``discover``, ``restore`` and ``find_new`` are those of the present source.
 Invariants: no split of a source is handed out before every reader has read all splits of the source before it.
-Rules:      a reader that asks when nothing is left of the present source gets its end.  It reads what it has, and asks again: so it has
-            finished the source.  It gets no answer until all readers have.  Then the next source is present, whose splits are discovered
-            only now: files that were written meanwhile belong to it, and "the newest" means now.
-            Who has finished is in no checkpoint: after a restart each reader asks again, and gets the end again if nothing is left.
+Rules:      a reader that asks when nothing is left of the present source gets its end.  It reads what it has, and asks
+            again: so it has finished the source.  It gets no answer until all readers have.  Then the next source is
+            present, whose splits are discovered only now: files that were written meanwhile belong to it, and "the
+            newest" means now.  Who has finished is in no checkpoint: after a restart each reader asks again, and gets
+            the end again if nothing is left.
 Source:     Flink ``HybridSourceSplitEnumerator``.
 """
 
@@ -19,7 +20,8 @@ from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.hybrid_split import HybridSplit, HybridSplits, PlainSplitSet
 
 _STATE_VERSION: Final = 1
-_State = tuple[int, int, bytes | None]  # the version; the number of the present source; its state, None: it was not discovered
+# The version; the number of the present source; its state, None: it was not discovered.
+_State = tuple[int, int, bytes | None]
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 
 
@@ -110,10 +112,13 @@ class HybridSplitEnumerator:
             raise StateRestoreError(f"the state of a hybrid source in a checkpoint cannot be read: {error}") from error
         if version != _STATE_VERSION:
             raise StateRestoreError(
-                f"the state of a hybrid source in a checkpoint has version {version}, this flowlet reads {_STATE_VERSION}"
+                f"the state of a hybrid source in a checkpoint has version {version}, this flowlet reads "
+                f"{_STATE_VERSION}"
             )
         if not 0 <= source < len(self.splits.sources):
-            raise StateRestoreError(f"a hybrid source is at its source {source} in the checkpoint, and has {len(self.splits.sources)} now")
+            raise StateRestoreError(
+                f"a hybrid source is at its source {source} in the checkpoint, and has {len(self.splits.sources)} now"
+            )
         self._begin(source)
         if present is None:
             self.discover(num_readers)

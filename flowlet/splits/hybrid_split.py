@@ -1,7 +1,8 @@
 """``HybridSplit`` and ``HybridSplits``: the parts of several sources that are read one after the other.
 
 Side:       pure.
-Source:     Flink ``HybridSourceSplit``; ``SwitchSourceEvent``, which is the end of a source here, or the first split of the next one.
+Source:     Flink ``HybridSourceSplit``; ``SwitchSourceEvent``, which is the end of a source here, or the first split of
+            the next one.
 """
 
 import msgspec

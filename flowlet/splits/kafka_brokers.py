@@ -1,8 +1,10 @@
 """``KafkaBrokers`` asks a Kafka cluster for partitions and offsets; ``kafka_client`` makes clients of librdkafka.
 
 Side:       shared.  All calls block, up to the timeout; librdkafka has threads of its own, which end with the client.
-Rules:      librdkafka tells why it cannot connect by events, not by the error of the call that waits: both are in the message.
-Source:     librdkafka ``rd_kafka_metadata``, ``ListOffsets``; Flink ``KafkaSubscriberUtils``, ``PartitionOffsetsRetrieverImpl``.
+Rules:      librdkafka tells why it cannot connect by events, not by the error of the call that waits: both are in the
+            message.
+Source:     librdkafka ``rd_kafka_metadata``, ``ListOffsets``; Flink ``KafkaSubscriberUtils``,
+            ``PartitionOffsetsRetrieverImpl``.
 """
 
 import re
@@ -49,7 +51,12 @@ class ClientEvents:
     def refusal(self) -> str | None:
         """Why a broker refused the client; None: none did."""
         for error in tuple(self._errors):
-            if error.name() in ("_AUTHENTICATION", "SASL_AUTHENTICATION_FAILED", "_SSL", "CLUSTER_AUTHORIZATION_FAILED"):
+            if error.name() in (
+                "_AUTHENTICATION",
+                "SASL_AUTHENTICATION_FAILED",
+                "_SSL",
+                "CLUSTER_AUTHORIZATION_FAILED",
+            ):
                 return str(error.str())
         return None
 
@@ -69,14 +76,20 @@ def kafka_client(make: Callable[[dict[str, Any]], Any], properties: Mapping[str,
     except Exception as error:
         if type(error).__module__.split(".")[0] not in ("confluent_kafka", "cimpl", "builtins"):
             raise
-        raise ConfigError(f"Kafka: {_reason(error)}; properties are those of librdkafka, not of Kafka's Java client") from error
+        raise ConfigError(
+            f"Kafka: {_reason(error)}; properties are those of librdkafka, not of Kafka's Java client"
+        ) from error
 
 
 def failure(what: str, servers: str, error: Exception, events: ClientEvents) -> FlowletError:
     """The error for a call that failed, with what the client told meanwhile."""
     told = events.text
     refused = events.refusal
-    reason = f"the brokers refuse the client: {refused}" if refused is not None else _reason(error) + (f" ({told})" if told else "")
+    reason = (
+        f"the brokers refuse the client: {refused}"
+        if refused is not None
+        else _reason(error) + (f" ({told})" if told else "")
+    )
     return FlowletError(f"Kafka at {servers}: {what}: {reason}")
 
 
@@ -104,7 +117,12 @@ class KafkaBrokers:
         # All topics are listed, because a question for one of them would create it, if the brokers allow that.
         found = self._metadata(topics.described)
         if topics.pattern is not None:
-            return [each for name in sorted(found) if re.fullmatch(topics.pattern, name) for each in self._of_topic(name, found)]
+            return [
+                each
+                for name in sorted(found)
+                if re.fullmatch(topics.pattern, name)
+                for each in self._of_topic(name, found)
+            ]
         chosen = set(topics.partitions)
         existing = {each for name in {topic for topic, _ in chosen} for each in self._of_topic(name, found)}
         for topic, number in topics.partitions:
@@ -127,14 +145,19 @@ class KafkaBrokers:
         """What the group committed."""
         consumer = kafka_client(self._kafka.Consumer, {"group.id": "", **self._properties}, self._events)
         try:
-            found = consumer.committed([self._kafka.TopicPartition(*each) for each in partitions], timeout=self._timeout_s)
+            found = consumer.committed(
+                [self._kafka.TopicPartition(*each) for each in partitions], timeout=self._timeout_s
+            )
         except self._kafka.KafkaException as error:
             raise self._failed("the offsets of the group", error) from error
         finally:
             consumer.close()
         for each in found:
             if each.error is not None:
-                raise FlowletError(f"Kafka at {self._servers}: the committed offset of {each.topic}-{each.partition}: {each.error.str()}")
+                raise FlowletError(
+                    f"Kafka at {self._servers}: the committed offset of {each.topic}-{each.partition}: "
+                    f"{each.error.str()}"
+                )
         return {(each.topic, each.partition): each.offset for each in found if each.offset >= 0}
 
     def close(self) -> None:
@@ -146,7 +169,9 @@ class KafkaBrokers:
             found: dict[str, Any] = self._admin.list_topics(timeout=self._timeout_s).topics
         except self._kafka.KafkaException as error:
             self._admin.poll(0)  # gives the events to their callback
-            raise self._failed(f"no list of the partitions of {described} within {self._timeout_s:g} s", error) from error
+            raise self._failed(
+                f"no list of the partitions of {described} within {self._timeout_s:g} s", error
+            ) from error
         return found
 
     def _of_topic(self, name: str, found: Mapping[str, Any]) -> list[Partition]:
@@ -161,7 +186,10 @@ class KafkaBrokers:
         asked = {self._kafka.TopicPartition(*each): spec for each in partitions}
         try:
             answers = self._admin.list_offsets(asked, request_timeout=self._timeout_s)
-            return {(each.topic, each.partition): answer.result(self._timeout_s + 1).offset for each, answer in answers.items()}
+            return {
+                (each.topic, each.partition): answer.result(self._timeout_s + 1).offset
+                for each, answer in answers.items()
+            }
         except (self._kafka.KafkaException, TimeoutError) as error:
             self._admin.poll(0)
             raise self._failed(f"no offsets of {partitions[0][0]} within {self._timeout_s:g} s", error) from error

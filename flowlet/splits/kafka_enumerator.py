@@ -1,10 +1,13 @@
 """Finds the partitions of a Kafka source and assigns each to one reader.
 
-Side:       shared.  ``discover`` and ``find_new`` ask brokers, on a thread of their own; the rest only decides, on the JobManager's loop.
-Invariants: a partition is assigned once, also if it is found again; the partitions that are known, and those that wait, are the state.
-Rules:      offsets are numbers as soon as a partition is found: what "latest" means does not depend on when its reader begins.  A
-            partition that appears later is read from its beginning, whatever the start is.
-Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is, too: the partitions of a topic go round the readers.
+Side:       shared.  ``discover`` and ``find_new`` ask brokers, on a thread of their own; the rest only decides, on the
+            JobManager's loop.
+Invariants: a partition is assigned once, also if it is found again; the partitions that are known, and those that wait,
+            are the state.
+Rules:      offsets are numbers as soon as a partition is found: what "latest" means does not depend on when its reader
+            begins.  A partition that appears later is read from its beginning, whatever the start is.
+Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is, too: the partitions of a topic go round
+            the readers.
 """
 
 from collections import defaultdict
@@ -68,7 +71,10 @@ class KafkaSplitEnumerator:
 
     def __repr__(self) -> str:
         num_waiting = sum(map(len, self._waiting.values()))
-        return f"<KafkaSplitEnumerator of {self.topics.described}: {sum(map(len, self._known.values()))} partitions, {num_waiting} wait>"
+        return (
+            f"<KafkaSplitEnumerator of {self.topics.described}: {sum(map(len, self._known.values()))} partitions, "
+            f"{num_waiting} wait>"
+        )
 
     @property
     def waiting_bytes(self) -> int:
@@ -83,8 +89,8 @@ class KafkaSplitEnumerator:
     def discover(self, num_readers: int) -> None:
         """Find the partitions and where to begin.
 
-        Raises:
-            FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has no fallback.
+        Raises: FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has
+            no fallback.
         """
         found = self._search({}, self.topics.start)
         self._num_readers = num_readers
@@ -112,7 +118,9 @@ class KafkaSplitEnumerator:
     def snapshot(self) -> bytes:
         """The partitions that are known, and those that are not assigned."""
         known = [(topic, number) for topic, numbers in sorted(self._known.items()) for number in sorted(numbers)]
-        waiting = [(each.topic, each.partition, each.offset, each.stop) for each in chain.from_iterable(self._waiting.values())]
+        waiting = [
+            (each.topic, each.partition, each.offset, each.stop) for each in chain.from_iterable(self._waiting.values())
+        ]
         return msgspec.msgpack.encode((_STATE_VERSION, known, waiting))
 
     def restore(self, state: bytes, num_readers: int) -> None:
@@ -124,10 +132,13 @@ class KafkaSplitEnumerator:
         try:
             version, known, waiting = _state_decoder.decode(state)
         except msgspec.MsgspecError as error:
-            raise StateRestoreError(f"the partitions of a Kafka source in a checkpoint cannot be read: {error}") from error
+            raise StateRestoreError(
+                f"the partitions of a Kafka source in a checkpoint cannot be read: {error}"
+            ) from error
         if version != _STATE_VERSION:
             raise StateRestoreError(
-                f"the partitions of a Kafka source in a checkpoint have version {version}, this flowlet reads version {_STATE_VERSION}"
+                f"the partitions of a Kafka source in a checkpoint have version {version}, this flowlet reads version "
+                f"{_STATE_VERSION}"
             )
         self._num_readers = num_readers
         self._known.clear()
@@ -159,20 +170,25 @@ class KafkaSplitEnumerator:
             case OffsetKind.TIMESTAMP:
                 return dict(brokers.at_time(partitions, rule.timestamp_ms))
             case OffsetKind.OFFSETS:
-                return self._completed(brokers, partitions, rule, {(topic, number): offset for topic, number, offset in rule.offsets})
+                return self._completed(
+                    brokers, partitions, rule, {(topic, number): offset for topic, number, offset in rule.offsets}
+                )
             case OffsetKind.COMMITTED:
                 return self._completed(brokers, partitions, rule, brokers.committed(partitions))
             case _:
                 assert_never(rule.kind)
 
-    def _completed(self, brokers: Brokers, partitions: Sequence[Partition], rule: OffsetRule, known: Offsets) -> dict[Partition, int]:
+    def _completed(
+        self, brokers: Brokers, partitions: Sequence[Partition], rule: OffsetRule, known: Offsets
+    ) -> dict[Partition, int]:
         """The known offsets, with the fallback of the rule for the others."""
         found = dict(known)
         missing = [each for each in partitions if each not in found]
         if missing and rule.fallback is None:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in missing[:5])
             raise FlowletError(
-                f"group {self.topics.properties.get('group.id')!r} has committed no offset for {names} at {self.topics.servers}; say where "
+                f"group {self.topics.properties.get('group.id')!r} has committed no offset for {names} at "
+                f"{self.topics.servers}; say where "
                 "to begin then: KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST)"
             )
         if missing:

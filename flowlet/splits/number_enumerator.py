@@ -2,12 +2,12 @@
 
 Side:       pure.
 Invariants: every number is assigned once, in ascending order; memory does not grow with the sequence.
-Rules:      a single reader gets everything at once.  Several get half of a fair share of what is left, so a fast reader gets more and none
-            is left with much at the end; the last splits have a 64th of a fair share of the whole, but ``LEAST_SPLIT`` numbers if that is
-            more, and an eighth of the share if that is less.  Whatever a reader gets is above all that it had, so event time that follows
-            the numbers does not go back.
-Source:     Flink ``NumberSequenceSource``, ``IteratorSourceEnumerator``; guided self-scheduling as in ``file_enumerator`` (Flink cuts into
-            as many splits as there are readers).
+Rules:      a single reader gets everything at once.  Several get half of a fair share of what is left, so a fast reader
+            gets more and none is left with much at the end; the last splits have a 64th of a fair share of the whole,
+            but ``LEAST_SPLIT`` numbers if that is more, and an eighth of the share if that is less.  Whatever a reader
+            gets is above all that it had, so event time that follows the numbers does not go back.
+Source:     Flink ``NumberSequenceSource``, ``IteratorSourceEnumerator``; guided self-scheduling as in
+            ``file_enumerator`` (Flink cuts into as many splits as there are readers).
 """
 
 from collections.abc import Sequence
@@ -89,7 +89,8 @@ class NumberSplitEnumerator:
             raise StateRestoreError(f"the numbers of a source in a checkpoint cannot be read: {error}") from error
         if version != _STATE_VERSION:
             raise StateRestoreError(
-                f"the numbers of a source in a checkpoint have version {version}, this flowlet reads version {_STATE_VERSION}"
+                f"the numbers of a source in a checkpoint have version {version}, this flowlet reads version "
+                f"{_STATE_VERSION}"
             )
         self._num_readers = num_readers
         self._next, self._end = first, end

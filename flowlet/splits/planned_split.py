@@ -2,10 +2,10 @@
 
 Side:       pure.
 Invariants: every split is assigned once.
-Rules:      the program plans the splits when the job starts.  What a split says is pickled there and opened by its reader alone: here it is
-            bytes, so the JobManager runs no code of users.
-            Without a limit of open splits each reader gets its share at once, in turns, so that all splits are read from the start.  With
-            a limit a reader gets one whenever it asks, so that a fast reader gets more.
+Rules:      the program plans the splits when the job starts.  What a split says is pickled there and opened by its
+            reader alone: here it is bytes, so the JobManager runs no code of users.  Without a limit of open splits
+            each reader gets its share at once, in turns, so that all splits are read from the start.  With a limit a
+            reader gets one whenever it asks, so that a fast reader gets more.
 Source:     Flink ``SourceSplit``, ``IteratorSourceEnumerator``; FLIP-27.
 """
 
@@ -92,7 +92,9 @@ class PlannedSplitEnumerator:
 
     def snapshot(self) -> bytes:
         """The splits that are not assigned."""
-        return msgspec.msgpack.encode((_STATE_VERSION, [(number, split.name, split.content) for number, split in self._waiting]))
+        return msgspec.msgpack.encode(
+            (_STATE_VERSION, [(number, split.name, split.content) for number, split in self._waiting])
+        )
 
     def restore(self, state: bytes, num_readers: int) -> None:
         """Go on where ``snapshot`` was called.
@@ -105,6 +107,8 @@ class PlannedSplitEnumerator:
         except msgspec.MsgspecError as error:
             raise StateRestoreError(f"the splits of a source in a checkpoint cannot be read: {error}") from error
         if version != _STATE_VERSION:
-            raise StateRestoreError(f"the splits of a source in a checkpoint have version {version}, this flowlet reads {_STATE_VERSION}")
+            raise StateRestoreError(
+                f"the splits of a source in a checkpoint have version {version}, this flowlet reads {_STATE_VERSION}"
+            )
         self._num_readers = num_readers
         self._waiting = deque((number, PlannedSplit(name, content)) for number, name, content in waiting)

@@ -39,7 +39,8 @@ class CopyingEntries:
         # Weak: a snapshot that was cancelled is given up by whoever would have finished it.
         self._copies: tuple[ref[TableCopy], ...] = ()
         self._newest: Callable[[], TableCopy | None] = _no_copy
-        # What the only copy has kept; empty if there are several.  The pool empties it in the end, so that the next look finds that out.
+        # What the only copy has kept; empty if there are several.  The pool empties it in the end, so that the next
+        # look finds that out.
         self._kept: Mapping[Any, Any] = {}
 
     def __repr__(self) -> str:
@@ -84,7 +85,8 @@ class CopyingEntries:
         if stored is None:
             return
         for copy in self._under_way():
-            # As it is: the table forgets it, and it was not handed out since the copy began, or it would be kept already.
+            # As it is: the table forgets it, and it was not handed out since the copy began, or it would be kept
+            # already.
             copy.kept.setdefault(exact, stored)
 
     def keep_user_key(self, exact: Any, key: Any) -> None:

@@ -1,15 +1,16 @@
 """``DeclaredValues``: whether what a program puts into a state is of the type that it declared for it.
 
-Hot path: a state whose values are plain compares one type where a value enters (``exact``), and calls ``entered`` only for a value of
-another one.  Everything else, and the range of integers, is looked at when it is serialized: by the snapshot pool, or where a cache of
-RocksDB is written.
+Hot path: a state whose values are plain compares one type where a value enters (``exact``), and calls ``entered`` only
+    for a value of
+another one.  Everything else, and the range of integers, is looked at when it is serialized: by the snapshot pool, or
+where a cache of RocksDB is written.
 
 Side:       pure.
-Rules:      the conversions are those of records (``value_conversion``): a number becomes an ``int`` or a ``float``, numpy's scalars and
-            subclasses become plain values.  A FLOAT is not rounded.  Only values that are plain are converted.  Tuples, rows, lists, maps
-            and times are only checked, as are keys of maps: another key would be another entry.  A list will do for a tuple, and a tuple
-            for a list, as for PyFlink's coders.  None may be a value of a map, any part of a tuple, row, list or map, and a value of the
-            types that may be null in Java.
+Rules:      the conversions are those of records (``value_conversion``): a number becomes an ``int`` or a ``float``,
+            numpy's scalars and subclasses become plain values.  A FLOAT is not rounded.  Only values that are plain are
+            converted.  Tuples, rows, lists, maps and times are only checked, as are keys of maps: another key would be
+            another entry.  A list will do for a tuple, and a tuple for a list, as for PyFlink's coders.  None may be a
+            value of a map, any part of a tuple, row, list or map, and a value of the types that may be null in Java.
 Source:     PyFlink ``coders.from_type_info``, which its states serialize with.
 """
 
@@ -79,7 +80,10 @@ class DeclaredValues:
     # -- where a value enters
 
     def entered(self, value: Any) -> Any:
-        """The value, of a plain declared type, in that type.  Raises FlowletError: it is of another one; names state, type and value."""
+        """The value, of a plain declared type, in that type.
+
+        Raises FlowletError: it is of another one; names state, type and value.
+        """
         if self.exact is None or type(value) is self.exact or (value is None and self._takes_none):
             return value
         assert self._convert_value is not None, "plain types have one"
@@ -113,7 +117,10 @@ class DeclaredValues:
         return self._needs_rows(self._value) or (self._key is not None and self._needs_rows(self._key))
 
     def check_rows(self, kind: StateKind, rows: Iterable[Any], *, has_ttl: bool) -> None:
-        """Refuse values and keys that were not looked at where they entered; ``rows``: as in ``StateRows``.  Raises FlowletError."""
+        """Refuse values and keys that were not looked at where they entered; ``rows``: as in ``StateRows``.
+
+        Raises FlowletError.
+        """
         match kind:
             case StateKind.LIST:
                 values = [each for row in rows for each in row]
@@ -166,7 +173,8 @@ class DeclaredValues:
 
     def _refused(self, what: str, value: Any, error: TypeMismatchError) -> FlowletError:
         return FlowletError(
-            f"state {self._name!r} is declared as {self._type_info!r} and cannot hold {what} {described(value)}: {error}; store a value of "
+            f"state {self._name!r} is declared as {self._type_info!r} and cannot hold {what} {described(value)}: "
+            f"{error}; store a value of "
             "the declared type, or declare the one that you store (Types.PICKLED_BYTE_ARRAY() takes any)"
         )
 
@@ -179,7 +187,9 @@ def _exact(type_info: TypeInformation) -> type | None:
 
 
 def _check_part(type_info: TypeInformation, value: Any) -> None:
-    """Raises TypeMismatchError: a part of a value is not of its type; any part inside of a tuple, row, list or map may be None."""
+    """Raises TypeMismatchError: a part of a value is not of its type; any part inside of a tuple, row, list or map may
+    be None.
+    """
     parts: Iterable[tuple[TypeInformation, Any]]
     match type_info:
         case TupleTypeInfo() if isinstance(value, list | tuple) and len(value) >= len(type_info.get_field_types()):
@@ -187,13 +197,18 @@ def _check_part(type_info: TypeInformation, value: Any) -> None:
         case RowTypeInfo() if isinstance(value, Row) and len(value) == len(type_info.get_field_types()):
             names = field_names_of(value)
             fields = dict(zip(names or type_info.get_field_names(), value, strict=True))
-            parts = [(each, fields.get(name)) for name, each in zip(type_info.get_field_names(), type_info.get_field_types(), strict=True)]
+            parts = [
+                (each, fields.get(name))
+                for name, each in zip(type_info.get_field_names(), type_info.get_field_types(), strict=True)
+            ]
         case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if isinstance(
             value, list | tuple | np.ndarray
         ):
             parts = [(type_info.elem_type, each) for each in value]
         case MapTypeInfo() if isinstance(value, dict):
-            parts = [(type_info.key_type_info, each) for each in value] + [(type_info.value_type_info, each) for each in value.values()]
+            parts = [(type_info.key_type_info, each) for each in value] + [
+                (type_info.value_type_info, each) for each in value.values()
+            ]
         case _:
             convert = value_converter(type_info)
             if convert is not None:

@@ -1,7 +1,7 @@
 """Copies of what a state keeps, for snapshots, and back.
 
-Values that cannot change are not copied: one pass in C over the types of many.  Others are pickled in one call for many rows, which is a
-tenth of the time of ``copy.deepcopy``.
+Values that cannot change are not copied: one pass in C over the types of many.  Others are pickled in one call for many
+rows, which is a tenth of the time of ``copy.deepcopy``.
 
 Side:       pure.
 Invariants: a row shares no list or map with the state.  What is thawed shares none with the snapshot.
@@ -39,7 +39,9 @@ class PickledRow:
 
 
 class LostRow:
-    """A row that could not be copied before the user got its values: the snapshot fails, the user's function does not."""
+    """A row that could not be copied before the user got its values: the snapshot fails, the user's
+    function does not.
+    """
 
     __slots__ = ("error",)
 
@@ -132,5 +134,6 @@ def _dumped(name: str, rows: list[Any]) -> bytes:
         return dumps_record(rows)
     except Exception as error:
         raise FlowletError(
-            f"state {name!r} holds a value that cannot be pickled into a snapshot ({error}); keep values that can be pickled"
+            f"state {name!r} holds a value that cannot be pickled into a snapshot ({error}); keep values that can be "
+            "pickled"
         ) from error

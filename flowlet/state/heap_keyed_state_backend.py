@@ -2,7 +2,8 @@
 
 Side:       task.
 Invariants: one table per name.  State that was restored and not declared again yet stays in every snapshot.
-Source:     Flink ``HeapKeyedStateBackend``, ``StateBackend.createKeyedStateBackend``; PyFlink's ``RuntimeContext.get_state`` and its like.
+Source:     Flink ``HeapKeyedStateBackend``, ``StateBackend.createKeyedStateBackend``; PyFlink's
+            ``RuntimeContext.get_state`` and its like.
 """
 
 from collections.abc import Callable, Iterable
@@ -69,7 +70,9 @@ class HeapKeyedStateBackend:
         max_parallelism: the number of key groups.
     """
 
-    def __init__(self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int) -> None:
+    def __init__(
+        self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int
+    ) -> None:
         self._key_context = key_context
         self._now_ms = now_ms
         self._key_groups = key_groups
@@ -77,7 +80,8 @@ class HeapKeyedStateBackend:
         self._tables: dict[str, StateTable] = {}
         self._states: dict[str, State] = {}
         self._expiries: dict[str, Expiry] = {}  # of tables whose snapshots leave out expired entries
-        self._restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = {}  # for states that were not declared yet
+        # For states that were not declared yet.
+        self._restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = {}
         self._cleanups: list[Callable[[], None]] = []
         self._refusal: str | None = None
 
@@ -105,21 +109,29 @@ class HeapKeyedStateBackend:
 
     # -- states
 
-    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None) -> Any:
+    def state(
+        self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None
+    ) -> Any:
         """See ``KeyedStateBackend``."""
         if not isinstance(descriptor, kind):
             raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
         type_info = descriptor.type_info
-        description = StateDescription(_KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info))
+        description = StateDescription(
+            _KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info)
+        )
         name = descriptor.name
         table = self._tables.get(name)
         context = self._key_context if key_context is None else key_context
         if table is None:
             return self._new_state(descriptor, description, context)
         if table.key_context is not context:
-            raise FlowletError(f"state {name!r} is declared twice: for a window and for all windows of a key; use two names")
+            raise FlowletError(
+                f"state {name!r} is declared twice: for a window and for all windows of a key; use two names"
+            )
         if table.description != description:
-            raise FlowletError(f"state {name!r} is declared twice: as {table.description} and as {description}; use two names")
+            raise FlowletError(
+                f"state {name!r} is declared twice: as {table.description} and as {description}; use two names"
+            )
         return self._states[name]
 
     def _new_state(self, descriptor: StateDescriptor, description: StateDescription, context: KeyContext) -> State:
@@ -152,12 +164,20 @@ class HeapKeyedStateBackend:
         match descriptor:
             case ListStateDescriptor() if expiry is not None:
                 elements = HeapListState(table)
-                return DeclaredTtlListState(elements, expiry, declared) if declared.is_entered else TtlListState(elements, expiry)
+                return (
+                    DeclaredTtlListState(elements, expiry, declared)
+                    if declared.is_entered
+                    else TtlListState(elements, expiry)
+                )
             case ListStateDescriptor():
                 return DeclaredHeapListState(table, declared) if declared.is_entered else HeapListState(table)
             case MapStateDescriptor() if expiry is not None:
                 entries = HeapMapState(table)
-                return DeclaredTtlMapState(entries, expiry, declared) if declared.is_entered else TtlMapState(entries, expiry)
+                return (
+                    DeclaredTtlMapState(entries, expiry, declared)
+                    if declared.is_entered
+                    else TtlMapState(entries, expiry)
+                )
             case MapStateDescriptor():
                 return DeclaredHeapMapState(table, declared) if declared.is_entered else HeapMapState(table)
             case _:
@@ -170,7 +190,9 @@ class HeapKeyedStateBackend:
             stored = DeclaredHeapValueState(table, declared) if declared.is_entered else HeapValueState(table)
         else:
             value = HeapValueState(table)
-            stored = DeclaredTtlValueState(value, expiry, declared) if declared.is_entered else TtlValueState(value, expiry)
+            stored = (
+                DeclaredTtlValueState(value, expiry, declared) if declared.is_entered else TtlValueState(value, expiry)
+            )
         match descriptor:
             case ReducingStateDescriptor():
                 function = descriptor.get_reduce_function()
@@ -208,10 +230,12 @@ class HeapKeyedStateBackend:
     # -- checkpoints
 
     def snapshot(self, checkpoint_id: int = 0, *, is_full: bool = False) -> Callable[[], KeyedStateSnapshot] | None:
-        """Begin a snapshot; what is returned makes it, once, on any thread, while the states go on.  None: there is no state.
+        """Begin a snapshot; what is returned makes it, once, on any thread, while the states go on.
 
-        The snapshot is given up when what is returned is no longer referred to.  What is returned raises FlowletError if a value cannot
-        be copied; the message names the state.
+        None: there is no state.
+
+        The snapshot is given up when what is returned is no longer referred to.  What is returned raises FlowletError
+        if a value cannot be copied; the message names the state.
         """
         if not self._tables and not self._restored:
             return None
@@ -234,32 +258,38 @@ class HeapKeyedStateBackend:
         return finish
 
     def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
-        """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one job.
+        """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one
+        job.
 
-        Raises:
-            StateRestoreError: the snapshot has another version, another number of key groups, or two snapshots differ about a state.
+        Raises: StateRestoreError: the snapshot has another version, another number of key groups, or two snapshots
+            differ about a state.
         """
         if self._tables:
             raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
         if isinstance(snapshot, IncrementalSnapshot):
             raise StateRestoreError(
-                "keyed state was written by RocksDB, incrementally, which only RocksDB reads: set state.backend.type to 'rocksdb', and to "
+                "keyed state was written by RocksDB, incrementally, which only RocksDB reads: set state.backend.type "
+                "to 'rocksdb', and to "
                 "change it take a checkpoint with execution.checkpointing.incremental: false first"
             )
         if snapshot.version != VERSION:
             raise StateRestoreError(
-                f"keyed state has version {snapshot.version}, this flowlet reads version {VERSION}: restore it with the flowlet that "
+                f"keyed state has version {snapshot.version}, this flowlet reads version {VERSION}: restore it with "
+                "the flowlet that "
                 "wrote it, or start without the checkpoint"
             )
         if snapshot.max_parallelism != self._max_parallelism:
             raise StateRestoreError(
-                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has {self._max_parallelism} now; "
+                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has "
+                f"{self._max_parallelism} now; "
                 f"call set_max_parallelism({snapshot.max_parallelism})"
             )
         for name, description in snapshot.descriptions.items():
             known, _ = self._restored.setdefault(name, (description, {}))
             if known != description:
-                raise StateRestoreError(f"state {name!r} was written as {known} by one subtask and as {description} by another one")
+                raise StateRestoreError(
+                    f"state {name!r} was written as {known} by one subtask and as {description} by another one"
+                )
         for group in self._key_groups:
             for name, rows in snapshot.groups.get(group, {}).items():
                 self._restored[name][1][group] = rows
@@ -273,7 +303,8 @@ class HeapKeyedStateBackend:
     def close(self) -> None:
         """Let go of all entries; those that a snapshot is still copying stay until it has ended.
 
-        The task that used them is in cycles of references, and the collector of cycles may not run for hours while other tasks run.
+        The task that used them is in cycles of references, and the collector of cycles may not run for hours while
+        other tasks run.
         """
         for table in self._tables.values():
             if not table.is_copying:

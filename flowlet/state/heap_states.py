@@ -1,12 +1,14 @@
 """The five kinds of state on the heap.
 
-Hot path.  Per access one look at the type of the current key and one dictionary access: ``value()`` and ``update()`` of a str key take
-about 150 ns together (bench: state).
+Hot path.  Per access one look at the type of the current key and one dictionary access: ``value()`` and ``update()`` of
+a str key take about 150 ns together (bench: state).
 
 Side:       task.
-Invariants: a key without a value has no entry: an empty list or map is dropped.  Lists and maps are never given to the user themselves.
-Source:     Flink ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``HeapReducingState``, ``HeapAggregatingState``; PyFlink's
-            ``SynchronousValueRuntimeState`` and its like.  A map tells keys apart as PyFlink's do, by type and value.
+Invariants: a key without a value has no entry: an empty list or map is dropped.  Lists and maps are never given to the
+            user themselves.
+Source:     Flink ``HeapValueState``, ``HeapListState``, ``HeapMapState``, ``HeapReducingState``,
+            ``HeapAggregatingState``; PyFlink's ``SynchronousValueRuntimeState`` and its like.  A map tells keys apart
+            as PyFlink's do, by type and value.
 """
 
 from collections.abc import Callable, Iterable, Iterator

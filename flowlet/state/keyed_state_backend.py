@@ -1,7 +1,9 @@
-"""``KeyedStateBackend``: what a task needs of the place where an operator's keyed state is kept, and the files of its checkpoints.
+"""``KeyedStateBackend``: what a task needs of the place where an operator's keyed state is kept, and the files of its
+checkpoints.
 
 Side:       task.  Protocols only.
-Source:     Flink ``KeyedStateBackend``, ``CheckpointableKeyedStateBackend``, ``CheckpointListener``, ``CheckpointStreamFactory``.
+Source:     Flink ``KeyedStateBackend``, ``CheckpointableKeyedStateBackend``, ``CheckpointListener``,
+            ``CheckpointStreamFactory``.
 """
 
 from collections.abc import Callable
@@ -54,8 +56,11 @@ class KeyedStateBackend(Protocol):
     def refuse_new_states(self, reason: str) -> None:
         """From now on ``state`` raises FlowletError with this reason."""
 
-    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None) -> Any:
-        """The state of a descriptor, which must be of the class ``kind``; the same one for every call with the same name.
+    def state(
+        self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None
+    ) -> Any:
+        """The state of a descriptor, which must be of the class ``kind``; the same one for every call with the same
+        name.
 
         ``key_context``: whose current key it belongs to; None: the operator's.
 
@@ -70,7 +75,9 @@ class KeyedStateBackend(Protocol):
     def keys_of(self, name: str) -> list[Any]:
         """The keys, as the user knows them, that have an entry of a state which was declared."""
 
-    def snapshot(self, checkpoint_id: int = 0, *, is_full: bool = False) -> "Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None":
+    def snapshot(
+        self, checkpoint_id: int = 0, *, is_full: bool = False
+    ) -> "Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None":
         """The synchronous part; what is returned makes the snapshot on any thread.  None: there is no state.
 
         ``is_full``: in the form that every back end reads, with no file that other checkpoints share.
@@ -80,13 +87,16 @@ class KeyedStateBackend(Protocol):
         """
 
     def discard_snapshot(self, checkpoint_id: int) -> None:
-        """The snapshot will not be finished, or is finished: release what its synchronous part holds; any thread, idempotent."""
+        """The snapshot will not be finished, or is finished: release what its synchronous part holds; any thread,
+        idempotent.
+        """
 
     def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
-        """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one job.
+        """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one
+        job.
 
-        Raises:
-            StateRestoreError: the snapshot has another form, version or number of key groups, or two snapshots differ about a state.
+        Raises: StateRestoreError: the snapshot has another form, version or number of key groups, or two snapshots
+            differ about a state.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

@@ -1,9 +1,10 @@
 """What a checkpoint holds of the keyed state of one operator.
 
 Side:       pure.
-Invariants: nobody changes a snapshot.  A key is in the key group that ``key_group`` computes for it, so that the groups of several
-            subtasks can be put together in another way.
-Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``, ``RegisteredKeyValueStateBackendMetaInfo``.
+Invariants: nobody changes a snapshot.  A key is in the key group that ``key_group`` computes for it, so that the groups
+            of several subtasks can be put together in another way.
+Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``,
+            ``RegisteredKeyValueStateBackendMetaInfo``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,10 +32,9 @@ class StateKind(Enum):
 class TypeForm:
     """A declared type, such that a later flowlet can tell what it was.
 
-    Args:
-        name: ``Row``, ``Tuple``, ``Map``, ``List`` or another kind of array, the name of a basic type, or the text of any other type.
-        parts: of the fields, of key and value, or of the element.
-        fields: the names of the fields of a row.
+    Args: name: ``Row``, ``Tuple``, ``Map``, ``List`` or another kind of array, the name of a basic type, or the text of
+        any other type. parts: of the fields, of key and value, or of the element. fields: the names of the fields of a
+        row.
     """
 
     name: str
@@ -52,11 +52,9 @@ class TypeForm:
 class StateDescription:
     """What a restart must declare again.
 
-    Args:
-        kind: what is kept for a key.
-        type_name: the declared type as text.
-        has_ttl: whether each entry is a pair of what the user stored and when it was last used, in milliseconds of processing time.
-        type_form: the declared type; None: only the same text is the same type.
+    Args: kind: what is kept for a key. type_name: the declared type as text. has_ttl: whether each entry is a pair of
+        what the user stored and when it was last used, in milliseconds of processing time. type_form: the declared
+        type; None: only the same text is the same type.
     """
 
     kind: StateKind
@@ -70,7 +68,8 @@ class StateDescription:
 
 @dataclass(frozen=True, slots=True)
 class StateRows:
-    """The keys of one state in one key group, as the user knows them, and what is kept for each, in lists, tuples or arrays.
+    """The keys of one state in one key group, as the user knows them, and what is kept for each, in lists, tuples or
+    arrays.
 
     A list of the user is a tuple of its elements, a map a tuple of pairs.
     """

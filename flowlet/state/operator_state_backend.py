@@ -1,8 +1,9 @@
 """``OperatorStateBackend``: the operator state of one operator of one subtask, in lists and dictionaries.
 
 Side:       task.
-Invariants: one state per name.  State that was restored and not declared again yet stays in every snapshot.  Of union list state every
-            subtask has the whole then: it stays in the snapshots of the first subtask alone, or it would multiply with each restart.
+Invariants: one state per name.  State that was restored and not declared again yet stays in every snapshot.  Of union
+            list state every subtask has the whole then: it stays in the snapshots of the first subtask alone, or it
+            would multiply with each restart.
 Source:     Flink ``DefaultOperatorStateBackend``, ``PartitionableListState``, ``HeapBroadcastState``.
 Absent:     time to live, which only keyed state can have, as in Flink.
 """
@@ -66,7 +67,9 @@ class OperatorListState(ListState[Any]):
 
 
 class OperatorBroadcastState(BroadcastState[Any, Any]):
-    """A map of the subtask, in ``entries`` by exact key, which is changed in place only; keys are told apart as those of a ``MapState``."""
+    """A map of the subtask, in ``entries`` by exact key, which is changed in place only; keys are told apart as those
+    of a ``MapState``.
+    """
 
     __slots__ = ("_name", "declared", "entries")
 
@@ -125,7 +128,9 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
 
 
 class ReadOnlyOperatorBroadcastState(OperatorBroadcastState):
-    """A broadcast state, whose ``entries`` it shares, for a function that must not change it: every attempt raises FlowletError."""
+    """A broadcast state, whose ``entries`` it shares, for a function that must not change it: every attempt raises
+    FlowletError.
+    """
 
     __slots__ = ()
 
@@ -147,7 +152,8 @@ class ReadOnlyOperatorBroadcastState(OperatorBroadcastState):
 
     def _refuse(self) -> NoReturn:
         raise FlowletError(
-            f"broadcast state {self._name!r} can only be changed in process_broadcast_element(), where every subtask makes the same change"
+            f"broadcast state {self._name!r} can only be changed in process_broadcast_element(), where every subtask "
+            "makes the same change"
         )
 
 
@@ -164,7 +170,8 @@ class OperatorStateBackend(OperatorStateStore):
     def __init__(self, subtask: int = 0) -> None:
         self._subtask = subtask
         self._states: dict[str, OperatorListState | OperatorBroadcastState] = {}
-        self._descriptions: dict[str, tuple[Redistribution, str]] = {}  # of ``_states``, with the name of the declared type
+        # Of ``_states``, with the name of the declared type.
+        self._descriptions: dict[str, tuple[Redistribution, str]] = {}
         self._restored: dict[str, OperatorStateRows] = {}  # of states that were not declared yet
         self._frozen: Callable[[], OperatorStateSnapshot] | None = None  # what the next snapshot is
 
@@ -174,11 +181,15 @@ class OperatorStateBackend(OperatorStateStore):
     # -- states
 
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list of this subtask, dealt out anew at a restart with another parallelism; raises as ``OperatorStateStore`` says."""
+        """A list of this subtask, dealt out anew at a restart with another parallelism; raises as
+        ``OperatorStateStore`` says.
+        """
         return self._list_state(state_descriptor, Redistribution.SPLIT)
 
     def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list of this subtask, of which every subtask gets all parts at a restart; raises as ``OperatorStateStore`` says."""
+        """A list of this subtask, of which every subtask gets all parts at a restart; raises as ``OperatorStateStore``
+        says.
+        """
         return self._list_state(state_descriptor, Redistribution.UNION)
 
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> OperatorBroadcastState:
@@ -203,7 +214,9 @@ class OperatorStateBackend(OperatorStateStore):
         assert isinstance(found, OperatorListState), "its description was compared"
         return found
 
-    def _declared(self, descriptor: StateDescriptor, kind: type[StateDescriptor], redistribution: Redistribution) -> str:
+    def _declared(
+        self, descriptor: StateDescriptor, kind: type[StateDescriptor], redistribution: Redistribution
+    ) -> str:
         """The name of a state, which fits to what is known of it."""
         if not isinstance(descriptor, kind):
             raise FlowletError(f"a {redistribution.value} needs a {kind.__name__}, got {descriptor!r}")
@@ -212,7 +225,9 @@ class OperatorStateBackend(OperatorStateStore):
             raise FlowletError(f"{redistribution.value} {name!r} cannot have a time to live: only keyed state can")
         known = self._descriptions.setdefault(name, declared)
         if known != declared:
-            raise FlowletError(f"state {name!r} is declared twice: as {_named(known)} and as {_named(declared)}; use two names")
+            raise FlowletError(
+                f"state {name!r} is declared twice: as {_named(known)} and as {_named(declared)}; use two names"
+            )
         rows = self._restored.get(name)
         if rows is not None and (written := (rows.redistribution, rows.type_name)) != declared:
             raise StateRestoreError(
@@ -237,17 +252,24 @@ class OperatorStateBackend(OperatorStateStore):
         """
         frozen = {name: (self._descriptions[name], _frozen(name, state)) for name, state in self._states.items()}
         undeclared = {
-            name: rows for name, rows in self._restored.items() if rows.redistribution is not Redistribution.UNION or not self._subtask
+            name: rows
+            for name, rows in self._restored.items()
+            if rows.redistribution is not Redistribution.UNION or not self._subtask
         }
 
         def finish() -> OperatorStateSnapshot:
-            declared = {name: OperatorStateRows(*description, tuple(elements())) for name, (description, elements) in frozen.items()}
+            declared = {
+                name: OperatorStateRows(*description, tuple(elements()))
+                for name, (description, elements) in frozen.items()
+            }
             return OperatorStateSnapshot(declared | undeclared)
 
         self._frozen = finish
 
     def snapshot(self) -> Callable[[], OperatorStateSnapshot] | None:
-        """What was frozen last, else a copy as of now; what is returned makes the snapshot on any thread.  None: there is no state.
+        """What was frozen last, else a copy as of now; what is returned makes the snapshot on any thread.
+
+        None: there is no state.
 
         Raises:
             FlowletError: a value cannot be copied; names the state.
@@ -283,6 +305,7 @@ def _frozen(name: str, state: OperatorListState | OperatorBroadcastState) -> Cal
         data = dumps_record(elements)
     except Exception as error:
         raise FlowletError(
-            f"state {name!r} holds a value that cannot be pickled into a snapshot ({error}); keep values that can be pickled"
+            f"state {name!r} holds a value that cannot be pickled into a snapshot ({error}); keep values that can be "
+            "pickled"
         ) from error
     return lambda: loads_record(data)

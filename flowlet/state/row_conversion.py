@@ -1,8 +1,8 @@
 """Rows of a snapshot in the form that the program declares now.
 
 Side:   pure.
-Source: Flink ``StateTable`` with a serializer that is compatible after migration; ``TtlAwareSerializer`` for entries that begin, or cease,
-        to expire.
+Source: Flink ``StateTable`` with a serializer that is compatible after migration; ``TtlAwareSerializer`` for entries
+        that begin, or cease, to expire.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,9 @@ from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, Type
 from flowlet.state.type_compatibility import Convert, converter
 
 
-def row_converter(name: str, written: StateDescription, declared: StateDescription, now_ms: int) -> Callable[[Any], Any] | None:
+def row_converter(
+    name: str, written: StateDescription, declared: StateDescription, now_ms: int
+) -> Callable[[Any], Any] | None:
     """What makes rows of the declared form of rows that were written; None: they are the same.
 
     Args:
@@ -22,8 +24,8 @@ def row_converter(name: str, written: StateDescription, declared: StateDescripti
         declared: what the program says.
         now_ms: entries that begin to expire were last used then.
 
-    Raises:
-        StateRestoreError: they do not go together; names the state, both types and what to do.  The converter raises it, too: of a value
+    Raises: StateRestoreError: they do not go together; names the state, both types and what to do.  The converter
+        raises it, too: of a value
             that is not of the type that was declared for it.
     """
     convert = _value_converter(name, written, declared)
@@ -37,7 +39,8 @@ def row_converter(name: str, written: StateDescription, declared: StateDescripti
                 value = convert(value)
             except Exception as error:
                 raise StateRestoreError(
-                    f"state {name!r} has a value that is not of the type {written.type_name} with which it was written, so that it cannot "
+                    f"state {name!r} has a value that is not of the type {written.type_name} with which it was "
+                    "written, so that it cannot "
                     f"become {declared.type_name} ({type(error).__name__}: {error}); declare the type as it was written"
                 ) from error
         return (value, used_ms) if declared.has_ttl else value

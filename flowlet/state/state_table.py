@@ -1,15 +1,17 @@
 """``StateTable``: the entries of one state, by key.
 
-Hot path, per access of a state: one look at the type of the key and one dictionary access (bench: state).  A key that is no str, int, bytes
-or None also needs ``exact_key``, which is not computed again while the current key is the same object.
+Hot path, per access of a state: one look at the type of the key and one dictionary access (bench: state).  A key that
+is no str, int, bytes or None also needs ``exact_key``, which is not computed again while the current key is the same
+object.
 
 Side:       task.
-Invariants: an entry is stored under the exact key (``flowlet.keys.exact_keys``): 1, 1.0 and True have three.  ``_user_keys`` holds the key
-            as the user knows it for every entry whose exact key is another object, and nothing else.
-            While a copy is under way, the states read and write through ``CopyingEntries``; else they use the dictionary itself.
-            ``_order`` holds the keys in the order of the dictionary up to its newest ones, or is empty.
-Source:     Flink ``StateTable``, ``CopyOnWriteStateMap``.  Flink keeps one map per key group; here the key groups are computed when a
-            snapshot is finished.
+Invariants: an entry is stored under the exact key (``flowlet.keys.exact_keys``): 1, 1.0 and True have three.
+            ``_user_keys`` holds the key as the user knows it for every entry whose exact key is another object, and
+            nothing else.  While a copy is under way, the states read and write through ``CopyingEntries``; else they
+            use the dictionary itself.  ``_order`` holds the keys in the order of the dictionary up to its newest ones,
+            or is empty.
+Source:     Flink ``StateTable``, ``CopyOnWriteStateMap``.  Flink keeps one map per key group; here the key groups are
+            computed when a snapshot is finished.
 """
 
 from collections.abc import Callable, Iterable
@@ -77,7 +79,9 @@ class StateTable:
         "name",
     )
 
-    def __init__(self, name: str, description: StateDescription, key_context: KeyContext, declared: DeclaredValues | None = None) -> None:
+    def __init__(
+        self, name: str, description: StateDescription, key_context: KeyContext, declared: DeclaredValues | None = None
+    ) -> None:
         self.name = name
         self.declared = declared or DeclaredValues(name, PickledBytesTypeInfo(), StateKind.VALUE)
         self.description = description
@@ -100,7 +104,8 @@ class StateTable:
             return self._last_exact
         if key is NO_KEY:
             raise FlowletError(
-                f"state {self.name!r} was used without a current key: use it only while a record or a timer is processed, not in open()"
+                f"state {self.name!r} was used without a current key: use it only while a record or a timer is "
+                "processed, not in open()"
             )
         exact = exact_key(key)
         self._last_key, self._last_exact = key, exact
@@ -179,7 +184,9 @@ class StateTable:
             now_ms: see ``expiry``.
         """
         self._list_keys()
-        copy = TableCopy(self.name, self.description, self.entries, self._user_keys, self._order, expiry, now_ms, self.declared)
+        copy = TableCopy(
+            self.name, self.description, self.entries, self._user_keys, self._order, expiry, now_ms, self.declared
+        )
         self._copying.add(copy)
         self._is_copying = True
         if self._state is not None:
@@ -209,7 +216,9 @@ class StateTable:
             exact = exact_keys(keys)
             self.entries.update(zip(exact, thawed_rows(self.description.kind, each.values), strict=True))
             if exact is not keys:
-                self._user_keys.update((stored, key) for stored, key in zip(exact, keys, strict=True) if stored is not key)
+                self._user_keys.update(
+                    (stored, key) for stored, key in zip(exact, keys, strict=True) if stored is not key
+                )
 
     def check_invariants(self) -> None:
         """Assert the invariants of the module header."""

@@ -1,14 +1,17 @@
 """``TableCopy``: one snapshot of a ``StateTable`` that is under way.
 
-The task goes on with its table.  The snapshot pool reads the table some keys at a time; before the task replaces or drops what is kept
-for a key, or hands out something that a user can change in place, it keeps here what was there when the snapshot began.
+The task goes on with its table.  The snapshot pool reads the table some keys at a time; before the task replaces or
+drops what is kept for a key, or hands out something that a user can change in place, it keeps here what was there when
+the snapshot began.
 
-Side:       shared.  ``keep`` on the task thread; ``rows`` once, on any thread.  Nothing else is shared but dictionaries, of which each
-            thread uses single operations (get, set) only.
-Invariants: what ``rows`` gives is the table as it was when the copy began.  The task keeps a row before it changes it, and the pool
-            looks for kept rows after it has copied: so a row that was changed in the middle of its copy is always found here.
-Source:     Flink ``CopyOnWriteStateMap``, ``CopyOnWriteStateMapSnapshot``.  As there, a value that a user got before the snapshot began,
-            and holds on to, must not be changed in place: values are changed while the record is processed for which they were got.
+Side:       shared.  ``keep`` on the task thread; ``rows`` once, on any thread.  Nothing else is shared but
+            dictionaries, of which each thread uses single operations (get, set) only.
+Invariants: what ``rows`` gives is the table as it was when the copy began.  The task keeps a row before it changes it,
+            and the pool looks for kept rows after it has copied: so a row that was changed in the middle of its copy is
+            always found here.
+Source:     Flink ``CopyOnWriteStateMap``, ``CopyOnWriteStateMapSnapshot``.  As there, a value that a user got before
+            the snapshot began, and holds on to, must not be changed in place: values are changed while the record is
+            processed for which they were got.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from flowlet.state.frozen_rows import copied_rows, thawed_row
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
 from netstack.late import numpy as np
 
-# Keys per step, which is about 1 ms of work in C, in which the task waits for the interpreter; not measured with other numbers.
+# Keys per step, which is about 1 ms of work in C, in which the task waits for the interpreter; not measured with other
+# numbers.
 STEP: Final = 4096
 
 
@@ -112,7 +116,8 @@ class TableCopy:
                 if self._declared is not None:
                     self._declared.check_rows(self._description.kind, some_values, has_ttl=self._description.has_ttl)
                 if some_keys:
-                    from flowlet.keys.key_columns import column_key_groups  # here, as a task without keys needs no numpy
+                    # Here, as a task without keys needs no numpy.
+                    from flowlet.keys.key_columns import column_key_groups
 
                     grouped.add(some_keys, some_values, column_key_groups(some_keys, max_parallelism))
         finally:
@@ -171,7 +176,9 @@ class TableCopy:
     def _live(self, expiry: LiveRows, keys: list[Any], values: list[Any]) -> tuple[list[Any], list[Any]]:
         kind, now_ms = self._description.kind, self._now_ms
         rows = [expiry.live_row(kind, row, now_ms) for row in values]
-        return [key for key, row in zip(keys, rows, strict=True) if row is not None], [row for row in rows if row is not None]
+        return [key for key, row in zip(keys, rows, strict=True) if row is not None], [
+            row for row in rows if row is not None
+        ]
 
 
 _UNKNOWN: Final = object()
@@ -180,8 +187,8 @@ _UNKNOWN: Final = object()
 class _GroupedRows:
     """Collects rows by key group, step by step, while their keys and values are still in the processor's cache.
 
-    500,000 int keys with int values: 0.1 s of CPU from the table to the bytes, which the task lacks.  With one list of all rows, picked by
-    key group at the end, it was 0.45 s, spent on waiting for memory.
+    500,000 int keys with int values: 0.1 s of CPU from the table to the bytes, which the task lacks.  With one list of
+    all rows, picked by key group at the end, it was 0.45 s, spent on waiting for memory.
     """
 
     def __init__(self) -> None:
@@ -190,8 +197,8 @@ class _GroupedRows:
 
     def add(self, keys: list[Any], values: list[Any], groups: Any) -> None:
         """Take rows, at least one, with the key group of each."""
-        # Stable, so that the keys of a group stay in the order in which they were first stored.  There are at most 32,768 groups, and
-        # numbers of 16 bits are sorted by digits, in a fifth of the time.
+        # Stable, so that the keys of a group stay in the order in which they were first stored.  There are at most
+        # 32,768 groups, and numbers of 16 bits are sorted by digits, in a fifth of the time.
         order = np.argsort(groups.astype(np.uint16), kind="stable")
         sorted_groups = groups[order]
         starts = [0, *(np.flatnonzero(np.diff(sorted_groups)) + 1).tolist()]
@@ -201,11 +208,16 @@ class _GroupedRows:
 
     def rows(self) -> dict[int, StateRows]:
         """All of them."""
-        return {group: StateRows(self._keys.of_group(group), self._values.of_group(group)) for group in self._keys.groups()}
+        return {
+            group: StateRows(self._keys.of_group(group), self._values.of_group(group)) for group in self._keys.groups()
+        }
 
 
 class _GroupedColumn:
-    """Keys or values by key group.  Numbers are packed: an array is written in no time, and a list of ints takes 90 ns for each."""
+    """Keys or values by key group.
+
+    Numbers are packed: an array is written in no time, and a list of ints takes 90 ns for each.
+    """
 
     def __init__(self) -> None:
         self._pieces: dict[int, list[Any]] = defaultdict(list)  # lists, and arrays of numpy

@@ -3,11 +3,11 @@
 Each kind keeps its entries in a state without expiry, as pairs of what the user stored and when it was last used.
 
 Side:       task.
-Invariants: an entry has expired once ``ttl`` milliseconds have passed since it was last used.  One that is found expired is removed at
-            once, even where it is still returned.
+Invariants: an entry has expired once ``ttl`` milliseconds have passed since it was last used.  One that is found
+            expired is removed at once, even where it is still returned.
 Units:      milliseconds of processing time.
-Source:     Flink ``TtlValueState``, ``TtlListState``, ``TtlMapState``, ``TtlReducingState``, ``TtlAggregatingState``, ``TtlUtils``.  The
-            last two are made of a ``TtlValueState``.
+Source:     Flink ``TtlValueState``, ``TtlListState``, ``TtlMapState``, ``TtlReducingState``, ``TtlAggregatingState``,
+            ``TtlUtils``.  The last two are made of a ``TtlValueState``.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +33,9 @@ class Expiry:
         self.now_ms = now_ms
         self.clean: Callable[[], None] | None = None  # called at every access
         self.is_extended_by_reads = config.get_update_type() is StateTtlConfig.UpdateType.OnReadAndWrite
-        self.returns_expired = config.get_state_visibility() is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
+        self.returns_expired = (
+            config.get_state_visibility() is StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp
+        )
 
     def access_ms(self) -> int:
         """The time of an access of the state, which may first remove some expired entries of any key."""

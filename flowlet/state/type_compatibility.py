@@ -1,10 +1,11 @@
 """Whether state that was written with one type can be read with another one.
 
 Side:   pure.
-Rules:  the same type: values stay as they are.  A wider number takes a narrower one (Byte, Short, Integer, Long, BigInteger; Float,
-        Double; Byte and Short as Float, and Integer too as Double: nothing is lost).  A tuple or row may have more fields at its end,
-        which are None.  This holds inside of tuples, rows, lists and the values of maps, too.  All else is refused: a field that is
-        removed, renamed or moved; keys of a map that would become others; any step from or to a pickled object.
+Rules:  the same type: values stay as they are.  A wider number takes a narrower one (Byte, Short, Integer, Long,
+        BigInteger; Float, Double; Byte and Short as Float, and Integer too as Double: nothing is lost).  A tuple or row
+        may have more fields at its end, which are None.  This holds inside of tuples, rows, lists and the values of
+        maps, too.  All else is refused: a field that is removed, renamed or moved; keys of a map that would become
+        others; any step from or to a pickled object.
 Source: Flink ``TypeSerializerSnapshot.resolveSchemaCompatibility``, ``TypeSerializerSchemaCompatibility``.
 """
 
@@ -39,7 +40,9 @@ def type_form(type_info: TypeInformation) -> TypeForm:
         case BasicTypeInfo():
             return TypeForm(type_info.basic_type.value)
         case RowTypeInfo():
-            return TypeForm("Row", tuple(map(type_form, type_info.get_field_types())), tuple(type_info.get_field_names()))
+            return TypeForm(
+                "Row", tuple(map(type_form, type_info.get_field_types())), tuple(type_info.get_field_names())
+            )
         case TupleTypeInfo():
             return TypeForm("Tuple", tuple(map(type_form, type_info.get_field_types())))
         case MapTypeInfo():
@@ -106,8 +109,12 @@ def _fields_converter(written: TypeForm, declared: TypeForm) -> Convert | None:
     names = declared.fields or tuple(map(str, range(len(declared.parts))))
     for before, name in zip(written.fields, names, strict=False):
         if before != name:
-            raise _RefusalError(f"field {before!r} is {name!r} now; keep the names and their order, and add new fields at the end")
-    converters = [_inside(f"field {name!r}", *pair) for name, *pair in zip(names, written.parts, declared.parts, strict=False)]
+            raise _RefusalError(
+                f"field {before!r} is {name!r} now; keep the names and their order, and add new fields at the end"
+            )
+    converters = [
+        _inside(f"field {name!r}", *pair) for name, *pair in zip(names, written.parts, declared.parts, strict=False)
+    ]
     num_new = len(declared.parts) - num_written
     if not num_new and not any(converters):
         return None

@@ -1,8 +1,8 @@
 """Values of state as Arrow arrays.
 
 Side:   pure.
-Rules:  a value has its declared type; one without a declared type has what Arrow finds, and one that Arrow does not know is its ``repr``.
-        A column never mixes the two: if one value of it does not fit, all are texts.
+Rules:  a value has its declared type; one without a declared type has what Arrow finds, and one that Arrow does not
+        know is its ``repr``.  A column never mixes the two: if one value of it does not fit, all are texts.
 """
 
 from collections.abc import Sequence
@@ -35,11 +35,16 @@ def arrow_column(values: Sequence[Any], form: TypeForm | None = None) -> pa.Arra
         try:
             return pa.array([_plain(each, form) for each in values], type=declared)
         except _UNFIT:
-            pass  # a value has another type than the declared one, which no check refuses when it is stored: Arrow infers one
+            # A value has another type than the declared one, which no check refuses when it is stored: Arrow infers
+            # one.
+            pass
     try:
         return pa.array([_plain(each, None) for each in values])
     except _UNFIT:
-        return pa.array([None if each is None else each if isinstance(each, str) else repr(each) for each in values], type=pa.string())
+        return pa.array(
+            [None if each is None else each if isinstance(each, str) else repr(each) for each in values],
+            type=pa.string(),
+        )
 
 
 def _arrow_type(form: TypeForm) -> pa.DataType | None:

@@ -27,7 +27,9 @@ def full_snapshot_of(snapshot: IncrementalSnapshot, storage: StateFiles) -> Keye
     try:
         from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
     except ImportError as error:
-        raise StateRestoreError("this state was written by RocksDB, incrementally: pip install 'flowlet[rocksdb]' to read it") from error
+        raise StateRestoreError(
+            "this state was written by RocksDB, incrementally: pip install 'flowlet[rocksdb]' to read it"
+        ) from error
     assert isinstance(storage, CheckpointStorage), "savepoints are never incremental"
     groups = range(snapshot.first_key_group, snapshot.end_key_group)
     place = RocksDBPlace(shared_files=JobSharedFiles(storage))

@@ -1,8 +1,8 @@
 """``SavedState``: what a savepoint or checkpoint holds, operator by operator.
 
 Side:       shared.  Blocking; for people's programs and the command line, not for tasks.
-Invariants: nothing is unpickled before the MAC of the manifest, with the cluster's secret, and the SHA-256 of the state were checked.
-            Nothing is changed.
+Invariants: nothing is unpickled before the MAC of the manifest, with the cluster's secret, and the SHA-256 of the state
+            were checked.  Nothing is changed.
 Source:     Flink ``SavepointReader``, ``SavepointMetadata``.
 Absent:     data in flight of unaligned checkpoints.
 """
@@ -122,10 +122,17 @@ class SavedState:
             FlowletError: there is no such operator or state; the message names those that there are.
         """
         operator_id = self._find(uid)
-        aggregates = [own for _, state in self._parts_of(operator_id) if isinstance(own := state.own, AggregationSnapshot)]
+        aggregates = [
+            own for _, state in self._parts_of(operator_id) if isinstance(own := state.own, AggregationSnapshot)
+        ]
         if name == AGGREGATE and aggregates:
             keys = [key for each in aggregates for key in each.keys]
-            return pa.table({"key": arrow_column(keys), "value": arrow_column([value for each in aggregates for value in each.records()])})
+            return pa.table(
+                {
+                    "key": arrow_column(keys),
+                    "value": arrow_column([value for each in aggregates for value in each.records()]),
+                }
+            )
         found = [each for each in self._keyed_parts(operator_id) if name in each.descriptions]
         if not found:
             raise self._unknown(uid, operator_id, name)
@@ -134,7 +141,10 @@ class SavedState:
         return _keyed_table(entries, found[0].descriptions[name])
 
     def list_state(self, uid: str, name: str) -> pa.Table:
-        """The elements of a list or union list state: ``subtask`` and ``element``.  Raises FlowletError: there is none."""
+        """The elements of a list or union list state: ``subtask`` and ``element``.
+
+        Raises FlowletError: there is none.
+        """
         operator_id = self._find(uid)
         found = self._rows_of(operator_id, name)
         if not found or found[0][1].redistribution is Redistribution.BROADCAST:
@@ -144,16 +154,26 @@ class SavedState:
         return pa.table({"subtask": subtasks, "element": arrow_column([element for _, element in pairs])})
 
     def broadcast_state(self, uid: str, name: str) -> pa.Table:
-        """The entries of a broadcast state, which is the same in every subtask: ``key`` and ``value``.  Raises FlowletError."""
+        """The entries of a broadcast state, which is the same in every subtask: ``key`` and ``value``.
+
+        Raises FlowletError.
+        """
         operator_id = self._find(uid)
-        found = [rows for _, rows in self._rows_of(operator_id, name) if rows.redistribution is Redistribution.BROADCAST]
+        found = [
+            rows for _, rows in self._rows_of(operator_id, name) if rows.redistribution is Redistribution.BROADCAST
+        ]
         if not found:
             raise self._unknown(uid, operator_id, name)
         elements = found[0].elements
-        return pa.table({"key": arrow_column([key for key, _ in elements]), "value": arrow_column([value for _, value in elements])})
+        return pa.table(
+            {"key": arrow_column([key for key, _ in elements]), "value": arrow_column([value for _, value in elements])}
+        )
 
     def timers(self, uid: str) -> pa.Table:
-        """All timers of an operator: ``service``, ``time_domain``, ``key``, ``namespace`` and ``timestamp_ms``.  Raises FlowletError."""
+        """All timers of an operator: ``service``, ``time_domain``, ``key``, ``namespace`` and ``timestamp_ms``.
+
+        Raises FlowletError.
+        """
         found = [
             (service, domain, timer)
             for _, state in self._parts_of(self._find(uid))
@@ -173,14 +193,19 @@ class SavedState:
         )
 
     def positions(self, uid: str) -> pa.Table:
-        """What each subtask of a source, or of an asynchronous function, keeps, as text: ``subtask`` and ``position``."""
+        """What each subtask of a source, or of an asynchronous function, keeps, as text:
+        ``subtask`` and ``position``.
+        """
         operator_id = self._find(uid)
         found = [(subtask, state.own) for subtask, state in self._parts_of(operator_id) if _is_position(state.own)]
         subtasks = pa.array([subtask for subtask, _ in found], pa.int32())
         return pa.table({"subtask": subtasks, "position": pa.array([repr(own) for _, own in found], pa.string())})
 
     def table(self, uid: str, name: str) -> pa.Table:
-        """The entries of a state of any kind.  Raises FlowletError: there is none; the message names those that there are."""
+        """The entries of a state of any kind.
+
+        Raises FlowletError: there is none; the message names those that there are.
+        """
         operator_id = self._find(uid)
         rows = next((each for _, each in self._rows_of(operator_id, name)), None)
         if rows is not None:
@@ -213,7 +238,11 @@ class SavedState:
         keyed = self._keyed_parts(operator_id)
         for name, description in {name: each for part in keyed for name, each in part.descriptions.items()}.items():
             rows = [of_group[name] for part in keyed for of_group in part.groups.values() if name in of_group]
-            found.append(SavedStateInfo(name, description.kind.value, description.type_name, sum(len(each.keys) for each in rows)))
+            found.append(
+                SavedStateInfo(
+                    name, description.kind.value, description.type_name, sum(len(each.keys) for each in rows)
+                )
+            )
         by_subtask: dict[str, list[OperatorStateRows]] = {}
         for _, state in self._parts_of(operator_id):
             for name, each in ({} if state.by_subtask is None else state.by_subtask.states).items():
@@ -288,11 +317,15 @@ class SavedState:
         raise FlowletError(f"{self.path}: {what} {wanted!r}; the operators are {known}")
 
     def _called(self) -> list[str]:
-        return [vertex.uids.get(each, name) for vertex in self._manifest.vertices for each, name in vertex.operators.items()]
+        return [
+            vertex.uids.get(each, name) for vertex in self._manifest.vertices for each, name in vertex.operators.items()
+        ]
 
     def _unknown(self, uid: str, operator_id: str, name: str) -> FlowletError:
         known = ", ".join(f"{each.name!r} ({each.kind})" for each in self._states_of(operator_id))
-        return FlowletError(f"{self.path}: operator {uid!r} has no such state {name!r}; its states are {known or 'none'}")
+        return FlowletError(
+            f"{self.path}: operator {uid!r} has no such state {name!r}; its states are {known or 'none'}"
+        )
 
 
 def read_state(path: str | Path, *, secret_file: Path | None = None, secret: bytes | None = None) -> SavedState:
@@ -333,7 +366,9 @@ def _keyed_table(entries: Sequence[tuple[Any, Any]], description: StateDescripti
         pairs = [(key, inner, value) for key, of_key in entries for inner, value in of_key]
         columns = {"key": [key for key, _, _ in pairs], "map_key": [inner for _, inner, _ in pairs]}
         values = [value for _, _, value in pairs]
-        forms = dict(zip(("map_key", "value"), form.parts, strict=True)) if form is not None and form.name == "Map" else {}
+        forms = (
+            dict(zip(("map_key", "value"), form.parts, strict=True)) if form is not None and form.name == "Map" else {}
+        )
     elif description.kind is StateKind.LIST:
         values = [list(each) for each in values]
         if description.has_ttl:

@@ -1,10 +1,13 @@
 """The bytes of a subtask's data in flight.
 
 Side:       pure.
-Invariants: nothing is unpickled here; what ``encode_channels`` wrote comes back piece by piece, each piece a copy of its own.
-Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all pieces one after the other.
-            The head names each channel with the sizes of its pieces: first those of the inputs, then those of the outputs.
-Source:     Flink ``ChannelStateSerializerImpl``; ``InputChannelStateHandle`` and ``ResultSubpartitionStateHandle`` for the offsets.
+Invariants: nothing is unpickled here; what ``encode_channels`` wrote comes back piece by piece, each piece a copy of
+            its own.
+Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all pieces one
+            after the other.  The head names each channel with the sizes of its pieces: first those of the inputs, then
+            those of the outputs.
+Source:     Flink ``ChannelStateSerializerImpl``; ``InputChannelStateHandle`` and ``ResultSubpartitionStateHandle`` for
+            the offsets.
 """
 
 import struct
@@ -59,16 +62,21 @@ def decode_channels(content: bytes) -> ChannelStateSnapshot:
     _, version, size = _START.unpack_from(content)
     if version != _VERSION:
         raise StateRestoreError(
-            f"the data in flight has format version {version}, this flowlet reads {_VERSION}: restore it with the flowlet that wrote it"
+            f"the data in flight has format version {version}, this flowlet reads {_VERSION}: restore it with the "
+            "flowlet that wrote it"
         )
     position = _START.size + size
     try:
         head = _head_decoder.decode(content[_START.size : position])
     except msgspec.DecodeError as error:
-        raise StateRestoreError(f"the head of the data in flight cannot be read ({error}); restore another checkpoint") from error
+        raise StateRestoreError(
+            f"the head of the data in flight cannot be read ({error}); restore another checkpoint"
+        ) from error
     expected = position + sum(sum(each.sizes) for each in chain(head.inputs, head.outputs))
     if len(content) != expected:
-        raise StateRestoreError(f"the data in flight has {len(content)} bytes instead of {expected}; restore another checkpoint")
+        raise StateRestoreError(
+            f"the data in flight has {len(content)} bytes instead of {expected}; restore another checkpoint"
+        )
     inputs, position = _read(content, position, head.inputs)
     outputs, _ = _read(content, position, head.outputs)
     return ChannelStateSnapshot(inputs, outputs)

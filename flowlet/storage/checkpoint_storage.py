@@ -3,7 +3,8 @@
 Side:       shared.  Blocking: called on threads of a pool, never on an event loop or a task thread.
 Invariants: those of ``StateFiles``.  A checkpoint exists when its manifest does.
             No name from a handle or a manifest leads out of ``<url>/<job id>``.
-Layout:     ``<url>/<job id>/chk-<n>/<name>``, ``<url>/<job id>/shared/<sha256>`` and ``<url>/<job id>/chk-<n>/_metadata``.
+Layout:     ``<url>/<job id>/chk-<n>/<name>``, ``<url>/<job id>/shared/<sha256>`` and ``<url>/<job
+            id>/chk-<n>/_metadata``.
 Source:     Flink ``FsCheckpointStorageAccess``, ``FsCheckpointMetadataOutputStream``.
 Absent:     timeouts: that of the checkpoint covers a slow file system.
 """
@@ -33,10 +34,9 @@ class CheckpointStorage(StateFiles):
 
     Threading: any thread.  The subtasks of a checkpoint may write from different processes.
 
-    Args:
-        url: the absolute path of a directory, or its ``file:`` URL; it is made when the first file is written.  Other URLs are fsspec's.
-        job_id: 32 hex digits.
-        key: of the MAC of manifests: ``manifest_key`` of the cluster's secret.
+    Args: url: the absolute path of a directory, or its ``file:`` URL; it is made when the first file is written.  Other
+        URLs are fsspec's. job_id: 32 hex digits. key: of the MAC of manifests: ``manifest_key`` of the cluster's
+        secret.
 
     Raises:
         StorageError: the URL cannot be used; the message names it and what to do.
@@ -74,8 +74,8 @@ class CheckpointStorage(StateFiles):
     def read_manifest(self, checkpoint_id: int) -> CheckpointManifest:
         """What ``write_manifest`` wrote.
 
-        Raises:
-            StorageError: it is missing, changed, or of another cluster, job or checkpoint; or a file of the checkpoint is missing or has
+        Raises: StorageError: it is missing, changed, or of another cluster, job or checkpoint; or a file of the
+            checkpoint is missing or has
                 another size; the message names the file.
         """
         return self._read_manifest(self._folder(checkpoint_id))
@@ -84,7 +84,8 @@ class CheckpointStorage(StateFiles):
         if manifest.job_id != self._job_id or manifest.is_savepoint or self._folder(manifest.checkpoint_id) != folder:
             what = "savepoint" if manifest.is_savepoint else "checkpoint"
             raise StorageError(
-                f"checkpoint file {self._files.location(folder, MANIFEST)} is that of {what} {manifest.checkpoint_id} of job "
+                f"checkpoint file {self._files.location(folder, MANIFEST)} is that of {what} {manifest.checkpoint_id} "
+                "of job "
                 f"{manifest.job_id}: put the original back, or restore another checkpoint"
             )
 
@@ -107,7 +108,8 @@ class CheckpointStorage(StateFiles):
     def discard_incomplete(self, before: int) -> None:
         """Remove what checkpoints with ids below ``before`` have left that never got a manifest.  Raises StorageError.
 
-        A subtask may write after its checkpoint was aborted and discarded; when a later one is complete, all such writes have ended.
+        A subtask may write after its checkpoint was aborted and discarded; when a later one is complete, all such
+        writes have ended.
         """
         for each in self._checkpoints():
             if each < before and not self._is_complete(each):
@@ -133,7 +135,8 @@ class CheckpointStorage(StateFiles):
             return (self._job_id, chk), name
         if _FOLDER.fullmatch(chk) is None or NAME.fullmatch(name) is None:
             raise StorageError(
-                f"{path!r} is no file of a checkpoint of job {self._job_id}: the handle was changed; restore another checkpoint"
+                f"{path!r} is no file of a checkpoint of job {self._job_id}: the handle was changed; restore another "
+                "checkpoint"
             )
         return (self._job_id, chk), name
 

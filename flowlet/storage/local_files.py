@@ -1,9 +1,9 @@
 """``LocalFiles``: files below a directory of this machine, or of a mounted file system.
 
 Side:       shared.  Blocking.
-Invariants: a file appears with its whole content or not at all: it is written under a temporary name, fsynced and renamed, then its
-            directory is fsynced.  No symbolic link below the root is followed: each folder is opened relative to the one above it.
-            Directories are made with mode 0700, files with 0600.
+Invariants: a file appears with its whole content or not at all: it is written under a temporary name, fsynced and
+            renamed, then its directory is fsynced.  No symbolic link below the root is followed: each folder is opened
+            relative to the one above it.  Directories are made with mode 0700, files with 0600.
 Source:     Flink ``LocalRecoverableFsDataOutputStream``, ``FsCheckpointStreamFactory``.
 """
 
@@ -27,7 +27,8 @@ _WRITE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.
 # Without O_NONBLOCK, a named pipe in the place of a file would block the reader for ever.
 _READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _MAX_ATTEMPTS: Final = 5  # at a folder that others remove, or fill, at the same time
-_CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)  # some network file systems keep no order of a directory that fsync could settle
+# Some network file systems keep no order of a directory that fsync could settle.
+_CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)
 
 
 class LocalFiles:
@@ -69,10 +70,13 @@ class LocalFiles:
         with explained(path, "read"), self._opened(folder) as parent, _open_to_read(parent, name) as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise StorageError(f"checkpoint file {path} cannot be read: it is not a regular file; put the file itself in its place")
+                raise StorageError(
+                    f"checkpoint file {path} cannot be read: it is not a regular file; put the file itself in its place"
+                )
             if status.st_size > max_bytes:
                 raise StorageError(
-                    f"checkpoint file {path} has {status.st_size} bytes instead of at most {max_bytes}: it was changed after it was "
+                    f"checkpoint file {path} has {status.st_size} bytes instead of at most {max_bytes}: it was changed "
+                    "after it was "
                     "written; put the original back, or restore another checkpoint"
                 )
             return file.readall()
@@ -97,7 +101,11 @@ class LocalFiles:
 
     def remove(self, folder: Folder, name: str) -> None:
         """Unlink, fsync the directory."""
-        with explained(self.location(folder, name), "removed"), suppress(FileNotFoundError), self._opened(folder) as parent:
+        with (
+            explained(self.location(folder, name), "removed"),
+            suppress(FileNotFoundError),
+            self._opened(folder) as parent,
+        ):
             os.unlink(name, dir_fd=parent)
             _sync_folder(parent)
 
@@ -105,7 +113,11 @@ class LocalFiles:
         """Unlink the files, then the folder; a file that appears meanwhile is unlinked, too."""
         for _ in range(_MAX_ATTEMPTS):
             for name in self.names(folder):
-                with explained(self.location(folder, name), "removed"), suppress(FileNotFoundError), self._opened(folder) as parent:
+                with (
+                    explained(self.location(folder, name), "removed"),
+                    suppress(FileNotFoundError),
+                    self._opened(folder) as parent,
+                ):
                     os.unlink(name, dir_fd=parent)
             if self._try_remove_empty(folder):
                 break
@@ -117,7 +129,11 @@ class LocalFiles:
 
     def _try_remove_empty(self, folder: Folder) -> bool:
         """Whether the folder is gone for good; no: it has files."""
-        with explained(self.location(folder), "removed"), suppress(FileNotFoundError), self._opened(folder[:-1]) as above:
+        with (
+            explained(self.location(folder), "removed"),
+            suppress(FileNotFoundError),
+            self._opened(folder[:-1]) as above,
+        ):
             try:
                 os.rmdir(folder[-1], dir_fd=above)
             except OSError as error:
@@ -133,7 +149,11 @@ class LocalFiles:
             free = shutil.disk_usage(self._root).free
         except OSError:
             return ""
-        return " (it takes no more files: df -i shows it)" if free > wanted else f" ({wanted} bytes are to be written, {free} are free)"
+        return (
+            " (it takes no more files: df -i shows it)"
+            if free > wanted
+            else f" ({wanted} bytes are to be written, {free} are free)"
+        )
 
     @contextmanager
     def _opened(self, folder: Folder) -> Iterator[int]:

@@ -41,9 +41,11 @@ class VertexEntry(msgspec.Struct, frozen=True):
 
 
 class EdgeEntry(msgspec.Struct, frozen=True):
-    """One edge between vertices: partition ``output`` of ``source`` is gate ``gate`` of ``target``, whose id is that of its first operator.
+    """One edge between vertices: partition ``output`` of ``source`` is gate ``gate`` of ``target``, whose id is that of
+    its first operator.
 
-    ``source_operator``: the id of the operator that emits into it.  ``input_id``: of the reader, from 1.  ``tag``: the side output.
+    ``source_operator``: the id of the operator that emits into it.  ``input_id``: of the reader, from 1.  ``tag``: the
+        side output.
     """
 
     source: str

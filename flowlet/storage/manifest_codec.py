@@ -2,8 +2,8 @@
 
 Side:       pure.
 Invariants: nothing of the content is decoded before its MAC was checked.
-Format:     magic number (4 bytes), version (u16), id of the key (8), size of the content (u64), HMAC-SHA256 of all that with the content
-            (32); then the content: MessagePack of a ``StoredManifest``.
+Format:     magic number (4 bytes), version (u16), id of the key (8), size of the content (u64), HMAC-SHA256 of all that
+            with the content (32); then the content: MessagePack of a ``StoredManifest``.
 """
 
 import hmac
@@ -64,26 +64,36 @@ def decode_manifest(data: bytes, key: bytes, path: str) -> StoredManifest:
         StorageError: the bytes are cut off, changed, or were written with another key; the message names ``path``.
     """
     if not _MAGIC.startswith(data[: len(_MAGIC)]):
-        raise StorageError(f"checkpoint file {path} is no manifest of flowlet: it was changed after it was written; {_ANOTHER}")
+        raise StorageError(
+            f"checkpoint file {path} is no manifest of flowlet: it was changed after it was written; {_ANOTHER}"
+        )
     if len(data) < _HEADER_BYTES:
         raise StorageError(f"checkpoint file {path} is cut off after {len(data)} bytes; {_ANOTHER}")
     start, mac, content = data[: _START.size], data[_START.size : _HEADER_BYTES], data[_HEADER_BYTES:]
     _, version, key_id, size = _START.unpack(start)
     if version != _VERSION:
-        raise StorageError(f"checkpoint file {path} has version {version}, this flowlet reads {_VERSION}: use the flowlet that wrote it")
+        raise StorageError(
+            f"checkpoint file {path} has version {version}, this flowlet reads {_VERSION}: use the flowlet that wrote "
+            "it"
+        )
     if not hmac.compare_digest(key_id, _key_id(key)):
         raise StorageError(
-            f"checkpoint file {path} is of a cluster with another secret: start the JobManager with the secret file of that cluster, "
+            f"checkpoint file {path} is of a cluster with another secret: start the JobManager with the secret file of "
+            "that cluster, "
             "or restore a checkpoint of this one"
         )
     if len(content) < size:
-        raise StorageError(f"checkpoint file {path} is cut off: it has {len(data)} of {_HEADER_BYTES + size} bytes; {_ANOTHER}")
+        raise StorageError(
+            f"checkpoint file {path} is cut off: it has {len(data)} of {_HEADER_BYTES + size} bytes; {_ANOTHER}"
+        )
     if not hmac.compare_digest(mac, _mac(key, start, content)):
         raise StorageError(f"checkpoint file {path} was changed after it was written: its MAC is wrong; {_ANOTHER}")
     try:
         return _decoder.decode(content)
     except msgspec.DecodeError as error:
-        raise StorageError(f"checkpoint file {path} is of another flowlet ({error}): use the flowlet that wrote it") from error
+        raise StorageError(
+            f"checkpoint file {path} is of another flowlet ({error}): use the flowlet that wrote it"
+        ) from error
 
 
 def _key_id(key: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """What a user reads when a store behind fsspec refuses a file of a checkpoint.
 
 Side:  shared.
-Rules: the clients of stores have exceptions of their own; they are told apart by the names of their classes, and by what fsspec's
-       implementations make of the answers, so that no client needs to be installed.
+Rules: the clients of stores have exceptions of their own; they are told apart by the names of their classes, and by
+       what fsspec's implementations make of the answers, so that no client needs to be installed.
 """
 
 import errno
@@ -26,10 +26,28 @@ _PACKAGES: Final = {
     "ssh": "paramiko",
     "smb": "smbprotocol",
 }
-_NO_CREDENTIALS: Final = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "ClientAuthenticationError")
+_NO_CREDENTIALS: Final = (
+    "NoCredentialsError",
+    "PartialCredentialsError",
+    "DefaultCredentialsError",
+    "ClientAuthenticationError",
+)
 _NOT_REACHED: Final = (
-    *("EndpointConnectionError", "ConnectionClosedError", "ConnectTimeoutError", "ReadTimeoutError", "ClientConnectorError"),
-    *("HTTPClientError", "ServiceRequestError", "FSTimeoutError", "ConnectionError", "ConnectionRefusedError", "TimeoutError"),
+    *(
+        "EndpointConnectionError",
+        "ConnectionClosedError",
+        "ConnectTimeoutError",
+        "ReadTimeoutError",
+        "ClientConnectorError",
+    ),
+    *(
+        "HTTPClientError",
+        "ServiceRequestError",
+        "FSTimeoutError",
+        "ConnectionError",
+        "ConnectionRefusedError",
+        "TimeoutError",
+    ),
 )
 _MAX_CAUSE_CHARS: Final = 300
 
@@ -39,7 +57,11 @@ def cannot_open(url: str, scheme: str, error: Exception) -> StorageError:
     if isinstance(error, ImportError):
         package = _PACKAGES.get(scheme)
         how = "install it for every process of the cluster"
-        why = f"{package} is not installed: {how} (pip install {package})" if package else f"its package is not installed: {how} ({error})"
+        why = (
+            f"{package} is not installed: {how} (pip install {package})"
+            if package
+            else f"its package is not installed: {how} ({error})"
+        )
     elif isinstance(error, ValueError) and "not known" in str(error):
         why = f"fsspec knows no storage with the scheme {scheme!r}; {_ELSEWHERE.removeprefix('or ')}"
     else:
@@ -57,7 +79,10 @@ def object_failure(error: Exception, url: str, done: str) -> StorageError:
     """
     names = {kind.__name__ for each in (error, error.__cause__) if each is not None for kind in type(each).__mro__}
     if names.intersection(_NO_CREDENTIALS):
-        cause = "this process has no credentials for the store; put them into its environment or the configuration of the store's client"
+        cause = (
+            "this process has no credentials for the store; put them into its environment or the configuration of "
+            "the store's client"
+        )
     elif "bucket does not exist" in str(error) or "NoSuchBucket" in str(error):
         cause = f"there is no such bucket; make it, {_ELSEWHERE}"
     elif isinstance(error, FileNotFoundError) and done == "read":

@@ -1,10 +1,12 @@
 """``ObjectFiles``: files below a URL of fsspec: an object store, or a file system of the network.
 
 Side:       shared.  Blocking.
-Invariants: a file appears with its whole content or not at all.  An object store keeps an object when it has all of it, so a file is
-            written under its own name; elsewhere it is written under a temporary name and moved.  Nothing is read from a cache of listings.
+Invariants: a file appears with its whole content or not at all.  An object store keeps an object when it has all of it,
+            so a file is written under its own name; elsewhere it is written under a temporary name and moved.  Nothing
+            is read from a cache of listings.
 Source:     Flink ``FsCheckpointStreamFactory``, ``S3RecoverableFsDataOutputStream``.
-Absent:     fsync: fsspec has none; who needs it uses ``LocalFiles``.  Timeouts: those of the store's client, and that of the checkpoint.
+Absent:     fsync: fsspec has none; who needs it uses ``LocalFiles``.  Timeouts: those of the store's client, and that
+            of the checkpoint.
 """
 
 import secrets
@@ -16,7 +18,8 @@ from flowlet.errors import StorageError
 from flowlet.storage.object_failures import cannot_open, object_failure
 from flowlet.storage.storage_files import Folder
 
-# Their clients put a file as one object, which readers see when the store has all of it; all of them know ``use_listings_cache``.
+# Their clients put a file as one object, which readers see when the store has all of it; all of them know
+# ``use_listings_cache``.
 _OBJECT_STORES: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 
 
@@ -34,7 +37,8 @@ class ObjectFiles:
         scheme = url.partition(":")[0].lower()
         self._is_object_store = scheme in _OBJECT_STORES
         try:
-            import fsspec  # 0.1 s, and the client of a store takes longer: a job with a local directory does not pay for it
+            # 0.1 s, and the client of a store takes longer: a job with a local directory does not pay for it.
+            import fsspec
 
             options = {"use_listings_cache": False} if self._is_object_store else {}
             # Kept per process by fsspec: one client and its connections for all tasks.
@@ -76,7 +80,8 @@ class ObjectFiles:
                 raise FileNotFoundError(name)
             if size > max_bytes:
                 raise StorageError(
-                    f"checkpoint file {self.location(folder, name)} has {size} bytes instead of at most {max_bytes}: it was changed after "
+                    f"checkpoint file {self.location(folder, name)} has {size} bytes instead of at most {max_bytes}: "
+                    "it was changed after "
                     "it was written; put the original back, or restore another checkpoint"
                 )
             content = self._fs.cat_file(self._path(folder, name))

@@ -1,9 +1,10 @@
 """The files that a state's pickle is written to and read from: memory, behind methods in Python.
 
 Side:   pure.
-Rules:  the pickler and the unpickler are C and keep the interpreter's lock.  A call of a method in Python, once per frame of 64 KiB, lets
-        other threads run.  While a dict of a million tuples was pickled by ``pickle.dumps``, the other threads stood still for 1.4 s; so
-        written, for at most 0.27 s, on a busy machine, and the whole took 1.5 s.
+Rules:  the pickler and the unpickler are C and keep the interpreter's lock.  A call of a method in Python, once per
+        frame of 64 KiB, lets other threads run.  While a dict of a million tuples was pickled by ``pickle.dumps``, the
+        other threads stood still for 1.4 s; so written, for at most 0.27 s, on a busy machine, and the whole took 1.5
+        s.
 """
 
 

@@ -1,8 +1,9 @@
 """``SavepointStorage``: the files of one savepoint, all in one directory, which may be moved or copied.
 
 Side:       shared.  Blocking: called on threads of a pool, never on an event loop or a task thread.
-Invariants: those of ``StateFiles``.  A savepoint exists when its manifest does.  No name from a handle leads out of its directory, and no
-            file outside of it is part of it.  ``discard`` is for one that has failed: complete ones stay.
+Invariants: those of ``StateFiles``.  A savepoint exists when its manifest does.  No name from a handle leads out of its
+            directory, and no file outside of it is part of it.  ``discard`` is for one that has failed: complete ones
+            stay.
 Layout:     ``<target>/savepoint-<6 digits of the job id>-<12 digits>/<name>`` and ``.../_metadata``.
 Source:     Flink ``FsCheckpointStorageAccess.initializeLocationForSavepoint``.
 """
@@ -58,14 +59,16 @@ class SavepointStorage(StateFiles):
     def read_manifest(self) -> CheckpointManifest:
         """What ``write_manifest`` wrote.
 
-        Raises:
-            StorageError: it is missing, changed, or of another cluster; or a file of the savepoint is missing or has another size; the
+        Raises: StorageError: it is missing, changed, or of another cluster; or a file of the savepoint is missing or
+            has another size; the
                 message names the file.
         """
         if self._files.size(_HERE, MANIFEST) is None:
             raise StorageError(
-                f"{self.location} names no checkpoint or savepoint: there is no file {MANIFEST} in it; name the directory "
-                "<execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-...; if you did, is a mount missing?"
+                f"{self.location} names no checkpoint or savepoint: there is no file {MANIFEST} in it; name the "
+                "directory "
+                "<execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-...; if you did, is "
+                "a mount missing?"
             )
         return self._read_manifest(_HERE)
 
@@ -83,7 +86,9 @@ class SavepointStorage(StateFiles):
 
     def _place(self, path: str) -> tuple[Folder, str]:
         if NAME.fullmatch(path) is None:
-            raise StorageError(f"{path!r} is no file of savepoint {self.location}: the handle was changed; restore another savepoint")
+            raise StorageError(
+                f"{path!r} is no file of savepoint {self.location}: the handle was changed; restore another savepoint"
+            )
         return _HERE, path
 
     def _path_of(self, folder: Folder, name: str) -> str:
@@ -96,7 +101,8 @@ class SavepointStorage(StateFiles):
     def _check_identity(self, manifest: CheckpointManifest, folder: Folder) -> None:
         if not manifest.is_savepoint:
             raise StorageError(
-                f"{self.location} is a checkpoint, which was moved: a checkpoint is restored only where it was written, as "
+                f"{self.location} is a checkpoint, which was moved: a checkpoint is restored only where it was "
+                "written, as "
                 "<directory>/<job id>/chk-<n>; put it back there, or restore a savepoint"
             )
 
@@ -107,7 +113,8 @@ def target_root(target: str) -> str:
         check_checkpoint_url(target)
     except StorageError as error:
         raise StorageError(
-            f"a savepoint cannot be written to {target!r}: name an absolute path, its file: URL, or a URL such as s3://bucket/folder that "
+            f"a savepoint cannot be written to {target!r}: name an absolute path, its file: URL, or a URL such as "
+            "s3://bucket/folder that "
             f"the JobManager and all TaskManagers reach ({str(error).split(';')[0]})"
         ) from error
     return root_of(target)

@@ -24,7 +24,10 @@ class JobSharedFiles:
     """
 
     def __init__(
-        self, storage: CheckpointStorage, former: CheckpointStorage | None = None, former_classes: RunningClasses | None = None
+        self,
+        storage: CheckpointStorage,
+        former: CheckpointStorage | None = None,
+        former_classes: RunningClasses | None = None,
     ) -> None:
         self._storage = storage
         self._former = former or storage

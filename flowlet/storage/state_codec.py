@@ -2,9 +2,9 @@
 
 Side:       shared.  Any thread; never on an event loop: it imports modules of users.
 Invariants: only what a verified handle describes may be decoded: it is unpickled.
-Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all parts one after the other.  A
-            part is the pickle (protocol 5) of one operator's state; large arrays follow their pickle as they are.  Classes that go by
-            value are written as ``former_classes`` says.
+Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all parts one
+            after the other.  A part is the pickle (protocol 5) of one operator's state; large arrays follow their
+            pickle as they are.  Classes that go by value are written as ``former_classes`` says.
 Absent:     data in flight, see ``channel_codec``.
 """
 
@@ -88,7 +88,9 @@ def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) ->
     return b"".join((_START.pack(_MAGIC, _VERSION, len(head)), head, *pieces))
 
 
-def decode_state(content: bytes, names: Mapping[str, str] | None = None, classes: RunningClasses | None = None) -> SubtaskState:
+def decode_state(
+    content: bytes, names: Mapping[str, str] | None = None, classes: RunningClasses | None = None
+) -> SubtaskState:
     """The state; its arrays can be written to and share no memory with ``content``.
 
     Args:
@@ -96,8 +98,8 @@ def decode_state(content: bytes, names: Mapping[str, str] | None = None, classes
         names: of the operators by their ids, for people.
         classes: of the program that runs, if another one has written the state; None: classes are as they were written.
 
-    Raises:
-        StateRestoreError: the bytes are of another version, or name what does not exist here; the message names operator and class.
+    Raises: StateRestoreError: the bytes are of another version, or name what does not exist here; the message names
+        operator and class.
     """
     head, position = _read_head(content)
     reader = _PartReader(content, position, classes)
@@ -113,7 +115,10 @@ def decode_state(content: bytes, names: Mapping[str, str] | None = None, classes
 
 
 def operator_sizes(content: bytes) -> dict[str, int]:
-    """How many bytes the state of each operator has, by operator id; nothing is unpickled.  Raises StateRestoreError."""
+    """How many bytes the state of each operator has, by operator id; nothing is unpickled.
+
+    Raises StateRestoreError.
+    """
     head, _ = _read_head(content)
     return {each.operator_id: each.part.pickle_size + sum(each.part.buffer_sizes) for each in head.operators}
 
@@ -133,7 +138,8 @@ def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _
             pickled, buffers = _dump(FormPickler, value)
         except Exception as error:
             raise SerdeError(
-                f"{what} cannot be pickled: {type(error).__name__}: {error}; keep in state only values that can be pickled, and make the "
+                f"{what} cannot be pickled: {type(error).__name__}: {error}; keep in state only values that can be "
+                "pickled, and make the "
                 "others in open()"
             ) from error
     pieces += [*pickled, *buffers]
@@ -141,7 +147,9 @@ def _write_part(value: object, what: str, pieces: list[bytes | memoryview]) -> _
 
 
 def _names_what_goes_by_value(pickled: bytes) -> bool:
-    """Whether it may name the main module, which is another one where the state is restored, or a module that is registered to go along."""
+    """Whether it may name the main module, which is another one where the state is restored, or a module that is
+    registered to go along.
+    """
     return _MAIN in pickled or any(name.encode() in pickled for name in cloudpickle.list_registry_pickle_by_value())
 
 
@@ -167,13 +175,16 @@ def _read_head(content: bytes) -> tuple[_Head, int]:
     _, version, size = _START.unpack_from(content)
     if version != _VERSION:
         raise StateRestoreError(
-            f"the state has format version {version}, this flowlet reads {_VERSION}: restore it with the flowlet that wrote it"
+            f"the state has format version {version}, this flowlet reads {_VERSION}: restore it with the flowlet that "
+            "wrote it"
         )
     end = _START.size + size
     try:
         return _head_decoder.decode(content[_START.size : end]), end
     except msgspec.DecodeError as error:
-        raise StateRestoreError(f"the head of the state cannot be read ({error}); restore another checkpoint") from error
+        raise StateRestoreError(
+            f"the head of the state cannot be read ({error}); restore another checkpoint"
+        ) from error
 
 
 class _PartReader:
@@ -196,23 +207,31 @@ class _PartReader:
         except StateRestoreError:
             raise
         except Exception as error:
-            raise StateRestoreError(f"{what} cannot be read: {type(error).__name__}: {error}; was one of its classes changed?") from error
+            raise StateRestoreError(
+                f"{what} cannot be read: {type(error).__name__}: {error}; was one of its classes changed?"
+            ) from error
 
     def _load(self, pickled: memoryview, buffers: list[memoryview], what: str) -> Any:
         # Buffers are copied each time: arrays of bytes could not be written to.
         try:
-            return _NamingUnpickler(PickleReader(pickled), what, self._classes, None, list(map(bytearray, buffers))).load()
+            return _NamingUnpickler(
+                PickleReader(pickled), what, self._classes, None, list(map(bytearray, buffers))
+            ).load()
         except NeedsFormsError:
             collector = FormCollector(PickleReader(pickled), list(map(bytearray, buffers)))
             with OPENING:
                 collector.load()
             forms = collector.forms()
-            return _NamingUnpickler(PickleReader(pickled), what, self._classes, forms, list(map(bytearray, buffers))).load()
+            return _NamingUnpickler(
+                PickleReader(pickled), what, self._classes, forms, list(map(bytearray, buffers))
+            ).load()
 
     def check_end(self) -> None:
         """Raises StateRestoreError: more bytes follow."""
         if self._position != len(self._content):
-            raise StateRestoreError(f"{len(self._content) - self._position} bytes follow the state; restore another checkpoint")
+            raise StateRestoreError(
+                f"{len(self._content) - self._position} bytes follow the state; restore another checkpoint"
+            )
 
     def _take(self, size: int, what: str) -> memoryview:
         end = self._position + size
@@ -227,7 +246,12 @@ class _NamingUnpickler(FormerUnpickler):
     """Says which operator needs a class that does not exist here."""
 
     def __init__(
-        self, file: PickleReader, what: str, classes: RunningClasses | None, former: list[ClassForm] | None, buffers: list[bytearray]
+        self,
+        file: PickleReader,
+        what: str,
+        classes: RunningClasses | None,
+        former: list[ClassForm] | None,
+        buffers: list[bytearray],
     ) -> None:
         super().__init__(file, classes, former, buffers)
         self._what = what
@@ -241,7 +265,8 @@ class _NamingUnpickler(FormerUnpickler):
             raise
         except Exception as error:
             raise StateRestoreError(
-                f"{self._what} needs {module}.{name}, which this process does not find ({type(error).__name__}: {error}): "
+                f"{self._what} needs {module}.{name}, which this process does not find ({type(error).__name__}: "
+                f"{error}): "
                 "keep the class where it was when the checkpoint was taken, or start without the checkpoint"
             ) from error
 
@@ -250,9 +275,12 @@ def _check_key_groups(keyed: KeyedStateSnapshot, what: str) -> None:
     """Raises StateRestoreError: the classes of the program that runs make other keys of those that were written."""
     for group, states in keyed.groups.items():
         for name, rows in states.items():
-            if isinstance(rows.keys, list | tuple) and set(column_key_groups(rows.keys, keyed.max_parallelism)) - {group}:
+            if isinstance(rows.keys, list | tuple) and set(column_key_groups(rows.keys, keyed.max_parallelism)) - {
+                group
+            }:
                 raise StateRestoreError(
-                    f"{what}, {name!r}: the class of its keys has another name, or other fields that count for ==, than when they were "
+                    f"{what}, {name!r}: the class of its keys has another name, or other fields that count for ==, "
+                    "than when they were "
                     "written, so that they would be other keys; keep both, or start without the state"
                 )
 
@@ -283,11 +311,17 @@ def _in_states(pickled: memoryview, buffers: list[memoryview], class_name: str) 
     """The names of the states that hold instances of a class, for a message; empty if they cannot be told."""
     try:
         with OPENING:
-            _, timers, keyed, by_subtask = FormerUnpickler(PickleReader(pickled), None, None, list(map(bytearray, buffers))).load()
+            _, timers, keyed, by_subtask = FormerUnpickler(
+                PickleReader(pickled), None, None, list(map(bytearray, buffers))
+            ).load()
         found = [] if not _refers_to(timers, class_name) else ["timers"]
         groups = [] if not isinstance(keyed, KeyedStateSnapshot) else keyed.groups.values()
         found += [repr(name) for group in groups for name, rows in group.items() if _refers_to(rows, class_name)]
-        found += [repr(name) for name, rows in ({} if by_subtask is None else by_subtask.states).items() if _refers_to(rows, class_name)]
+        found += [
+            repr(name)
+            for name, rows in ({} if by_subtask is None else by_subtask.states).items()
+            if _refers_to(rows, class_name)
+        ]
     except Exception:  # noqa: BLE001 - the error that is being explained counts
         return ""
     return f", {', '.join(dict.fromkeys(found))}" if found else ""

@@ -1,8 +1,8 @@
 """``StateFiles``: states and manifests in files, wherever a checkpoint or savepoint has them.
 
 Side:       shared.  Blocking: called on threads of a pool, never on an event loop or a task thread.
-Invariants: a state that was returned is on disk: written, fsynced, renamed, its directory fsynced.  A manifest is written last.  Nothing is
-            returned that does not have the length and the SHA-256 of its handle.
+Invariants: a state that was returned is on disk: written, fsynced, renamed, its directory fsynced.  A manifest is
+            written last.  Nothing is returned that does not have the length and the SHA-256 of its handle.
 Source:     Flink ``FsCheckpointStorageAccess``, ``FsCheckpointMetadataOutputStream``.
 Absent:     timeouts: that of the checkpoint covers a slow file system.
 """
@@ -21,7 +21,13 @@ from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
 from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
-from flowlet.storage.manifest_codec import MAX_MANIFEST_BYTES, StoredManifest, StoredSource, decode_manifest, encode_manifest
+from flowlet.storage.manifest_codec import (
+    MAX_MANIFEST_BYTES,
+    StoredManifest,
+    StoredSource,
+    decode_manifest,
+    encode_manifest,
+)
 from flowlet.storage.object_files import ObjectFiles
 from flowlet.storage.storage_files import Folder, StorageFiles
 
@@ -33,7 +39,10 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 def files_at(url: str) -> StorageFiles:
-    """The files below a directory or URL.  Raises StorageError: it cannot be used; the message says why and what to do."""
+    """The files below a directory or URL.
+
+    Raises StorageError: it cannot be used; the message says why and what to do.
+    """
     check_checkpoint_url(url)
     return LocalFiles(directory_of(url)) if is_directory(url) else ObjectFiles(url)
 
@@ -79,7 +88,9 @@ class StateFiles(ABC):
             return StateHandle(len(content), digest, inline=content)
         folder = self._folder(checkpoint_id)
         if NAME.fullmatch(name) is None:
-            raise StorageError(f"{name!r} cannot be the name of a checkpoint's file: use letters, digits and . _ -, at most 200")
+            raise StorageError(
+                f"{name!r} cannot be the name of a checkpoint's file: use letters, digits and . _ -, at most 200"
+            )
         self._files.write(folder, name, content)
         return StateHandle(len(content), digest, path=self._path_of(folder, name))
 
@@ -110,7 +121,8 @@ class StateFiles(ABC):
         if len(content) > MAX_MANIFEST_BYTES:
             place = self._files.location(folder, MANIFEST)
             raise StorageError(
-                f"checkpoint file {place} would have {len(content)} bytes, the most is {MAX_MANIFEST_BYTES}; use fewer subtasks"
+                f"checkpoint file {place} would have {len(content)} bytes, the most is {MAX_MANIFEST_BYTES}; use fewer "
+                "subtasks"
             )
         self._settle(stored, folder)
         self._files.write(folder, MANIFEST, content)
@@ -118,7 +130,9 @@ class StateFiles(ABC):
     def _read_manifest(self, folder: Folder) -> CheckpointManifest:
         place = self._files.location(folder, MANIFEST)
         if not self._key:
-            raise StorageError(f"checkpoint file {place} cannot be verified without the cluster's secret: give the key of manifests")
+            raise StorageError(
+                f"checkpoint file {place} cannot be verified without the cluster's secret: give the key of manifests"
+            )
         stored = decode_manifest(self._files.read(folder, MANIFEST, MAX_MANIFEST_BYTES), self._key, place)
         self._check_identity(stored.manifest, folder)
         self._check_files(stored)
@@ -134,7 +148,9 @@ class StateFiles(ABC):
                 if found != handle.num_bytes:
                     how = "is missing" if found is None else f"has {found} bytes instead of {handle.num_bytes}"
                     place = self._files.location(folder, name)
-                    raise StorageError(f"checkpoint file {place} {how}: put the original back, or restore another checkpoint")
+                    raise StorageError(
+                        f"checkpoint file {place} {how}: put the original back, or restore another checkpoint"
+                    )
 
 
 def has_files(stored: StoredManifest) -> bool:

@@ -16,11 +16,17 @@ _ELSEWHERE: Final = "or set execution.checkpointing.dir to another directory"
 _SENTENCES: Final = {
     errno.ENOSPC: ("the disk is full", f"free space there, {_ELSEWHERE}"),
     errno.EDQUOT: ("the disk quota of this user is used up", f"free space there, ask for a larger quota, {_ELSEWHERE}"),
-    errno.EFBIG: ("the file is larger than this process or the file system allows", f"raise the limit (ulimit -f), {_ELSEWHERE}"),
+    errno.EFBIG: (
+        "the file is larger than this process or the file system allows",
+        f"raise the limit (ulimit -f), {_ELSEWHERE}",
+    ),
     errno.EROFS: ("the file system is read-only", f"mount it for writing, {_ELSEWHERE}"),
     errno.EIO: ("the disk reports an I/O error", f"check the disk and the log of the kernel, {_ELSEWHERE}"),
     errno.ENOENT: ("the file or its directory does not exist", "was it removed, or is a mount missing? Put it back"),
-    errno.ENOTDIR: ("a part of its path is a file or a symbolic link instead of a directory", f"remove that, {_ELSEWHERE}"),
+    errno.ENOTDIR: (
+        "a part of its path is a file or a symbolic link instead of a directory",
+        f"remove that, {_ELSEWHERE}",
+    ),
     errno.ELOOP: ("it is a symbolic link, which is not followed", "put the file itself in its place"),
     errno.EISDIR: ("it is a directory, which flowlet has not made", "remove it by hand"),
     errno.ENOTEMPTY: ("other processes still write into it", "try again when they have ended"),
@@ -49,7 +55,9 @@ def failure_of(error: OSError, path: str, done: str, details: str = "") -> Stora
 
 @contextmanager
 def explained(path: str, done: str, details: Callable[[], str] = str) -> Iterator[None]:
-    """Raise what the block gets from the operating system as a StorageError; ``details`` is called after the failure."""
+    """Raise what the block gets from the operating system as a StorageError; ``details`` is called
+    after the failure.
+    """
     try:
         yield
     except OSError as error:

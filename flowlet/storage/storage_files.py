@@ -11,10 +11,15 @@ Folder: TypeAlias = tuple[str, ...]
 
 
 class StorageFiles(Protocol):
-    """Files in folders.  Threading: any thread, any number of processes.  Every method raises StorageError, which names the file."""
+    """Files in folders.
+
+    Threading: any thread, any number of processes.  Every method raises StorageError, which names the file.
+    """
 
     def write(self, folder: Folder, name: str, content: bytes) -> None:
-        """Keep a file; when this returns, the whole file survives a loss of power, and before that there is nothing under its name."""
+        """Keep a file; when this returns, the whole file survives a loss of power, and before that there is nothing
+        under its name.
+        """
 
     def settle(self, folder: Folder) -> None:
         """When this returns, the folder, and those above it, survive a loss of power, whoever made them."""

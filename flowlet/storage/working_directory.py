@@ -1,8 +1,9 @@
 """``WorkingDirectory``: a directory of temporary files, which does not outlive its process for long.
 
 Side:       shared.
-Invariants: the owner holds the lock of the file beside the directory, from before the directory is made until after it is removed.  So
-            a directory whose file can be locked was left by a process that was killed; whoever makes the next directory removes it.
+Invariants: the owner holds the lock of the file beside the directory, from before the directory is made until after it
+            is removed.  So a directory whose file can be locked was left by a process that was killed; whoever makes
+            the next directory removes it.
 Source:     Flink ``RocksDBKeyedStateBackendBuilder.prepareDirectories``; Flink leaves what a killed process had.
 """
 
@@ -56,7 +57,8 @@ class WorkingDirectory:
         if self._lock == -1:
             return
         shutil.rmtree(self.path, ignore_errors=True)
-        if not self.path.exists():  # else a thread still writes there, and whoever makes the next directory removes this one
+        # Else a thread still writes there, and whoever makes the next directory removes this one.
+        if not self.path.exists():
             with suppress(OSError):
                 self._lock_path.unlink()
         os.close(self._lock)
@@ -87,7 +89,9 @@ class LazyWorkingDirectory:
         """The directory.  Raises FlowletError: it cannot be made, or was removed by ``close``."""
         with self._lock:
             if self._is_closed:
-                raise FlowletError(f"the directory for {self._purpose} was removed: its process, or its cluster, is ending")
+                raise FlowletError(
+                    f"the directory for {self._purpose} was removed: its process, or its cluster, is ending"
+                )
             if self._directory is None:
                 self._directory = WorkingDirectory(purpose=self._purpose, advice=self._advice)
             return self._directory.path

@@ -1,7 +1,8 @@
 """Connects the parts of a task's checkpoints: gates, barrier handler, coordinator, operators, outputs.
 
 Side:       task.
-Source:     Flink ``StreamTask`` (constructor), ``InputProcessorUtil.createCheckpointBarrierHandler``, ``createCheckpointedInputGatePair``.
+Source:     Flink ``StreamTask`` (constructor), ``InputProcessorUtil.createCheckpointBarrierHandler``,
+            ``createCheckpointedInputGatePair``.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +32,9 @@ from netstack.wire.messages import DataType
 _NS_PER_MS = 1_000_000
 
 
-def operator_snapshots(chain: OperatorChain, is_closed: Callable[[], bool], check_cancelled: Callable[[], None]) -> OperatorSnapshots:
+def operator_snapshots(
+    chain: OperatorChain, is_closed: Callable[[], bool], check_cancelled: Callable[[], None]
+) -> OperatorSnapshots:
     """The operators of a chain for checkpoints, by their ids in hex."""
     members = [
         SnapshotOperator(ctx.operator_id.hex(), operator, ctx.timers, ctx.keyed_state, ctx.operator_state)
@@ -62,7 +65,10 @@ def task_checkpoints(
     """
     name = environment.task_name_with_subtask
     outputs = TaskOutputs(
-        [CheckpointedOutput(edge.partition, supports_unaligned=_supports_unaligned(edge.partitioner)) for edge in environment.outputs],
+        [
+            CheckpointedOutput(edge.partition, supports_unaligned=_supports_unaligned(edge.partitioner))
+            for edge in environment.outputs
+        ],
         flush_pending,
     )
     for index, edge in enumerate(environment.outputs):
@@ -85,10 +91,12 @@ def task_checkpoints(
 
 
 def _supports_unaligned(partitioner: Partitioner) -> bool:
-    """Whether data in flight may be kept by the producer (Flink ``StreamingJobGraphGenerator.shouldDisableUnalignedCheckpointing``).
+    """Whether data in flight may be kept by the producer (Flink
+    ``StreamingJobGraphGenerator.shouldDisableUnalignedCheckpointing``).
 
-    On a pointwise edge it cannot be restored with another parallelism; nor on a broadcast one, whose consumers must get the same records.
-    What the client reads is pointwise, too: its records are in no task's state, so the client must have them when a checkpoint is complete.
+    On a pointwise edge it cannot be restored with another parallelism; nor on a broadcast one, whose consumers must get
+    the same records.  What the client reads is pointwise, too: its records are in no task's state, so the client must
+    have them when a checkpoint is complete.
     """
     return not partitioner.is_pointwise and not isinstance(partitioner, Broadcast)
 
@@ -96,13 +104,17 @@ def _supports_unaligned(partitioner: Partitioner) -> bool:
 def checkpointed_gates(
     gates: Sequence[SingleInputGate], config: Checkpointing, checkpoints: TaskCheckpoints, processor: MailboxProcessor
 ) -> dict[SingleInputGate, CheckpointedInputGate]:
-    """Wrap each gate so that it handles barriers, with one handler for all; from now on channels keep data in flight."""
+    """Wrap each gate so that it handles barriers, with one handler for all; from now on channels
+    keep data in flight.
+    """
     for index, gate in enumerate(gates):
         gate.set_channel_state_writer(config.channel_state, index)
     main = processor.executor(MIN_PRIORITY)
     num_channels = sum(gate.num_channels for gate in gates)
     machine = _barrier_machine(num_channels, config)
-    handler = CheckpointBarrierHandler(machine, gates, checkpoints, MailboxTimers(config.timers, main, "an alignment timed out"))
+    handler = CheckpointBarrierHandler(
+        machine, gates, checkpoints, MailboxTimers(config.timers, main, "an alignment timed out")
+    )
     checkpoints.attach(gates, handler)
     return {
         gate: CheckpointedInputGate(gate, handler, [(index, channel) for channel in range(gate.num_channels)], main)
@@ -117,7 +129,9 @@ def _barrier_machine(num_channels: int, config: Checkpointing) -> BarrierMachine
     return SingleCheckpointBarrierHandler(num_channels, config.mode, checkpoints_after_finish=after_finish)
 
 
-def keep_in_flight(writer: CheckpointChannelState, checkpoint_id: int, channel: InputChannelInfo, pieces: Iterable[bytes]) -> None:
+def keep_in_flight(
+    writer: CheckpointChannelState, checkpoint_id: int, channel: InputChannelInfo, pieces: Iterable[bytes]
+) -> None:
     """Keep data that left ``channel`` but was not processed; it precedes what the channel itself keeps."""
     buffers = [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]
     if buffers:

@@ -1,8 +1,8 @@
 """Makes the stream task for a chain.
 
 Side:   task.
-Source: Flink ``JobVertex.getInvokableClass``, which chooses a subclass of ``StreamTask``.  Not in ``stream_task``, which the subclasses
-        import.
+Source: Flink ``JobVertex.getInvokableClass``, which chooses a subclass of ``StreamTask``.  Not in ``stream_task``,
+        which the subclasses import.
 """
 
 from flowlet.chain.operator_chain import ChainedOperator

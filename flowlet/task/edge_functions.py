@@ -1,10 +1,11 @@
-"""``EdgeFunctions``: the life cycle of key selectors and partitioners, which belong to the ways between operators and to no operator.
+"""``EdgeFunctions``: the life cycle of key selectors and partitioners, which belong to the ways between operators and
+to no operator.
 
 Side:       task.
-Invariants: a function is opened before the first record leaves the chain, and closed once; also if others fail.  Only functions that
-            override ``open`` or ``close`` are in here.
-Source:     PyFlink opens them with the operators that it adds for ``key_by`` and ``partition_custom``: those run beside the operator that
-            emits the records, as here.
+Invariants: a function is opened before the first record leaves the chain, and closed once; also if others fail.  Only
+            functions that override ``open`` or ``close`` are in here.
+Source:     PyFlink opens them with the operators that it adds for ``key_by`` and ``partition_custom``: those run beside
+            the operator that emits the records, as here.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,9 +30,13 @@ class EdgeFunctions:
         contexts: of the operators; a function gets that of the operator whose records it sees.
     """
 
-    def __init__(self, chain: Sequence[ChainedOperator], outputs: Sequence[OutputEdge], contexts: Sequence[OperatorContext]) -> None:
+    def __init__(
+        self, chain: Sequence[ChainedOperator], outputs: Sequence[OutputEdge], contexts: Sequence[OperatorContext]
+    ) -> None:
         # By identity: operators of one chain may share a selector.
-        found = {id(function): (function, method, contexts[index]) for function, method, index in _functions(chain, outputs)}
+        found = {
+            id(function): (function, method, contexts[index]) for function, method, index in _functions(chain, outputs)
+        }
         self._functions = [(UserFunction(function, method), ctx) for function, method, ctx in found.values()]
         self._num_open = 0
 
@@ -45,7 +50,10 @@ class EdgeFunctions:
             function.run("open", RuntimeContext(ctx, _NO_STATE), ctx=ctx)
 
     def close(self) -> None:
-        """Close the functions that were opened; idempotent.  Raises UserFunctionError: the first error, after the others were closed."""
+        """Close the functions that were opened; idempotent.
+
+        Raises UserFunctionError: the first error, after the others were closed.
+        """
         first: Exception | None = None
         while self._num_open:
             self._num_open -= 1

@@ -1,10 +1,11 @@
 """The chain of a subtask whose operators had finished when the checkpoint that it is restored from was taken.
 
 Side:   task.
-Rules:  the operators have emitted all that they ever will, so none of them runs again.  Substitutes with their names, ids and edges only
-        pass on watermarks and ends: the subtask emits the last watermark and the end of data, takes part in checkpoints as finished, and
-        ends.  A sink still commits what that checkpoint holds.
-Source: Flink ``FinishedOperatorChain``, ``FinishedOnRestoreMainOperatorOutput``, ``FinishedOnRestoreInput``, which skip the operators.
+Rules:  the operators have emitted all that they ever will, so none of them runs again.  Substitutes with their names,
+        ids and edges only pass on watermarks and ends: the subtask emits the last watermark and the end of data, takes
+        part in checkpoints as finished, and ends.  A sink still commits what that checkpoint holds.
+Source: Flink ``FinishedOperatorChain``, ``FinishedOnRestoreMainOperatorOutput``, ``FinishedOnRestoreInput``, which skip
+        the operators.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,10 @@ class _FinishedOperator(StreamOperator):
         self.operator_id = finished.operator_id
 
     def process_chunk(self, chunk: Chunk) -> None:
-        """No record may come.  Raises StateRestoreError: a producer ran again, although this subtask had read all of it."""
+        """No record may come.
+
+        Raises StateRestoreError: a producer ran again, although this subtask had read all of it.
+        """
         raise _unexpected(self.name, chunk)
 
 
@@ -64,7 +68,8 @@ class _FinishedMultipleInputOperator(MultipleInputStreamOperator):
 
 def _unexpected(name: str, chunk: Chunk) -> StateRestoreError:
     return StateRestoreError(
-        f"operator {name!r} had finished when its checkpoint was taken, but a producer has sent it {len(chunk)} more records: "
+        f"operator {name!r} had finished when its checkpoint was taken, but a producer has sent it {len(chunk)} more "
+        "records: "
         "was the producer restored from another checkpoint?"
     )
 

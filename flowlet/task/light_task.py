@@ -1,14 +1,15 @@
 """Runs light tasks where their data arrives: on the loop, in the place of their parked thread.
 
 Side:       task, on the loop's thread while the task's own thread is parked.
-Why:        a record that comes alone would wait for the task's thread to wake up, and beside a CPU-bound task also for the interpreter's
-            lock (bench: latency).
-Rules:      only data is processed here.  Events, mails, errors, the life cycle and all that may wait are left to the task's own thread.  So
-            a task never runs here if it writes to the network, has several gates, or has an operator that waits for mails.
-            A task that takes longer than ``BUDGET_NS`` returns to its own thread, for twice as long as the last time.  If it was quick for
-            that long, that time starts again at its minimum: then something else kept the loop from its core.
-            A task of which one call took longer than ``SLOW_NS`` stays on its own thread for good, and so does its vertex in later attempts
-            in this process (``SlowVertices``): it waits for something or keeps the interpreter's lock, and stood in the network's way.
+Why:        a record that comes alone would wait for the task's thread to wake up, and beside a CPU-bound task also for
+            the interpreter's lock (bench: latency).
+Rules:      only data is processed here.  Events, mails, errors, the life cycle and all that may wait are left to the
+            task's own thread.  So a task never runs here if it writes to the network, has several gates, or has an
+            operator that waits for mails.  A task that takes longer than ``BUDGET_NS`` returns to its own thread, for
+            twice as long as the last time.  If it was quick for that long, that time starts again at its minimum: then
+            something else kept the loop from its core.  A task of which one call took longer than ``SLOW_NS`` stays on
+            its own thread for good, and so does its vertex in later attempts in this process (``SlowVertices``): it
+            waits for something or keeps the interpreter's lock, and stood in the network's way.
 Units:      nanoseconds of a monotonic clock.
 """
 
@@ -20,7 +21,8 @@ from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcesso
 from netstack.late import dataclass
 
 BUDGET_NS: Final = 1_000_000  # how long a task may delay the loop's other work, and the network.  Not measured.
-SLOW_NS: Final = 50_000_000  # far more than the kernel takes the core from the loop, also beside busy tasks.  Not measured.
+# Far more than the kernel takes the core from the loop, also beside busy tasks.  Not measured.
+SLOW_NS: Final = 50_000_000
 _FIRST_PAUSE_NS: Final = 1_000_000_000
 _MAX_PAUSE_NS: Final = 1_000_000_000_000
 _NEVER_NS: Final = 2**63
@@ -37,7 +39,9 @@ class PeekableGate(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LightInput:
-    """What the task provides: process the next buffer; wait for input; whether a mail, or anything else, needs its own thread."""
+    """What the task provides: process the next buffer; wait for input; whether a mail, or anything else, needs its own
+    thread.
+    """
 
     process_one: Callable[[], object]
     wait: Callable[[MailboxController], None]
@@ -97,7 +101,9 @@ class LightTask:
         return f"<LightTask, the last time {self._pause_ns / 1e9:g} s on its own thread>"
 
     def try_run(self, suspension: Suspension) -> bool:
-        """Process the data that arrived, instead of resuming ``suspension``; False if the task's own thread must do it."""
+        """Process the data that arrived, instead of resuming ``suspension``; False if the task's
+        own thread must do it.
+        """
         if not self._is_loop_thread():
             return False
         now_ns = self._clock_ns()

@@ -46,7 +46,9 @@ class GateFedStreamTask(StreamTask):
 
     _input: InputProcessor | MultipleInputProcessor | SortingInputProcessor
 
-    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
+    ) -> None:
         super().__init__(environment, chain, timings=timings)
         config, gates = environment.checkpointing, environment.gates
         self._checkpointed = (
@@ -55,11 +57,13 @@ class GateFedStreamTask(StreamTask):
             else checkpointed_gates(gates, config, self.checkpoints, self.mailbox_processor)
         )
         self._readers: list[tuple[InputProcessor, list[SingleInputGate]]] = []
-        self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []  # with a function that names a channel for people
+        # With a function that names a channel for people.
+        self._watches: list[tuple[Callable[[int], str], WatermarkWatch]] = []
         self._marks = MarkValve(sum(gate.num_channels for gate in gates))  # of all inputs together
         self._num_mark_channels = 0  # those that have an input processor
         self._light: LightTask | None = None
-        self._input_suspension: Suspension | None = None  # Written by the task thread, read by threads that complete a gate's future.
+        # Written by the task thread, read by threads that complete a gate's future.
+        self._input_suspension: Suspension | None = None
 
     def _sorting_processor(self, gates: list[list[SingleInputGate]]) -> SortingInputProcessor:
         """The processor of all inputs of a head in a BATCH job that reads them in an order; ``gates``: by input."""
@@ -76,7 +80,9 @@ class GateFedStreamTask(StreamTask):
             processor = self._input_processor(index + 1, gates[index], head_input, collected=collected)
             inputs.append(TaskInput(processor, head_input, end, collected, is_last=index in head.inputs_read_last))
         slices = RecordSlices[int](self._timings.working_ns, cpu_ns=self._timings.cpu_ns, cuts=self._chain.cuts_chunks)
-        return SortingInputProcessor(inputs, head.end_keys if batch.ends_keys else None, partial(_must_end_singly, head), slices)
+        return SortingInputProcessor(
+            inputs, head.end_keys if batch.ends_keys else None, partial(_must_end_singly, head), slices
+        )
 
     def _input_processor(
         self,
@@ -93,7 +99,9 @@ class GateFedStreamTask(StreamTask):
             head if collected is None else collected,
             self.name,
             # The chain tells a head that holds records of its end when the task has drained it.
-            on_end=partial(self._end_input, number) if collected is None and not self._chain.head.holds_records else _do_nothing,
+            on_end=partial(self._end_input, number)
+            if collected is None and not self._chain.head.holds_records
+            else _do_nothing,
             on_mark=partial(self._process_mark, self._num_mark_channels),
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
@@ -111,7 +119,9 @@ class GateFedStreamTask(StreamTask):
 
     def _slices(self) -> RecordSlices[int]:
         timings = self._timings
-        return RecordSlices(timings.working_ns, cpu_ns=timings.cpu_ns, cuts=self._chain.cuts_chunks, caution=self._caution)
+        return RecordSlices(
+            timings.working_ns, cpu_ns=timings.cpu_ns, cuts=self._chain.cuts_chunks, caution=self._caution
+        )
 
     @property
     def _may_be_overtaken(self) -> bool:
@@ -139,7 +149,11 @@ class GateFedStreamTask(StreamTask):
 
     def _create_recovery(self, streams: Sequence[RecoveredStream]) -> InputRecovery:
         environment = self.environment
-        targets = {environment.gates.index(gate): (reader, place) for reader, gates in self._readers for place, gate in enumerate(gates)}
+        targets = {
+            environment.gates.index(gate): (reader, place)
+            for reader, gates in self._readers
+            for place, gate in enumerate(gates)
+        }
         return InputRecovery(streams, targets.__getitem__, self.name, environment.limits, self._inner_input)
 
     def _watch(self, name_of: Callable[[int], str], valve: StatusWatermarkValve) -> None:
@@ -154,8 +168,11 @@ class GateFedStreamTask(StreamTask):
     def _process_input(self) -> InputStatus:
         if not self._holders:
             return self._input.process_input(MAX_BUFFERS_PER_ACTION, self._should_stop)
-        # Before each buffer the task looks whether its operators have room.  What was read already needs none: a barrier may be behind it.
-        should_stop = self._should_stop_handing_over if isinstance(self._input, SortingInputProcessor) else self._should_stop
+        # Before each buffer the task looks whether its operators have room.  What was read already needs none: a
+        # barrier may be behind it.
+        should_stop = (
+            self._should_stop_handing_over if isinstance(self._input, SortingInputProcessor) else self._should_stop
+        )
         return self._input.process_input(0 if self._input.has_rest else 1, should_stop)
 
     def _should_stop_handing_over(self) -> bool:
@@ -174,8 +191,8 @@ class GateFedStreamTask(StreamTask):
         return self._input.process_events()
 
     def _wait_for_input(self, controller: MailboxController) -> None:
-        # Set before the futures are read: a future that completes meanwhile is either seen as done, or its thread finds the suspension
-        # here.
+        # Set before the futures are read: a future that completes meanwhile is either seen as done, or its thread finds
+        # the suspension here.
         self._input_suspension = controller.suspend_default_action(WaitKind.IDLE, self._input.waiting_for)
         self._input.watch(self._resume_input)
 
@@ -197,7 +214,9 @@ class GateFedStreamTask(StreamTask):
 class OneInputStreamTask(GateFedStreamTask):
     """A task whose head has one input."""
 
-    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
+    ) -> None:
         super().__init__(environment, chain, timings=timings)
         if self._chain.head.sorted_inputs:
             self._input = self._sorting_processor([environment.gates])
@@ -217,15 +236,20 @@ class OneInputStreamTask(GateFedStreamTask):
         ):
             return None
         gate = self._checkpointed.get(gates[0], gates[0])
-        work = LightInput(partial(self._input.process_input, 1, _always), self._wait_for_input, lambda: self.mailbox.has_mail)
-        return LightTask(self.mailbox_processor, gate, work, is_loop_thread, self._timings.now_ns, self._stood_in_the_way)
+        work = LightInput(
+            partial(self._input.process_input, 1, _always), self._wait_for_input, lambda: self.mailbox.has_mail
+        )
+        return LightTask(
+            self.mailbox_processor, gate, work, is_loop_thread, self._timings.now_ns, self._stood_in_the_way
+        )
 
     def _stood_in_the_way(self) -> None:
         """A call on the loop was slow."""
         environment = self.environment
         SLOW_VERTICES.add((environment.job_id, environment.vertex_id))
         _log.warning(
-            "a function was slow on the loop, and stopped the network meanwhile; the task stays on its own thread from now on",
+            "a function was slow on the loop, and stopped the network meanwhile; the task stays on its own thread from "
+            "now on",
             job=environment.job_name,
             task=environment.task_name,
             subtask=environment.subtask,
@@ -239,18 +263,27 @@ class MultipleInputStreamTask(GateFedStreamTask):
         ValueError: an input of the head has no gate, or there are more than 63 inputs.
     """
 
-    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
+    ) -> None:
         super().__init__(environment, chain, timings=timings)
         head, inputs = self._chain.head, self._chain.head_inputs
         gates = environment.gates_by_input()
         if len(gates) != len(inputs) or not all(gates):
-            raise ValueError(f"{self.name}: {head!r} has {len(inputs)} inputs, but the gates are for {[len(each) for each in gates]}")
+            raise ValueError(
+                f"{self.name}: {head!r} has {len(inputs)} inputs, but the gates are for {[len(each) for each in gates]}"
+            )
         if head.sorted_inputs or head.inputs_read_last:
             self._input = self._sorting_processor(gates)
             return
         is_selectable = isinstance(head, InputSelectable)
-        selection = MultipleInputSelectionHandler(len(inputs), head.next_selection if isinstance(head, InputSelectable) else None)
-        processors = [self._input_processor(index + 1, gates[index], each, by_record=is_selectable) for index, each in enumerate(inputs)]
+        selection = MultipleInputSelectionHandler(
+            len(inputs), head.next_selection if isinstance(head, InputSelectable) else None
+        )
+        processors = [
+            self._input_processor(index + 1, gates[index], each, by_record=is_selectable)
+            for index, each in enumerate(inputs)
+        ]
         if isinstance(head, MultipleInputStreamOperator):
             self._watch(lambda index: f"input {index + 1}", head.combined_watermark)
         self._input = MultipleInputProcessor(processors, selection)

@@ -1,8 +1,8 @@
 """The metrics of a task's operators, as they are sent to the JobManager.
 
 Side:   shared.  Any thread reads them, one chunk or watermark stale.
-Source: Flink ``OperatorMetricGroup``, ``InternalOperatorIOMetricGroup``; the gauges currentInputWatermark, currentInputNWatermark,
-        currentOutputWatermark.
+Source: Flink ``OperatorMetricGroup``, ``InternalOperatorIOMetricGroup``; the gauges currentInputWatermark,
+        currentInputNWatermark, currentOutputWatermark.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,13 @@ def _of(chain: OperatorChain, index: int, latency: LatencyStats) -> OperatorMetr
 
 def _user_metric(shown: MetricValue) -> UserMetric:
     return UserMetric(
-        name=shown.name, kind=shown.kind.value, value=shown.value, rate=shown.rate, sum=shown.sum, min=shown.min, max=shown.max
+        name=shown.name,
+        kind=shown.kind.value,
+        value=shown.value,
+        rate=shown.rate,
+        sum=shown.sum,
+        min=shown.min,
+        max=shown.max,
     )
 
 

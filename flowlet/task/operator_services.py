@@ -1,8 +1,8 @@
 """The services of a task for each of its operators: mailbox, clock, timers, latency statistics.
 
 Side:       task.
-Invariants: the priority of an operator's mails is its place in the chain, from 1: so a yield runs mails of operators behind it, and none of
-            those before it.
+Invariants: the priority of an operator's mails is its place in the chain, from 1: so a yield runs mails of operators
+            behind it, and none of those before it.
 Source:     Flink ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
 """
 
@@ -138,10 +138,17 @@ class OperatorServices:
 
     def _create_metrics(self, operator_name: str, clock: SystemProcessingTimeService) -> MetricRegistry:
         def start_sampling() -> None:
-            clock.schedule_with_fixed_delay(lambda _: metrics.sample(), initial_delay_ms=SAMPLE_INTERVAL_MS, period_ms=SAMPLE_INTERVAL_MS)
+            clock.schedule_with_fixed_delay(
+                lambda _: metrics.sample(), initial_delay_ms=SAMPLE_INTERVAL_MS, period_ms=SAMPLE_INTERVAL_MS
+            )
 
         def warn(name: str, error: Exception) -> None:
-            _log.warning("a gauge failed, and shows nothing", operator=operator_name, gauge=name, error=f"{type(error).__name__}: {error}")
+            _log.warning(
+                "a gauge failed, and shows nothing",
+                operator=operator_name,
+                gauge=name,
+                error=f"{type(error).__name__}: {error}",
+            )
 
         metrics = MetricRegistry(time.monotonic_ns, start_sampling, warn)
         self._metrics.append(metrics)
@@ -161,7 +168,9 @@ class OperatorServices:
         return future
 
     def quiesce(self, index: int) -> AvailabilityFuture:
-        """Stop the operator's processing time timers; the future is done when the mails of those that fired have run."""
+        """Stop the operator's processing time timers; the future is done when the mails of those
+        that fired have run.
+        """
         return self._clocks[index].quiesce()
 
     def close(self) -> None:
@@ -176,11 +185,17 @@ class OperatorServices:
 
 def _ends_keys(environment: TaskEnvironment, head: StreamOperator) -> bool:
     """Whether timers and state of the head end with each key of a sorted input."""
-    return environment.batch is not None and environment.batch.ends_keys and any(each is not None for each in head.sorted_inputs)
+    return (
+        environment.batch is not None
+        and environment.batch.ends_keys
+        and any(each is not None for each in head.sorted_inputs)
+    )
 
 
 def operator_id_of(operator: StreamOperator, vertex_id: str, index: int) -> bytes:
-    """The id of the operator at ``index`` of a task's chain: its own, or one that is the same after a restart of the job."""
+    """The id of the operator at ``index`` of a task's chain: its own, or one that is the same after a restart of the
+    job.
+    """
     if operator.operator_id:
         return operator.operator_id
     return hashlib.blake2b(f"{vertex_id}/{index}".encode(), digest_size=OPERATOR_ID_BYTES).digest()

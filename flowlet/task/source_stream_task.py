@@ -24,18 +24,21 @@ from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from netstack.wire.events import StopMode
 
-# Chunks have 1,000 or 2,000 records; up to 16,000 records per channel are written together (see ``record_writer``).  16 chunks of 1,000
-# pairs take 5 ms; a mail does not wait for all of them.
+# Chunks have 1,000 or 2,000 records; up to 16,000 records per channel are written together (see ``record_writer``).  16
+# chunks of 1,000 pairs take 5 ms; a mail does not wait for all of them.
 MAX_POLLS_PER_ACTION = 16
 
 
 class SourceStreamTask(StreamTask):
-    """Polls its source once per default action: the next poll may block, and records of the last one must not wait for it.
+    """Polls its source once per default action: the next poll may block, and records of the last one must not wait for
+    it.
 
     If the reader says that it never blocks, several polls are one default action.
     """
 
-    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
+    ) -> None:
         super().__init__(environment, chain, timings=timings)
         head = chain[0].operator
         if not isinstance(head, SourceOperator):
@@ -52,11 +55,16 @@ class SourceStreamTask(StreamTask):
     def metrics(self) -> TaskMetrics:
         """The counters, with the source's own; any thread."""
         return msgspec.structs.replace(
-            super().metrics(), source_progress=self._source.progress, watermark_alignment_drift_ms=self._source.alignment_drift_ms
+            super().metrics(),
+            source_progress=self._source.progress,
+            watermark_alignment_drift_ms=self._source.alignment_drift_ms,
         )
 
     def cancel(self) -> None:
-        """As ``StreamTask.cancel``; tells producers outside the cluster at once, even while user code runs.  Any thread."""
+        """As ``StreamTask.cancel``; tells producers outside the cluster at once, even while user code runs.
+
+        Any thread.
+        """
         gate = self.environment.offered_gate
         if gate is not None:
             gate.refuse_open("its job was cancelled or has failed")
@@ -65,7 +73,10 @@ class SourceStreamTask(StreamTask):
     def _closers(self, *, mailbox: bool = True) -> Iterator[Callable[[], None]]:
         gate = self.environment.offered_gate
         if gate is not None:
-            reason = {ExecutionState.CANCELED: "its job was cancelled or has failed", ExecutionState.FAILED: "its task has failed"}
+            reason = {
+                ExecutionState.CANCELED: "its job was cancelled or has failed",
+                ExecutionState.FAILED: "its task has failed",
+            }
             yield lambda: gate.close_with(reason.get(self.state, "it has come to its end"))
         yield from super()._closers(mailbox=mailbox)
 
@@ -117,15 +128,23 @@ class SourceStreamTask(StreamTask):
         future.add_done_callback(suspension.resume)
 
     def stop(self) -> None:
-        """End the source without draining: operators do not finish, no last watermark is sent.  Any thread, any number of times."""
+        """End the source without draining: operators do not finish, no last watermark is sent.
+
+        Any thread, any number of times.
+        """
         self.mailbox_processor.send_control_mail(lambda: self._stop(StopMode.NO_DRAIN), "stop the source")
 
     def allow_watermark(self, max_allowed_ms: int) -> None:
         """Set the limit of the source's alignment group.  Any thread, any time."""
-        self.mailbox_processor.send_control_mail(lambda: self._source.allow_watermark(max_allowed_ms), "watermark alignment")
+        self.mailbox_processor.send_control_mail(
+            lambda: self._source.allow_watermark(max_allowed_ms), "watermark alignment"
+        )
 
     def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
-        """Give the source splits that it requested; ``waiting_bytes`` are left for all its readers.  Any thread, any time."""
+        """Give the source splits that it requested; ``waiting_bytes`` are left for all its readers.
+
+        Any thread, any time.
+        """
         self._mail_in_order(lambda: self._source.add_splits(splits, waiting_bytes), "splits of the source")
 
     def no_more_splits(self) -> None:
@@ -134,16 +153,21 @@ class SourceStreamTask(StreamTask):
 
     def _mail_in_order(self, action: Callable[[], None], description: str) -> None:
         def run() -> None:
-            if self._stopped is None:  # else the enumerator's state in the savepoint that stops the source has these splits
+            # Else the enumerator's state in the savepoint that stops the source has these splits.
+            if self._stopped is None:
                 action()
 
-        # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a trigger would put a split into
-        # this task's state that is still in the enumerator's state of the same checkpoint: after a restart it would be read twice.
+        # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a trigger
+        # would put a split into this task's state that is still in the enumerator's state of the same checkpoint: after
+        # a restart it would be read twice.
         with suppress(MailboxClosedError):
             self.mailbox_processor.executor().execute(run, description)
 
     def emit_mark(self, number: int) -> None:
-        """Emit a completion mark behind all records so far; not once the source has come to its end.  Any thread, any time."""
+        """Emit a completion mark behind all records so far; not once the source has come to its end.
+
+        Any thread, any time.
+        """
         self._mail_mark(lambda: self._source.emit_mark(CompletionMark(number)), "emit completion mark %s", number)
 
     def mark_completed(self, number: int) -> None:
@@ -152,10 +176,12 @@ class SourceStreamTask(StreamTask):
 
     def _mail_mark(self, action: Callable[[], None], description: str, number: int) -> None:
         def run() -> None:
-            if self._has_data and self._stopped is None:  # else its consumers accept no more, or drop what operators still hold
+            # Else its consumers accept no more, or drop what operators still hold.
+            if self._has_data and self._stopped is None:
                 action()
 
-        # Of the lowest priority, so that it never runs while an operator that waits in the middle of a chunk runs mails.
+        # Of the lowest priority, so that it never runs while an operator that waits in the middle of a chunk runs
+        # mails.
         with suppress(MailboxClosedError):
             self.mailbox_processor.executor().execute(run, description, number)
 

@@ -1,11 +1,14 @@
 """One subtask: its chain, its inputs and outputs, and the thread that runs them.
 
 Side:       task.  ``cancel``, ``metrics``, ``state`` and ``repr`` from any thread.
-Invariants: all that touches operators runs on the thread that called ``invoke``.  A pending chunk never outlives the default action or mail
-            that produced it.  End of partition is sent only after all consumers acknowledged the end of data.  Whatever happens, operators
-            are closed, partitions are finished or failed, gates are closed, and the first error is raised.
-Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``, ``OneInputStreamTask``.
-Absent:     a way to interrupt user code: a cancelled task ends when its user code returns.  The owner of the thread watches for that.
+Invariants: all that touches operators runs on the thread that called ``invoke``.  A pending chunk never outlives the
+            default action or mail that produced it.  End of partition is sent only after all consumers acknowledged the
+            end of data.  Whatever happens, operators are closed, partitions are finished or failed, gates are closed,
+            and the first error is raised.
+Source:     Flink ``StreamTask`` (processInput, endData, afterInvoke, cleanUp), ``SourceStreamTask``,
+            ``OneInputStreamTask``.
+Absent:     a way to interrupt user code: a cancelled task ends when its user code returns.  The owner of the thread
+            watches for that.
 """
 
 import threading
@@ -70,7 +73,8 @@ class _Phase(Enum):
 class StreamTask(ABC):
     """Runs one chain of operators.
 
-    Threading: made on any thread; ``invoke`` once, on the task's thread; the members named in the module header anywhere.
+    Threading: made on any thread; ``invoke`` once, on the task's thread; the members named in the module header
+               anywhere.
     Life cycle: CREATED -> INITIALIZING -> RUNNING -> FINISHED, or CANCELING -> CANCELED, or FAILED.
 
     Args:
@@ -79,7 +83,9 @@ class StreamTask(ABC):
         timings: the stopwatches; tests replace them.
     """
 
-    def __init__(self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None) -> None:
+    def __init__(
+        self, environment: TaskEnvironment, chain: list[ChainedOperator], *, timings: TaskTimings | None = None
+    ) -> None:
         self.environment = environment
         self.name = environment.task_name_with_subtask
         self.mailbox = TaskMailbox(self.name)
@@ -98,7 +104,8 @@ class StreamTask(ABC):
             partition.observe_blocking(self._timings.hard_back_pressure)
         self._caution = Caution.at_start() if self._partitions else Caution()
         self._waits_since_ns = 0  # Task thread only: since when the task waits for room in an output; 0: it does not.
-        self._hard_waits_ns = 0  # Task thread only: how long it had waited in the middle of writes when the last default action ended.
+        # Task thread only: how long it had waited in the middle of writes when the last default action ended.
+        self._hard_waits_ns = 0
         self._flushers = OutputFlushers(
             [(output.partition, output.buffer_timeout_ms) for output in environment.outputs],
             environment.schedule_timer,
@@ -107,10 +114,14 @@ class StreamTask(ABC):
             _alarm_ms(environment.outputs),
         )
         self._may_hold_results = False  # Task thread only: whether results may wait for the end of a default action.
-        self._is_acting = False  # Written by the task thread; read by the loop: whether the default action processes input.
-        self._is_called_for_results = False  # Set by the loop, cleared by the task thread: whether the mail for them waits.
+        # Written by the task thread; read by the loop: whether the default action processes input.
+        self._is_acting = False
+        # Set by the loop, cleared by the task thread: whether the mail for them waits.
+        self._is_called_for_results = False
         self._attention = Attention()
-        self._writers = [self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs]
+        self._writers = [
+            self._create_writer(output, chain[output.source_operator].operator.name) for output in environment.outputs
+        ]
         self._services = OperatorServices(
             environment, chain, self.mailbox_processor, self._timings, self.mailbox.interrupts, self._attention
         )
@@ -125,8 +136,10 @@ class StreamTask(ABC):
         self._suspension_for_operators: Suspension | None = None  # the last wait for operators
         self._phase = _Phase.PROCESSING  # Written by the task thread.
         self._has_reported_end = False  # Written by the task thread.
-        self._recovery: InputRecovery | None = None  # Task thread only; what is left of the data in flight to begin with.
-        self._inner_inputs: dict[int, Callable[[Chunk], int]] = {}  # Task thread only; of operators with data in flight to begin with.
+        # Task thread only; what is left of the data in flight to begin with.
+        self._recovery: InputRecovery | None = None
+        # Task thread only; of operators with data in flight to begin with.
+        self._inner_inputs: dict[int, Callable[[Chunk], int]] = {}
         self._is_closed = False  # Written by the task thread: whether operators were, or are being, closed.
         self._snapshots = operator_snapshots(self._chain, lambda: self._is_closed, self._attention.check)
         self.checkpoints = self._create_checkpoints()  # None: the job has no checkpoints
@@ -134,7 +147,8 @@ class StreamTask(ABC):
     def __repr__(self) -> str:
         # A wait for a buffer inside a write happens in the pool; the partitions report it.
         return (
-            f"<{type(self).__name__} {self.name} {self.state}, {self._phase.name}, waiting for {self.waiting_for}, {self.mailbox!r}, "
+            f"<{type(self).__name__} {self.name} {self.state}, {self._phase.name}, waiting for {self.waiting_for}, "
+            f"{self.mailbox!r}, "
             f"gates {self.environment.gates!r}, outputs {self._partitions!r}>"
         )
 
@@ -177,7 +191,9 @@ class StreamTask(ABC):
             raise TaskCancelled(f"{self.name} was cancelled while it ended")
 
     def cancel(self) -> None:
-        """Make ``invoke`` raise TaskCancelled as soon as user code returns; any thread, any state, any number of times."""
+        """Make ``invoke`` raise TaskCancelled as soon as user code returns; any thread, any state,
+        any number of times.
+        """
         before = self._lifecycle.cancel()
         if before is ExecutionState.CREATED:
             # No thread uses them, and none will.
@@ -195,7 +211,8 @@ class StreamTask(ABC):
         if config is not None:
             self._snapshots.restore(config.restored)
             self._recovery = self._create_recovery(config.in_flight) if config.in_flight else None
-            # The operators have it now, and change it: a second reference would keep the old state for as long as the task runs.
+            # The operators have it now, and change it: a second reference would keep the old state for as long as the
+            # task runs.
             self.environment.checkpointing = replace(config, restored={}, in_flight=())
         self._edge_functions.open()
         self._chain.open()
@@ -228,7 +245,9 @@ class StreamTask(ABC):
         _raise_first(self._run_all(self._closers()))
 
     def _clean_up_after(self, error: BaseException) -> BaseException:
-        """Release everything; returns the error to raise: the given one, or TaskCancelled if the task was being cancelled."""
+        """Release everything; returns the error to raise: the given one, or TaskCancelled if the task was being
+        cancelled.
+        """
         end = self._lifecycle.end(ExecutionState.FAILED)
         self._timings.mark_end()
         is_cancelled = end is ExecutionState.CANCELED
@@ -316,7 +335,8 @@ class StreamTask(ABC):
                 controller.all_actions_completed()
 
     def _recover(self, controller: MailboxController) -> None:
-        # The task is RUNNING only afterwards, so no checkpoint is triggered before: what is left here would be missing in it.
+        # The task is RUNNING only afterwards, so no checkpoint is triggered before: what is left here would be missing
+        # in it.
         assert self._recovery is not None, "of this phase"
         if self._wait_for_output(controller):
             return
@@ -351,7 +371,8 @@ class StreamTask(ABC):
             return
         if self._partitions:
             self._look_at_room()
-        self._is_acting = True  # before the alarm is armed: an alarm that goes off now finds the task at work, and goes on
+        # Before the alarm is armed: an alarm that goes off now finds the task at work, and goes on.
+        self._is_acting = True
         if self._may_hold_results:
             self._flushers.arm_alarm()
         status = self._process_events() if self._has_interrupted_timers() else self._process_input()
@@ -372,8 +393,8 @@ class StreamTask(ABC):
     def _let_loop_run(self) -> None:
         """Wait until the loop has done all that is due, such as heartbeats.
 
-        A function that keeps the interpreter's lock lets another thread have it between two calls, until that thread gives it back, which a
-        loop does around every callback: one heartbeat took several calls, however long they are.
+        A function that keeps the interpreter's lock lets another thread have it between two calls, until that thread
+        gives it back, which a loop does around every callback: one heartbeat took several calls, however long they are.
         """
         for _ in range(_LOOP_ROUNDS):
             is_done = threading.Event()
@@ -381,7 +402,9 @@ class StreamTask(ABC):
             is_done.wait(_MAX_LOOP_ROUND_S)
 
     def _look_at_room(self) -> None:
-        """Make no more, before mails have their turn, than the outputs have room for; so much is known where consumers were slow before."""
+        """Make no more, before mails have their turn, than the outputs have room for; so much is known where consumers
+        were slow before.
+        """
         caution, hard_waits_ns = self._caution, self._timings.hard_back_pressure.ended_ns
         if hard_waits_ns - self._hard_waits_ns > SLOW_NS:
             caution.begin(is_too_much=True)
@@ -390,7 +413,10 @@ class StreamTask(ABC):
         self._hard_waits_ns, self._waits_since_ns = hard_waits_ns, 0
         if caution.num_left > 0 >= caution.num_left_now:  # ``must_look``, for each default action asks
             obtainable = [partition.num_obtainable - _LEAST_ROOM for partition in self._partitions]
-            spare = [number - partition.num_subpartitions for number, partition in zip(obtainable, self._partitions, strict=True)]
+            spare = [
+                number - partition.num_subpartitions
+                for number, partition in zip(obtainable, self._partitions, strict=True)
+            ]
             num_buffers_out = sum(partition.num_buffers_out for partition in self._partitions)
             caution.look_at_room(min(obtainable), min(spare), num_buffers_out)
 
@@ -400,7 +426,9 @@ class StreamTask(ABC):
         return not all(operator.available_future().is_done for operator in self._holders)
 
     def _wait_for_room(self, controller: MailboxController) -> bool:
-        """Suspend the default action if an operator has no room, unless there is input that needs none, such as a barrier."""
+        """Suspend the default action if an operator has no room, unless there is input that needs none, such as a
+        barrier.
+        """
         for operator in self._holders:
             future = operator.available_future()
             if not future.is_done:
@@ -425,8 +453,8 @@ class StreamTask(ABC):
         """Resume the suspension when ``_has_event`` becomes true; it may be resumed more often."""
 
     def _start_draining(self) -> None:
-        # Mails are taken, and so checkpoints, while the operators wait for their last results.  Not so once operators have finished: what
-        # they did then is not in a checkpoint of operators that have not finished.
+        # Mails are taken, and so checkpoints, while the operators wait for their last results.  Not so once operators
+        # have finished: what they did then is not in a checkpoint of operators that have not finished.
         if self.checkpoints is not None:
             self.checkpoints.draining_began(self._resume_draining)
         self._phase = _Phase.DRAINING
@@ -438,7 +466,9 @@ class StreamTask(ABC):
             self._suspension_for_operators.resume()
 
     def _drain_operators(self) -> Iterator[tuple[StreamOperator, AvailabilityFuture]]:
-        """Yield what to wait for, one after another: the records of each operator, then those of the windows that end with the input."""
+        """Yield what to wait for, one after another: the records of each operator, then those of the windows that end
+        with the input.
+        """
         for operator in self._holders:
             yield operator, operator.drained_future()
         if self._ended_by_itself:
@@ -450,7 +480,9 @@ class StreamTask(ABC):
 
     @property
     def _ended_by_itself(self) -> bool:
-        """Whether the input has ended and begins with its end if the task is restored; not so if a savepoint stops the task."""
+        """Whether the input has ended and begins with its end if the task is restored; not so if a savepoint stops the
+        task.
+        """
         return True
 
     def _await_drained(self, controller: MailboxController) -> None:
@@ -470,8 +502,9 @@ class StreamTask(ABC):
 
     def _end_data(self, mode: StopMode) -> None:
         if mode is StopMode.NO_DRAIN:
-            # Operators may still have work in progress, such as asynchronous calls.  Its results stay in the operators, and in the
-            # savepoint that follows.  Else each result would start one more call, and the mails would have no end.
+            # Operators may still have work in progress, such as asynchronous calls.  Its results stay in the operators,
+            # and in the savepoint that follows.  Else each result would start one more call, and the mails would have
+            # no end.
             self._chain.stop_emitting()
             for timers in self._timers:
                 timers.leave_rest()
@@ -511,7 +544,8 @@ class StreamTask(ABC):
         return False
 
     def _before_finish(self, index: int) -> None:
-        # A timer that has just fired may be about to put its mail; that mail still runs (Flink quiesceTimeServiceAndFinishOperator).
+        # A timer that has just fired may be about to put its mail; that mail still runs (Flink
+        # quiesceTimeServiceAndFinishOperator).
         quiesced = self._services.quiesce(index)
         self.mailbox_processor.executor().yield_until(quiesced)
         self.mailbox_processor.run_all_mails()
@@ -530,7 +564,12 @@ class StreamTask(ABC):
                 continue  # its consumers begin when this task has finished
             future = partition.all_data_processed
             if not future.is_done:
-                self._wait(controller, future, WaitKind.IDLE, f"the consumers of partition {partition.partition_id} to process all data")
+                self._wait(
+                    controller,
+                    future,
+                    WaitKind.IDLE,
+                    f"the consumers of partition {partition.partition_id} to process all data",
+                )
                 return
         self._phase = _Phase.AWAITING_CHECKPOINT
 
@@ -555,14 +594,19 @@ class StreamTask(ABC):
             if partition.is_available:
                 continue
             future = partition.available_future()
-            # The future of a released partition is done, although it never becomes available: writing raises the reason.
+            # The future of a released partition is done, although it never becomes available: writing raises the
+            # reason.
             if not future.is_done:
                 self._waits_since_ns = self._waits_since_ns or self._timings.now_ns()
-                self._wait(controller, future, WaitKind.BACK_PRESSURED, f"a free buffer for partition {partition.partition_id}")
+                self._wait(
+                    controller, future, WaitKind.BACK_PRESSURED, f"a free buffer for partition {partition.partition_id}"
+                )
                 return True
         return False
 
-    def _wait(self, controller: MailboxController, future: AvailabilityFuture, kind: WaitKind, waiting_for: str) -> None:
+    def _wait(
+        self, controller: MailboxController, future: AvailabilityFuture, kind: WaitKind, waiting_for: str
+    ) -> None:
         # A future that is done already resumes at once.
         future.add_done_callback(controller.suspend_default_action(kind, waiting_for).resume)
 
@@ -587,7 +631,9 @@ class StreamTask(ABC):
             writer.flush_now()
 
     def _call_for_results(self) -> bool:
-        """On the loop: results of the default action in progress have waited long enough; returns whether there may be more."""
+        """On the loop: results of the default action in progress have waited long enough; returns whether there may be
+        more.
+        """
         if not self._is_acting:
             return False
         self._attention.call_for_results()
@@ -639,7 +685,8 @@ class StreamTask(ABC):
         return self.state is ExecutionState.RUNNING and not self._is_closed
 
     def _create_writer(self, output: OutputEdge, operator: str) -> "RecordWriter":
-        from flowlet.io.create_record_writer import create_record_writer  # here, as a task whose chain ends in sinks has no outputs
+        # Here, as a task whose chain ends in sinks has no outputs.
+        from flowlet.io.create_record_writer import create_record_writer
 
         return create_record_writer(
             output.partition,

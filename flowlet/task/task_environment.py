@@ -46,19 +46,22 @@ class Checkpointing:
     restored: Mapping[str, object] = field(default_factory=dict)  # ``SubtaskState.operators``
     in_flight: Sequence[RecoveredStream] = ()  # processed before anything is read
     restored_checkpoint_id: int | None = None  # the checkpoint that the job goes on from; None: there is none
-    are_taken_after_finish: bool = True  # also after tasks have ended; then each task waits at its end for one more checkpoint
+    # Also after tasks have ended; then each task waits at its end for one more checkpoint.
+    are_taken_after_finish: bool = True
     are_periodic: bool = True  # False: only savepoints are taken, and no task waits for one
     shared_files: SharedFiles | None = None  # of incremental checkpoints; None: there is no storage
     max_concurrent: int = 1  # how many the JobManager has under way at a time
-    report_end: Callable[[], None] = lambda: None  # nothing is left but the last checkpoint; called once, on the task thread
+    # Nothing is left but the last checkpoint; called once, on the task thread.
+    report_end: Callable[[], None] = lambda: None
 
 
 @dataclass(slots=True)
 class TaskEnvironment:
     """All that a task knows about its surroundings.
 
-    ``schedule_timer`` calls a function on the loop thread after a delay in seconds and returns an object with ``cancel()``; both from any
-    thread.  The task owns gates and partitions from its construction: ``invoke`` or ``cancel`` releases them.
+    ``schedule_timer`` calls a function on the loop thread after a delay in seconds and returns an object with
+    ``cancel()``; both from any thread.  The task owns gates and partitions from its construction: ``invoke`` or
+    ``cancel`` releases them.
     """
 
     job_id: str
@@ -73,17 +76,23 @@ class TaskEnvironment:
     outputs: list[OutputEdge]
     schedule_timer: ScheduleTimer
     checkpointing: Checkpointing | None = None  # None: no barriers are expected
-    report_watermark: Callable[[int], None] | None = None  # for a source with an alignment group; called on the task thread
-    request_splits: Callable[[], None] | None = None  # for a source whose splits are handed out; called on the task thread
-    report_mark: Callable[[int], None] | None = None  # gets each completion mark that has passed the whole chain; called by the task
+    # For a source with an alignment group; called on the task thread.
+    report_watermark: Callable[[int], None] | None = None
+    # For a source whose splits are handed out; called on the task thread.
+    request_splits: Callable[[], None] | None = None
+    # Gets each completion mark that has passed the whole chain; called by the task.
+    report_mark: Callable[[int], None] | None = None
     offered_gate: OfferedInputGate | None = None  # for a source that producers outside the cluster push into
-    is_loop_thread: Callable[[], bool] | None = None  # the thread for light tasks; None: all tasks stay on their own threads
+    # The thread for light tasks; None: all tasks stay on their own threads.
+    is_loop_thread: Callable[[], bool] | None = None
     limits: ElementLimits = DEFAULT_ELEMENT_LIMITS  # of the elements between the tasks of the job
     state: StateSettings = field(default_factory=StateSettings)  # where keyed state is kept
     batch: BatchSettings | None = None  # None: the job is no BATCH job
-    gate_inputs: list[int] = field(default_factory=list)  # the input of the head, from 1, that each gate feeds; empty: the first
+    # The input of the head, from 1, that each gate feeds; empty: the first.
+    gate_inputs: list[int] = field(default_factory=list)
     job_parameters: Mapping[str, str] = field(default_factory=dict)  # the user's, for all functions of the job
-    cached_files: Mapping[str, str] = field(default_factory=dict)  # the paths here of files that travelled with the job, by name
+    # The paths here of files that travelled with the job, by name.
+    cached_files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def task_name_with_subtask(self) -> str:

@@ -54,7 +54,9 @@ class TaskLifecycle:
 
     def end(self, target: ExecutionState) -> ExecutionState:
         """Change to a terminal state: ``target``, or CANCELED if the attempt was being cancelled; returns it."""
-        assert target in (ExecutionState.FINISHED, ExecutionState.FAILED), f"{target} is not how an attempt ends by itself"
+        assert target in (ExecutionState.FINISHED, ExecutionState.FAILED), (
+            f"{target} is not how an attempt ends by itself"
+        )
         with self._lock:
             assert not self._state.is_terminal, f"ended twice: {self._state} -> {target}"
             self._state = ExecutionState.CANCELED if self._state is ExecutionState.CANCELING else target

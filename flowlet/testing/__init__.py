@@ -1,7 +1,8 @@
 """Tools with which users test their jobs.
 
-A single operator or function: ``OneInputOperatorHarness``, ``TwoInputOperatorHarness`` and their keyed variants, with a manual clock and
-without threads.  A whole job: ``MiniCluster``.  Code that uses mails or timers directly: ``MailboxHarness`` and the manual clocks.
+A single operator or function: ``OneInputOperatorHarness``, ``TwoInputOperatorHarness`` and their keyed variants, with a
+manual clock and without threads.  A whole job: ``MiniCluster``.  Code that uses mails or timers directly:
+``MailboxHarness`` and the manual clocks.
 """
 
 from flowlet.testing.function_operators import operator_of

@@ -40,8 +40,8 @@ def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
         function: an object of a class of ``flowlet.datastream``, or an operator, which is returned.
         key_selectors: one for each input of a keyed stream; none for a stream without keys.
 
-    Raises:
-        JobGraphError: the function is of another class (a plain callable could be any function), or key selectors are missing.
+    Raises: JobGraphError: the function is of another class (a plain callable could be any function), or key selectors
+        are missing.
     """
     match function:
         case StreamOperator():
@@ -68,7 +68,9 @@ def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
 
 def _keyed_operator_of(function: Any, key_selectors: tuple[Any, ...]) -> StreamOperator:
     if not isinstance(function, KeyedProcessFunction | ReduceFunction | KeyedCoProcessFunction):
-        raise JobGraphError(f"no operator is known for a {type(function).__name__}; pass an operator, such as MapOperator(function)")
+        raise JobGraphError(
+            f"no operator is known for a {type(function).__name__}; pass an operator, such as MapOperator(function)"
+        )
     num_needed = 2 if isinstance(function, KeyedCoProcessFunction) else 1
     if len(key_selectors) != num_needed:
         raise JobGraphError(f"a {type(function).__name__} needs {num_needed} key selectors, got {len(key_selectors)}")

@@ -2,7 +2,8 @@
 
 Side:       any.
 Invariants: time moves only when the test moves it, or while the operator waits for a timer.
-Source:     Flink ``MockEnvironment``, ``StreamMockEnvironment``; ``AbstractStreamOperatorTestHarness`` for the services.
+Source:     Flink ``MockEnvironment``, ``StreamMockEnvironment``; ``AbstractStreamOperatorTestHarness`` for the
+            services.
 """
 
 from collections.abc import Callable
@@ -48,7 +49,10 @@ class SubtaskPlace:
 
 
 class HarnessEnvironment:
-    """The services of one operator.  Threading: the thread that created it.  Life cycle: usable at once, until ``close``."""
+    """The services of one operator.
+
+    Threading: the thread that created it.  Life cycle: usable at once, until ``close``.
+    """
 
     def __init__(self, operator_name: str, place: SubtaskPlace, now_ms: int) -> None:
         self.clock = TestProcessingTimeService(now_ms)
@@ -56,7 +60,8 @@ class HarnessEnvironment:
         self.executor = self.mails.executor(_PRIORITY)
         self.latency = LatencyStats(_OPERATOR_ID, place.subtask)
         self._loop: SteppedEventLoop | None = None
-        self._delays: list[tuple[int, AvailabilityFuture]] = []  # when each is done; no timers: they end after ``quiesce``, too
+        # When each is done; no timers: they end after ``quiesce``, too.
+        self._delays: list[tuple[int, AvailabilityFuture]] = []
         key_context = KeyContext()
         service = MailedProcessingTimeService(self.clock, self.executor)
         self.timers = KeyedTimerServiceManager(
@@ -115,7 +120,9 @@ class HarnessEnvironment:
         raise AssertionError(f"timers and mails create each other without end, pending: {self.mails.pending[:10]}")
 
     def set_time(self, now_ms: int) -> None:
-        """Move the clock and run what is then due: in one step, as in Flink; if there are coroutines, one timer after the other."""
+        """Move the clock and run what is then due: in one step, as in Flink; if there are coroutines, one timer after
+        the other.
+        """
         if self._loop is not None:
             self.run_mails()  # calls that were started before must begin at the old time
         while self._loop is not None and (due_ms := self._next_due_ms()) is not None and due_ms < now_ms:
@@ -143,7 +150,9 @@ class HarnessEnvironment:
         raise AssertionError(f"the operator still waits after {_MAX_WAITS} steps: {self!r}")
 
     def _make_progress(self) -> None:
-        """Called when the operator waits: run coroutines, else move time to the next timer, else wait for other threads."""
+        """Called when the operator waits: run coroutines, else move time to the next timer, else wait for other
+        threads.
+        """
         loop = self._loop
         if loop is not None:
             loop.run_until_idle()
@@ -154,7 +163,9 @@ class HarnessEnvironment:
             self.clock.set_time(max(due_ms, self.clock.current_time_ms()))
             self._end_delays()
         elif loop is None or not loop.wait_for_others(_PATIENCE_S):
-            raise AssertionError("the operator waits for a mail, but there is no timer and no coroutine that could put one")
+            raise AssertionError(
+                "the operator waits for a mail, but there is no timer and no coroutine that could put one"
+            )
 
     def _delay(self, duration_ms: int) -> AvailabilityFuture:
         future = AvailabilityFuture()

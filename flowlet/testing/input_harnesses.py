@@ -4,7 +4,8 @@ Side:       any.
 Units:      milliseconds.
 Source:     Flink ``OneInputStreamOperatorTestHarness``, ``TwoInputStreamOperatorTestHarness``,
             ``KeyedOneInputStreamOperatorTestHarness``, ``KeyedTwoInputStreamOperatorTestHarness``.
-Raises:     the methods that process records raise ``UserFunctionError``, which names operator and record, if the user's function fails.
+Raises:     the methods that process records raise ``UserFunctionError``, which names operator and record, if the user's
+            function fails.
 """
 
 from collections.abc import Iterable, Sequence
@@ -123,7 +124,9 @@ class _KeyedHarness(OperatorHarness):
         super().__init__(operator, *key_selectors, place=place, **options)
         self._selects = [getattr(selector, "get_key", selector) for selector in key_selectors]
 
-    def process_input_chunk(self, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+    def process_input_chunk(
+        self, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None = None
+    ) -> None:
         """As ``OperatorHarness.process_input_chunk``.
 
         Raises:
@@ -142,7 +145,9 @@ class _KeyedHarness(OperatorHarness):
             except KeyTypeError:
                 continue  # the operator reports it
             if group not in self.place.key_groups:
-                raise ValueError(f"the record {record!r} belongs to key group {group}, and {self.place} has {self.place.key_groups}")
+                raise ValueError(
+                    f"the record {record!r} belongs to key group {group}, and {self.place} has {self.place.key_groups}"
+                )
 
     def event_time_timers_of(self, key: Any) -> list[Timer]:
         """The event-time timers of one key."""
@@ -191,7 +196,9 @@ class KeyedTwoInputOperatorHarness(_KeyedHarness, TwoInputOperatorHarness):
         super().__init__(operator, key_selector1, key_selector2, **options)
 
 
-def _one_by_one(harness: OperatorHarness, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None) -> None:
+def _one_by_one(
+    harness: OperatorHarness, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None
+) -> None:
     if timestamps is None:
         for value in values:
             harness.process_input_chunk(input_id, [value])

@@ -48,7 +48,9 @@ class ProcessResources:
     def _more_now(self) -> list[str]:
         now = ProcessResources.now()
         threads = [f"the thread {thread.name!r}" for thread in now.threads - self.threads]
-        return sorted(threads) + sorted(f"the descriptor {number} of {target}" for number, target in now.descriptors - self.descriptors)
+        return sorted(threads) + sorted(
+            f"the descriptor {number} of {target}" for number, target in now.descriptors - self.descriptors
+        )
 
 
 def _descriptors() -> list[tuple[str, str]]:

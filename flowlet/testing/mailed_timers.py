@@ -1,7 +1,8 @@
 """Timers of a manual clock whose callbacks run as mails, as in a task.
 
 Side:       any.
-Invariants: a callback runs in a mail of its operator, never in the call that registers it or moves the clock, and never after ``cancel``.
+Invariants: a callback runs in a mail of its operator, never in the call that registers it or moves the clock, and never
+            after ``cancel``.
 Source:     Flink ``TestProcessingTimeService`` behind ``ProcessingTimeServiceImpl``.
 """
 
@@ -48,7 +49,8 @@ class MailedTimer:
         if self._period_ms is None:
             self._is_done = True
         elif not self._is_done:
-            # From the end of the call, as the real service: after a long jump of the clock there is one late call, not one per period.
+            # From the end of the call, as the real service: after a long jump of the clock there is one late call, not
+            # one per period.
             self._timer = self._clock.register_timer(self._clock.current_time_ms() + self._period_ms, self._put_mail)
 
 
@@ -74,7 +76,9 @@ class MailedProcessingTimeService:
         """Call ``callback(timestamp_ms)`` in a mail once the clock has reached ``timestamp_ms``."""
         return MailedTimer(self._clock, self._executor, callback, timestamp_ms)
 
-    def schedule_with_fixed_delay(self, callback: TimerCallback, *, initial_delay_ms: int, period_ms: int) -> MailedTimer:
+    def schedule_with_fixed_delay(
+        self, callback: TimerCallback, *, initial_delay_ms: int, period_ms: int
+    ) -> MailedTimer:
         """Call ``callback(t)`` repeatedly, ``period_ms`` after the end of the previous call."""
         first_ms = self._clock.current_time_ms() + initial_delay_ms
         return MailedTimer(self._clock, self._executor, callback, first_ms, period_ms)

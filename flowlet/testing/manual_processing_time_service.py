@@ -31,10 +31,11 @@ class ManualTimer:
 
 
 class TestProcessingTimeService:
-    """Stands in for ``SystemProcessingTimeService``: fires timers on the thread that moves the clock, in the order of their time.
+    """Stands in for ``SystemProcessingTimeService``: fires timers on the thread that moves the clock, in the order of
+    their time.
 
-    A timer for t fires when the clock has reached t.  A timer for the past fires at the next move of the clock, even ``advance(0)``, so
-    that a callback never runs inside the call that registers it.
+    A timer for t fires when the clock has reached t.  A timer for the past fires at the next move of the clock, even
+    ``advance(0)``, so that a callback never runs inside the call that registers it.
 
     Example::
 
@@ -77,7 +78,9 @@ class TestProcessingTimeService:
         return self._now_ms * _NS_PER_MS - self.paused_ns
 
     def set_time(self, now_ms: int) -> None:
-        """Move the clock, forwards or back; fire due timers, and those that their callbacks register if they are due."""
+        """Move the clock, forwards or back; fire due timers, and those that their callbacks
+        register if they are due.
+        """
         self._now_ms = now_ms
         while self._heap and self._heap[0][0] <= self._now_ms and not self._is_quiesced:
             _, _, timer = heappop(self._heap)
@@ -97,11 +100,15 @@ class TestProcessingTimeService:
         """Call ``callback(timestamp_ms)`` once the clock has reached ``timestamp_ms``."""
         return self._push(ManualTimer(callback, timestamp_ms, None))
 
-    def schedule_at_fixed_rate(self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int) -> ManualTimer:
+    def schedule_at_fixed_rate(
+        self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int
+    ) -> ManualTimer:
         """Call ``callback(t)`` repeatedly."""
         return self._push(ManualTimer(callback, self._now_ms + initial_delay_ms, period_ms))
 
-    def schedule_with_fixed_delay(self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int) -> ManualTimer:
+    def schedule_with_fixed_delay(
+        self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int
+    ) -> ManualTimer:
         """As ``schedule_at_fixed_rate``, because here a callback takes no time."""
         return self.schedule_at_fixed_rate(callback, initial_delay_ms=initial_delay_ms, period_ms=period_ms)
 

@@ -42,14 +42,19 @@ class MiniCluster:
         config: other settings of every TaskManager.
     """
 
-    def __init__(self, num_task_managers: int = 2, slots_per_task_manager: int = 1, config: TaskExecutorConfig | None = None) -> None:
+    def __init__(
+        self, num_task_managers: int = 2, slots_per_task_manager: int = 1, config: TaskExecutorConfig | None = None
+    ) -> None:
         self._cluster = EmbeddedCluster.start(num_task_managers, slots_per_task_manager, in_process=True, config=config)
         self._num_slots = num_task_managers * slots_per_task_manager
         self._lock = threading.Lock()
         self._jobs: list[RunningJob] = []  # Guarded by _lock; those that are not closed, and some that are.
 
     def __repr__(self) -> str:
-        return f"<MiniCluster at {self._cluster.host}:{self._cluster.port}, {len(self._cluster.task_executors)} TaskManagers>"
+        return (
+            f"<MiniCluster at {self._cluster.host}:{self._cluster.port}, {len(self._cluster.task_executors)} "
+            "TaskManagers>"
+        )
 
     @property
     def target(self) -> RemoteTarget:
@@ -67,7 +72,9 @@ class MiniCluster:
         environment.set_parallelism(self._num_slots)
         return environment
 
-    def _submit(self, stream_graph: StreamGraph, _address: object, _in_process: object, keep: Callable[[RunningJob], None]) -> SubmittedJob:
+    def _submit(
+        self, stream_graph: StreamGraph, _address: object, _in_process: object, keep: Callable[[RunningJob], None]
+    ) -> SubmittedJob:
         job_graph = translate(stream_graph)
         return SubmittedJob(self.execute(job_graph, keep), tuple(edge.id for edge in job_graph.external_edges()))
 
@@ -99,5 +106,7 @@ class MiniCluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         self.close()

@@ -1,10 +1,11 @@
 """``OperatorHarness``: drives one operator as a task does, step by step, on the thread of the test.
 
 Side:       any.
-Invariants: nothing happens unless the test says so.  The operator uses the real mailbox and timer services; only the clock is manual, and
-            coroutines run on the test's thread.
+Invariants: nothing happens unless the test says so.  The operator uses the real mailbox and timer services; only the
+            clock is manual, and coroutines run on the test's thread.
 Units:      milliseconds.
-Source:     Flink ``AbstractStreamOperatorTestHarness``, ``OneInputStreamOperatorTestHarness``, ``TwoInputStreamOperatorTestHarness``.
+Source:     Flink ``AbstractStreamOperatorTestHarness``, ``OneInputStreamOperatorTestHarness``,
+            ``TwoInputStreamOperatorTestHarness``.
 Absent:     chains of operators: use a ``MiniCluster`` for whole jobs.
 """
 
@@ -53,15 +54,14 @@ class OperatorHarness:
     """The common part of the harnesses; inputs are counted from 1.
 
     Threading: the thread that created it.
-    Life cycle: ``setup`` -> ``initialize_state`` -> ``open`` -> any number of ``process_*`` -> ``end_input`` -> ``finish`` -> ``close``.
-        Each of the first three steps includes the ones before it.  ``with`` opens and closes the operator.
+    Life cycle: ``setup`` -> ``initialize_state`` -> ``open`` -> any number of ``process_*`` -> ``end_input`` ->
+        ``finish`` -> ``close``.  Each of the first three steps includes the ones before it.  ``with`` opens and closes
+        the operator.
 
-    Args:
-        operator: an operator, or a function object of ``flowlet.datastream``.
-        key_selectors: one for each input of a function on a keyed stream.
-        place: the subtask as which it runs.
-        now_ms: the start of the manual clock.
-        is_shipped: whether the operator is pickled and unpickled first, as on its way to a TaskManager; then ``harness.operator`` runs, and
+    Args: operator: an operator, or a function object of ``flowlet.datastream``. key_selectors: one for each input of a
+        function on a keyed stream. place: the subtask as which it runs. now_ms: the start of the manual clock.
+        is_shipped: whether the operator is pickled and unpickled first, as on its way to a TaskManager; then
+        ``harness.operator`` runs, and
             not the test's own object.
         checks_leaks: whether ``close`` fails if threads or descriptors are left that did not exist before ``setup``.
 
@@ -89,7 +89,9 @@ class OperatorHarness:
         self._checks_leaks = checks_leaks
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.operator!r}, {self.state.name}, {self.environment!r}, {self.recorded!r}>"
+        return (
+            f"<{type(self).__name__} of {self.operator!r}, {self.state.name}, {self.environment!r}, {self.recorded!r}>"
+        )
 
     def __enter__(self) -> Self:
         """Open the operator, unless the test did."""
@@ -100,7 +102,9 @@ class OperatorHarness:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Close the operator; if the test failed, an error of that becomes a note of the test's error."""
         if error is None:
             self.close()
@@ -150,17 +154,20 @@ class OperatorHarness:
         self.operator.end_input(input_id)
 
     def finish(self) -> None:
-        """Stop timers, run the last mails and let the operator emit the rest; call ``end_input`` for all inputs before."""
+        """Stop timers, run the last mails and let the operator emit the rest; call ``end_input``
+        for all inputs before.
+        """
         self._check_open()
         self.environment.quiesce()
         self.operator.finish()
         self.state = HarnessState.FINISHED
 
     def close(self) -> None:
-        """Close the operator and check what it leaves behind; also without ``finish``, as when a job is cancelled; idempotent.
+        """Close the operator and check what it leaves behind; also without ``finish``, as when a job is cancelled;
+        idempotent.
 
-        Raises:
-            AssertionError: threads, descriptors or (after ``finish``) mails are left, or a chunk was changed after it was emitted.
+        Raises: AssertionError: threads, descriptors or (after ``finish``) mails are left, or a chunk was changed after
+            it was emitted.
         """
         if self.state is HarnessState.CLOSED:
             return
@@ -190,7 +197,9 @@ class OperatorHarness:
 
     # -- input
 
-    def process_input_chunk(self, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None = None) -> None:
+    def process_input_chunk(
+        self, input_id: int, values: Iterable[Any], timestamps: Iterable[int] | None = None
+    ) -> None:
         """Process records of one input, in one chunk.
 
         Raises:
@@ -259,7 +268,9 @@ class OperatorHarness:
 
     def _timers_where(self, domain: str) -> list[Timer]:
         groups = self.environment.timers.snapshot().values()
-        timers = [timer for services in groups for of_service in services.values() for timer in getattr(of_service, domain)]
+        timers = [
+            timer for services in groups for of_service in services.values() for timer in getattr(of_service, domain)
+        ]
         return sorted(timers, key=lambda timer: timer.timestamp)
 
     @property
@@ -276,7 +287,9 @@ class OperatorHarness:
 
     @property
     def output(self) -> list[OutputElement]:
-        """The elements of the main output, in order: ``StreamRecord``, ``Watermark``, ``WatermarkStatus``, ``LatencyMarker``."""
+        """The elements of the main output, in order: ``StreamRecord``, ``Watermark``, ``WatermarkStatus``,
+        ``LatencyMarker``.
+        """
         return self.recorded.elements
 
     @property

@@ -29,7 +29,8 @@ class RecordingOutput:
 
     def __init__(self) -> None:
         self.is_open = True  # if False, emitting is an error
-        self._emitted: list[tuple[str | None, OutputElement]] = []  # with the tag of a side output; None: main output, control element
+        # With the tag of a side output; None: main output, control element.
+        self._emitted: list[tuple[str | None, OutputElement]] = []
         self._chunks: list[tuple[Chunk, list[Any], list[int] | None]] = []
 
     def __repr__(self) -> str:
@@ -100,7 +101,11 @@ class RecordingOutput:
     def check_invariants(self) -> None:
         """Raise AssertionError if a chunk was changed after it was emitted."""
         for chunk, values, timestamps in self._chunks:
-            is_same = len(values) == len(chunk.values) and all(map(_is, values, chunk.values)) and timestamps == chunk.timestamps
+            is_same = (
+                len(values) == len(chunk.values)
+                and all(map(_is, values, chunk.values))
+                and timestamps == chunk.timestamps
+            )
             assert is_same, f"a chunk was changed after it was emitted: {values!r} became {chunk.values!r}"
 
 

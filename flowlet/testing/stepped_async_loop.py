@@ -1,8 +1,8 @@
 """Runs users' coroutines on the thread of the test, by the manual clock.
 
 Side:       any.
-Invariants: nothing runs outside of ``run_until_idle``, ``run`` and ``wait_for_others``.  ``asyncio.sleep`` and timeouts use the manual
-            clock, so they take no time.  The order of outcomes is always the same.
+Invariants: nothing runs outside of ``run_until_idle``, ``run`` and ``wait_for_others``.  ``asyncio.sleep`` and timeouts
+            use the manual clock, so they take no time.  The order of outcomes is always the same.
 Source:     no counterpart in Flink; ``AsyncCalls`` runs them in a task.
 Absent:     real time: while a coroutine waits for a thread or a socket (``wait_for_others``), the clock stands still.
 """
@@ -27,7 +27,8 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
-        self._start_ms = now_ms()  # time counts from here, because floats hold milliseconds of small numbers more exactly
+        # Time counts from here, because floats hold milliseconds of small numbers more exactly.
+        self._start_ms = now_ms()
         self._readiness = selectors.DefaultSelector()
         self._has_more = False  # whether something was scheduled for the next round
         self._timer_handles: list[asyncio.TimerHandle] = []
@@ -46,7 +47,11 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
-        self, when: float, callback: Callable[[Unpack[_Args]], object], *args: *_Args, context: contextvars.Context | None = None
+        self,
+        when: float,
+        callback: Callable[[Unpack[_Args]], object],
+        *args: *_Args,
+        context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
         """As the base class; keeps the handle for ``next_timer_ms``."""
         handle = super().call_at(when, callback, *args, context=context)
@@ -56,7 +61,9 @@ class SteppedEventLoop(asyncio.SelectorEventLoop):
     def next_timer_ms(self) -> int | None:
         """The clock time at which the next timer fires; None if there is none."""
         now_ms = self._now_ms()
-        self._timer_handles = [handle for handle in self._timer_handles if not handle.cancelled() and self._due_ms(handle) > now_ms]
+        self._timer_handles = [
+            handle for handle in self._timer_handles if not handle.cancelled() and self._due_ms(handle) > now_ms
+        ]
         return min(map(self._due_ms, self._timer_handles), default=None)
 
     def _due_ms(self, handle: asyncio.TimerHandle) -> int:
@@ -84,7 +91,9 @@ class SteppedAsyncCalls:
     ``wait_until`` steps the loop, and time, until a condition holds.
     """
 
-    def __init__(self, on_outcomes: Callable[[], None], loop: SteppedEventLoop, wait_until: Callable[[Callable[[], bool]], None]) -> None:
+    def __init__(
+        self, on_outcomes: Callable[[], None], loop: SteppedEventLoop, wait_until: Callable[[Callable[[], bool]], None]
+    ) -> None:
         self._on_outcomes = on_outcomes
         self._loop = loop
         self._wait_until = wait_until
@@ -109,7 +118,10 @@ class SteppedAsyncCalls:
         return outcomes
 
     def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
-        """Call a coroutine function; step until it has a result, and return it.  No mail runs meanwhile, so ``wait`` is not used."""
+        """Call a coroutine function; step until it has a result, and return it.
+
+        No mail runs meanwhile, so ``wait`` is not used.
+        """
 
         async def call() -> Any:
             return await function(*args)

@@ -1,11 +1,12 @@
 """The timers of BATCH mode: nothing fires before the input's end, and then one key after the other.
 
 Side:       task.
-Invariants: at the end of a key the watermark is ``MAX_TIMESTAMP``: first its event time timers fire, then those of the clock, whatever the
-            clock shows.  Between keys the watermark is ``MIN_TIMESTAMP``, as while records are processed.
+Invariants: at the end of a key the watermark is ``MAX_TIMESTAMP``: first its event time timers fire, then those of the
+            clock, whatever the clock shows.  Between keys the watermark is ``MIN_TIMESTAMP``, as while records are
+            processed.
 Units:      timestamps in milliseconds.
-Source:     Flink ``BatchExecutionInternalTimeService``.  Where the input is sorted by key, a key ends where the next one begins.  Where it
-            is not, every key ends with the input, in the order of their oldest timers.
+Source:     Flink ``BatchExecutionInternalTimeService``.  Where the input is sorted by key, a key ends where the next
+            one begins.  Where it is not, every key ends with the input, in the order of their oldest timers.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,7 +54,9 @@ class BatchTimerService(KeyedTimerService):
         if not self._has_warned:
             self._has_warned = True
             _log.warning(
-                "a timer that was registered at the end of its key in BATCH mode is ignored", service=self.name, timestamp=timestamp
+                "a timer that was registered at the end of its key in BATCH mode is ignored",
+                service=self.name,
+                timestamp=timestamp,
             )
         return True
 

@@ -1,8 +1,9 @@
 """The timers of one name of one operator: per key and namespace, for event time and processing time.
 
 Side:       task.
-Invariants: one timer per time domain, timestamp, key and namespace.  A timer fires once, with its key as the current key.  At most one
-            callback is registered with the clock, for the earliest processing time timer.  The watermark only rises.
+Invariants: one timer per time domain, timestamp, key and namespace.  A timer fires once, with its key as the current
+            key.  At most one callback is registered with the clock, for the earliest processing time timer.  The
+            watermark only rises.
 Units:      timestamps in milliseconds.
 Source:     Flink ``InternalTimerServiceImpl``; FLINK-20217: a long run of timers lets mails pass.
 """
@@ -77,7 +78,10 @@ class KeyedTimerService:
 
     def __repr__(self) -> str:
         event, processing = len(self._event_time), len(self._processing_time)
-        return f"<KeyedTimerService {self.name} at {self._watermark}, {event} event time and {processing} processing time timers>"
+        return (
+            f"<KeyedTimerService {self.name} at {self._watermark}, {event} event time and {processing} processing "
+            "time timers>"
+        )
 
     def current_processing_time(self) -> int:
         """The time of the wall clock."""
@@ -167,7 +171,8 @@ class KeyedTimerService:
         self._with_key(timer, trigger)
 
     def _with_key(self, timer: Timer, action: Callable[[Timer], None]) -> None:
-        # The key is restored: a timer's mail may run while an operator yields inside a record, whose key must not change.
+        # The key is restored: a timer's mail may run while an operator yields inside a record, whose key must not
+        # change.
         before, self._key_context.current_key = self._key_context.current_key, timer.key
         try:
             action(timer)

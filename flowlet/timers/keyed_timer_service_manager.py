@@ -1,11 +1,12 @@
 """All timer services of one operator, and the watermarks that fire their timers.
 
 Side:       task.
-Invariants: a watermark is passed on after all timers up to it have fired.  Whoever finishes the operator waits until ``is_interrupted`` is
-            false, so no timer is left then.
+Invariants: a watermark is passed on after all timers up to it have fired.  Whoever finishes the operator waits until
+            ``is_interrupted`` is false, so no timer is left then.
 Units:      timestamps in milliseconds.
-Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor`` (FLINK-20217: timers must let barriers pass).  Unlike
-            there each watermark is passed on, with its own timers before it: so interruptions, which are left to chance, change no result.
+Source:     Flink ``InternalTimeServiceManagerImpl``, ``MailboxWatermarkProcessor`` (FLINK-20217: timers must let
+            barriers pass).  Unlike there each watermark is passed on, with its own timers before it: so interruptions,
+            which are left to chance, change no result.
 """
 
 import time
@@ -27,16 +28,11 @@ class KeyedTimerServiceManager:
 
     Life cycle: ``restore`` before the first ``timer_service``; ``close`` at the end.
 
-    Args:
-        key_context: the operator's.
-        clock: the operator's.
-        key_groups: this subtask's.
-        max_parallelism: the number of key groups.
-        should_interrupt: see ``KeyedTimerService``.
-        executor: the operator's; None: watermarks are never interrupted.
-        clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task looks for a barrier.
-        is_batch: every service is a ``BatchTimerService``.
-        has_records_behind: whether records follow the present watermark that cannot wait for a mail.
+    Args: key_context: the operator's. clock: the operator's. key_groups: this subtask's. max_parallelism: the number of
+        key groups. should_interrupt: see ``KeyedTimerService``. executor: the operator's; None: watermarks are never
+        interrupted. clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task
+        looks for a barrier. is_batch: every service is a ``BatchTimerService``. has_records_behind: whether records
+        follow the present watermark that cannot wait for a mail.
     """
 
     def __init__(
@@ -74,7 +70,9 @@ class KeyedTimerServiceManager:
         return sum(service.num_fired_timers for service in list(self._services.values()))
 
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> KeyedTimerService:
-        """The service of that name, made at the first call with its restored timers; ``is_batch``: a ``BatchTimerService``."""
+        """The service of that name, made at the first call with its restored timers; ``is_batch``: a
+        ``BatchTimerService``.
+        """
         if name not in self._services:
             service = (BatchTimerService if is_batch or self._is_batch else KeyedTimerService)(
                 name,
@@ -174,8 +172,8 @@ class MailboxWatermarkProcessor:
     The task lets no record pass before all timers have fired (``is_interrupted``); a barrier may.
     "Idle" waits for the watermarks before it, because consumers drop the watermarks of an idle input.
 
-    Args: output: gets the watermarks.  timers: the operator's.  executor: the operator's.  Its deferrable mails, which yields of operators
-        do not run, fire the rest of the timers.  None: timers are
+    Args: output: gets the watermarks.  timers: the operator's.  executor: the operator's.  Its deferrable mails, which
+        yields of operators do not run, fire the rest of the timers.  None: timers are
             never interrupted.
         should_interrupt: whether a mail (a barrier) waits.
         clock_ns: see ``KeyedTimerServiceManager``.
@@ -199,7 +197,8 @@ class MailboxWatermarkProcessor:
         self._should_interrupt = should_interrupt
         self._clock_ns = clock_ns
         self._end_ns = 0
-        self._targets: deque[int] = deque()  # watermarks whose timers have not all fired; few: no record passes meanwhile
+        # Watermarks whose timers have not all fired; few: no record passes meanwhile.
+        self._targets: deque[int] = deque()
         self._emitted = MIN_TIMESTAMP
         self._is_mailed = False
         self._has_left_rest = False

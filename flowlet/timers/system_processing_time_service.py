@@ -1,12 +1,13 @@
 """The clock of a task, and timers that fire as mails.
 
 Side:       shared.  A timer fires on the loop thread and puts a mail; all else belongs to the task thread.
-Invariants: a callback runs on the task thread, never after its timer was cancelled, never under the lock.  A repeating timer has at most
-            one mail in the mailbox, however slow the task is.  After ``quiesce`` no mail is put.
+Invariants: a callback runs on the task thread, never after its timer was cancelled, never under the lock.  A repeating
+            timer has at most one mail in the mailbox, however slow the task is.  After ``quiesce`` no mail is put.
 Units:      processing time in milliseconds since the epoch, delays in milliseconds, the relative clock in nanoseconds.
-Source:     Flink ``SystemProcessingTimeService``, ``ProcessingTimeServiceImpl``, ``ProcessingTimeServiceUtil``, without a thread of its
-            own: the loop of the process runs all timers.  Delays use a monotonic clock, as Flink's do: the time until a timestamp is taken
-            from the wall clock when the timer is registered, and a step of the wall clock afterwards moves it no more.
+Source:     Flink ``SystemProcessingTimeService``, ``ProcessingTimeServiceImpl``, ``ProcessingTimeServiceUtil``, without
+            a thread of its own: the loop of the process runs all timers.  Delays use a monotonic clock, as Flink's do:
+            the time until a timestamp is taken from the wall clock when the timer is registered, and a step of the wall
+            clock afterwards moves it no more.
 """
 
 import threading
@@ -54,7 +55,16 @@ class ScheduledCallback:
     Threading: ``cancel`` and the properties on the task thread; the service calls the rest.
     """
 
-    __slots__ = ("_callback", "_deadline_ns", "_is_done", "_next_delay_ms", "_scheduled", "_service", "is_mailed", "timestamp_ms")
+    __slots__ = (
+        "_callback",
+        "_deadline_ns",
+        "_is_done",
+        "_next_delay_ms",
+        "_scheduled",
+        "_service",
+        "is_mailed",
+        "timestamp_ms",
+    )
 
     def __init__(
         self,
@@ -66,10 +76,12 @@ class ScheduledCallback:
         self._service = service
         self._callback = callback
         self._next_delay_ms = next_delay_ms  # None: fires once
-        self._is_done = False  # Written by the task thread; a stale read on the loop thread costs one mail that does nothing.
+        # Written by the task thread; a stale read on the loop thread costs one mail that does nothing.
+        self._is_done = False
         self._deadline_ns = 0  # Written before the timer is handed to the loop.
         self._scheduled: Cancellable | None = None  # Written by the thread that scheduled last.
-        self.is_mailed = False  # Set by the loop thread before it puts the mail; cleared by the task thread when the mail runs.
+        # Set by the loop thread before it puts the mail; cleared by the task thread when the mail runs.
+        self.is_mailed = False
         self.timestamp_ms = timestamp_ms  # Argument of the next callback; written by the task thread.
 
     def __repr__(self) -> str:
@@ -150,7 +162,8 @@ class SystemProcessingTimeService:
     """The clock and the timers of one operator.
 
     Threading: task thread, except ``current_time_ms`` and ``relative_time_ns`` (any), ``put_mail`` (loop thread).
-    Life cycle: ALIVE -> QUIESCED -> SHUT_DOWN; ``shut_down`` from every state.  Registering a timer after that raises RuntimeError.
+    Life cycle: ALIVE -> QUIESCED -> SHUT_DOWN; ``shut_down`` from every state.  Registering a timer after that raises
+        RuntimeError.
 
     Args:
         schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
@@ -203,12 +216,19 @@ class SystemProcessingTimeService:
 
     def register_timer(self, timestamp_ms: int, callback: ProcessingTimeCallback) -> ScheduledCallback:
         """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
-        return self._start(ScheduledCallback(self, callback, timestamp_ms, None), delay_until_ms(timestamp_ms, self._now_ms()))
+        return self._start(
+            ScheduledCallback(self, callback, timestamp_ms, None), delay_until_ms(timestamp_ms, self._now_ms())
+        )
 
-    def schedule_at_fixed_rate(self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int) -> ScheduledCallback:
-        """Call ``callback(t)`` for t = now + initial delay, then every ``period_ms``; late calls follow each other at once."""
+    def schedule_at_fixed_rate(
+        self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int
+    ) -> ScheduledCallback:
+        """Call ``callback(t)`` for t = now + initial delay, then every ``period_ms``; late calls follow each other at
+        once.
+        """
         _check_period(period_ms)
-        due_ns = self.clock_ns() + initial_delay_ms * _NS_PER_MS  # not by the wall clock: a step would stop the calls, or repeat them
+        # Not by the wall clock: a step would stop the calls, or repeat them.
+        due_ns = self.clock_ns() + initial_delay_ms * _NS_PER_MS
 
         def next_delay_ms(timer: ScheduledCallback) -> int:
             nonlocal due_ns
@@ -216,9 +236,13 @@ class SystemProcessingTimeService:
             timer.timestamp_ms += period_ms
             return max(0, -(-(due_ns - self.clock_ns()) // _NS_PER_MS))
 
-        return self._start(ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms)
+        return self._start(
+            ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms
+        )
 
-    def schedule_with_fixed_delay(self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int) -> ScheduledCallback:
+    def schedule_with_fixed_delay(
+        self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int
+    ) -> ScheduledCallback:
         """Call ``callback(now)`` repeatedly, each time ``period_ms`` after the end of the last call."""
         _check_period(period_ms)
 
@@ -226,7 +250,9 @@ class SystemProcessingTimeService:
             timer.timestamp_ms = self._now_ms() + period_ms
             return period_ms
 
-        return self._start(ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms)
+        return self._start(
+            ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms
+        )
 
     def _start(self, timer: ScheduledCallback, delay_ms: int) -> ScheduledCallback:
         if self._state is ServiceState.SHUT_DOWN:

@@ -3,8 +3,8 @@
 Side:       task.  Protocols and values; the task that runs the operator provides the implementations.
 Invariants: callbacks run on the task's thread, never for a timer that was cancelled or deleted before it fired.
 Units:      timestamps and delays in milliseconds, processing time since the epoch.
-Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``InternalTimer``, ``Triggerable``, ``KeyContext``,
-            ``InternalTimeServiceManager``.
+Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``InternalTimer``, ``Triggerable``,
+            ``KeyContext``, ``InternalTimeServiceManager``.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,9 @@ NO_KEY: Final = _NoKey.NO_KEY  # None would not do: it is a valid key
 
 
 class KeyContext:
-    """Holds the key of the record or timer that is being processed, ``NO_KEY`` if the stream has none; task thread only."""
+    """Holds the key of the record or timer that is being processed, ``NO_KEY`` if the stream has none; task thread
+    only.
+    """
 
     __slots__ = ("current_key",)
 
@@ -49,7 +51,9 @@ class ProcessingTimeService(Protocol):
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], None]) -> TimerHandle:
         """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
 
-    def schedule_with_fixed_delay(self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int) -> TimerHandle:
+    def schedule_with_fixed_delay(
+        self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int
+    ) -> TimerHandle:
         """Call ``callback(now)`` repeatedly, each time ``period_ms`` after the end of the last call."""
 
 
@@ -130,14 +134,18 @@ class InternalTimeServiceManager(Protocol):
     """The timer services of one operator, by name."""
 
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
-        """The service of that name, made at the first call; ``is_batch``: its timers fire at the end of the input, key by key."""
+        """The service of that name, made at the first call; ``is_batch``: its timers fire at the end of the input, key
+        by key.
+        """
 
     @property
     def is_used(self) -> bool:
         """Whether a service was made."""
 
     def end_keys(self) -> None:
-        """Fire all timers of services in BATCH mode, of one key after the other: no more records of these keys follow."""
+        """Fire all timers of services in BATCH mode, of one key after the other: no more records of
+        these keys follow.
+        """
 
     def snapshot(self) -> Mapping[int, Mapping[str, object]]:
         """All timers: key group -> name of the service -> timers; nobody changes it later."""
@@ -146,7 +154,9 @@ class InternalTimeServiceManager(Protocol):
         """Take over the timers of this subtask's key groups; call before the first ``timer_service``."""
 
     def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
-        """Fire all event time timers up to and including a watermark, then pass it on; a mail may do the last part later."""
+        """Fire all event time timers up to and including a watermark, then pass it on; a mail may do the last part
+        later.
+        """
 
     @property
     def is_interrupted(self) -> bool:

@@ -2,10 +2,11 @@
 
 Hot path, per timer: one dictionary access and one heap operation to register, the same to fire.
 Side:       task.
-Invariants: a timer is in the queue once, however often it was added.  The heap holds all live timers, and hardly more deleted ones.
+Invariants: a timer is in the queue once, however often it was added.  The heap holds all live timers, and hardly more
+            deleted ones.
 Units:      timestamps in milliseconds.
-Source:     Flink ``TimerHeapInternalTimer``, ``HeapPriorityQueueSet``, ``KeyGroupedInternalPriorityQueue``.  Flink keeps one set per key
-            group; here the key groups are computed when a snapshot is taken.
+Source:     Flink ``TimerHeapInternalTimer``, ``HeapPriorityQueueSet``, ``KeyGroupedInternalPriorityQueue``.  Flink
+            keeps one set per key group; here the key groups are computed when a snapshot is taken.
 """
 
 from collections.abc import Iterable, Iterator
@@ -33,7 +34,9 @@ class Timer:
 
 
 class TimerQueue:
-    """A heap of timers without duplicates; timers of the same timestamp come out in the order in which they were added."""
+    """A heap of timers without duplicates; timers of the same timestamp come out in the order in
+    which they were added.
+    """
 
     __slots__ = ("_heap", "_live", "_order")
 
@@ -52,7 +55,10 @@ class TimerQueue:
         return iter(list(self._live.values()))
 
     def add(self, timer: Timer) -> bool:
-        """Add a timer; False if it was there already.  Raises KeyTypeError if its key is of a type that cannot be a key."""
+        """Add a timer; False if it was there already.
+
+        Raises KeyTypeError if its key is of a type that cannot be a key.
+        """
         identity = (timer.timestamp, exact_key(timer.key), timer.namespace)
         if identity in self._live:
             return False

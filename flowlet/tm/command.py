@@ -90,10 +90,13 @@ def taskmanager(
 def run_command(arguments: list[str] | None = None, program_end: socket.socket | None = None) -> int:
     """Parse the command line (None: of this process) and run; the exit code.  Every error is one line.
 
-    ``program_end``: of the pair whose other end the JobManager in the program has, if a program has forked this process.
+    ``program_end``: of the pair whose other end the JobManager in the program has, if a program has forked this
+        process.
     """
     try:
-        settings = app(arguments, prog_name=PROGRAM, standalone_mode=False, default_map=task_manager_defaults(os.environ))
+        settings = app(
+            arguments, prog_name=PROGRAM, standalone_mode=False, default_map=task_manager_defaults(os.environ)
+        )
         if isinstance(settings, TaskManagerSettings):  # not after --help
             run_taskmanager(settings, program_end)
     except typer.TyperException as error:

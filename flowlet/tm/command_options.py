@@ -10,11 +10,17 @@ import typer
 
 from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE
 from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US, TaskDriver
-from flowlet.tm.latency.switch_interval import CROWDED_SWITCH_INTERVAL_MS, DEFAULT_SWITCH_INTERVAL_MS, LATENCY_SWITCH_INTERVAL_MS
+from flowlet.tm.latency.switch_interval import (
+    CROWDED_SWITCH_INTERVAL_MS,
+    DEFAULT_SWITCH_INTERVAL_MS,
+    LATENCY_SWITCH_INTERVAL_MS,
+)
 from flowlet.tm.process.process_model import TaskScheduling
 
 # The cluster.
-JobManagerAddress = Annotated[str, typer.Option(envvar=JOB_MANAGER_VARIABLE, help="Where the JobManager listens, host:port.")]
+JobManagerAddress = Annotated[
+    str, typer.Option(envvar=JOB_MANAGER_VARIABLE, help="Where the JobManager listens, host:port.")
+]
 SecretFile = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
 Slots = Annotated[int, typer.Option(min=1, help="How many subtasks of one slot sharing group may run here.")]
 
@@ -30,16 +36,23 @@ Advertise = Annotated[
 ]
 NetworkMemory = Annotated[str, typer.Option(help="Memory for network buffers: bytes, or with k, m or g.")]
 SegmentSize = Annotated[str, typer.Option(help="Size of one network buffer: bytes, or with k; 256 bytes at least.")]
-ExclusiveBuffers = Annotated[int, typer.Option(min=0, help="Network buffers that each channel of an input has for itself.")]
-FloatingBuffers = Annotated[int, typer.Option(min=0, help="Further network buffers that the channels of one input share.")]
-MaxProducersPerGate = Annotated[int, typer.Option(min=1, help="How many producers may push into a remote gate at once.")]
+ExclusiveBuffers = Annotated[
+    int, typer.Option(min=0, help="Network buffers that each channel of an input has for itself.")
+]
+FloatingBuffers = Annotated[
+    int, typer.Option(min=0, help="Further network buffers that the channels of one input share.")
+]
+MaxProducersPerGate = Annotated[
+    int, typer.Option(min=1, help="How many producers may push into a remote gate at once.")
+]
 ProducerMemoryPercent = Annotated[
     int, typer.Option(min=1, max=100, help="How much of the network memory the producers of all remote gates may hold.")
 ]
 CongestionControl = Annotated[
     str | None,
     typer.Option(
-        help="The kernel's congestion control of data connections, by its name there, such as cubic; kernel: whatever the kernel "
+        help="The kernel's congestion control of data connections, by its name there, such as cubic; kernel: whatever "
+        "the kernel "
         "chooses.  [default: reno where both ends are on one machine, else kernel]"
     ),
 ]
@@ -54,7 +67,8 @@ HeartbeatTimeoutS = Annotated[
     float,
     typer.Option(
         envvar="FLOWLET_HEARTBEAT_TIMEOUT_S",
-        help="After this time without a byte the peer of a data connection is lost.  A process that a debugger stops is silent, too.",
+        help="After this time without a byte the peer of a data connection is lost.  A process that a debugger stops "
+        "is silent, too.",
     ),
 ]
 
@@ -62,10 +76,16 @@ HeartbeatTimeoutS = Annotated[
 ParentPid = Annotated[int | None, typer.Option(help="End when this process, our parent, ends.")]
 PinCpu = Annotated[int | None, typer.Option(help="Run on this core only.")]
 GcThreshold = Annotated[
-    int, typer.Option(help="How many more objects than were freed are made before the garbage collector runs; 0: never.")
+    int,
+    typer.Option(help="How many more objects than were freed are made before the garbage collector runs; 0: never."),
 ]
 CancellationInterval = Annotated[
-    int, typer.Option("--task-cancellation-interval", min=1, help="Milliseconds between reports of a cancelled task that does not end.")
+    int,
+    typer.Option(
+        "--task-cancellation-interval",
+        min=1,
+        help="Milliseconds between reports of a cancelled task that does not end.",
+    ),
 ]
 CancellationTimeout = Annotated[
     int,
@@ -81,7 +101,8 @@ RegistrationTimeoutS = Annotated[
     typer.Option(
         "--registration-timeout-s",
         min=0.1,
-        help="How long this process looks for a JobManager, at its start and when it has lost one, before it ends with an error.",
+        help="How long this process looks for a JobManager, at its start and when it has lost one, before it ends with "
+        "an error.",
     ),
 ]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning, error or critical.")]
@@ -93,30 +114,38 @@ LatencyMode = Annotated[
     typer.Option(
         "--latency-mode",
         envvar="FLOWLET_LATENCY_MODE",
-        help="What makes single records quick, alone and beside busy tasks: --keep-awake, --task-driver loop, --busy-poll-us, short "
+        help="What makes single records quick, alone and beside busy tasks: --keep-awake, --task-driver loop, "
+        "--busy-poll-us, short "
         "time slices, and task threads that turn out busy at nice 19.",
     ),
 ]
 SwitchIntervalMs = Annotated[
     float | None,
     typer.Option(
-        help=f"sys.setswitchinterval.  [default: {DEFAULT_SWITCH_INTERVAL_MS}, and {CROWDED_SWITCH_INTERVAL_MS:.0f} while several "
+        help=f"sys.setswitchinterval.  [default: {DEFAULT_SWITCH_INTERVAL_MS}, and {CROWDED_SWITCH_INTERVAL_MS:.0f} "
+        "while several "
         f"tasks are at work and no other one does anything, not with --task-driver loop; "
         f"{LATENCY_SWITCH_INTERVAL_MS} with --latency-mode]"
     ),
 ]
 Scheduling = Annotated[
-    TaskScheduling, typer.Option(help="How the kernel treats task threads; idle or nice: lower latency beside CPU-bound tasks.")
+    TaskScheduling,
+    typer.Option(help="How the kernel treats task threads; idle or nice: lower latency beside CPU-bound tasks."),
 ]
 KeepsAwake = Annotated[
-    bool, typer.Option("--keep-awake", help="Keep the core from halting, for lower latency; the CPU is then always busy.")
+    bool,
+    typer.Option("--keep-awake", help="Keep the core from halting, for lower latency; the CPU is then always busy."),
 ]
-Driver = Annotated[TaskDriver, typer.Option(help="loop: light tasks run where their data arrives; users' functions must not block then.")]
+Driver = Annotated[
+    TaskDriver,
+    typer.Option(help="loop: light tasks run where their data arrives; users' functions must not block then."),
+]
 BusyPollUs = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="How long the loop looks for more data, without sleeping, after the last came, while no task is busy; 0: not at all.  "
+        help="How long the loop looks for more data, without sleeping, after the last came, while no task is busy; 0: "
+        "not at all.  "
         f"[default: 0, or {LATENCY_BUSY_POLL_US} with --latency-mode]",
     ),
 ]

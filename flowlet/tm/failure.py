@@ -1,10 +1,10 @@
 """Describes the failure of a task as text for the client.
 
 Side:       pure.
-Invariants: only text leaves the process, never the exception; every text has a limit, and can be sent as UTF-8; whatever the exception
-            does when it is asked for its text, the failure is described.
-Rules:      for a failing user function only the user's frames are shown (all with ``FLOWLET_TRACEBACK=full``), for an error of the engine
-            all frames.
+Invariants: only text leaves the process, never the exception; every text has a limit, and can be sent as UTF-8;
+            whatever the exception does when it is asked for its text, the failure is described.
+Rules:      for a failing user function only the user's frames are shown (all with ``FLOWLET_TRACEBACK=full``), for an
+            error of the engine all frames.
 """
 
 import traceback
@@ -23,18 +23,26 @@ _MAX_TRACEBACK_CHARS: Final = 64 * 1024
 _ENGINE_FOLDERS: Final = tuple(f"{package.__path__[0]}/" for package in (flowlet, netstack))
 
 
-def failure_info(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int) -> FailureInfo:
+def failure_info(
+    error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int
+) -> FailureInfo:
     """Describe what ended a task: the user's exception if a user function raised it, otherwise the engine's."""
     try:
         return _described(error, descriptor, tm_id, timestamp_ms)
     except BaseException as failure:  # noqa: BLE001 - an exception's class and attributes are the user's code
         text = f"<an exception that cannot be described: {preview(failure)}>"
-        operator, record = (error.operator, error.record_preview) if isinstance(error, UserFunctionError) else (None, None)
+        operator, record = (
+            (error.operator, error.record_preview) if isinstance(error, UserFunctionError) else (None, None)
+        )
         kind = preview(type(error))
-        return FailureInfo(kind, text, text, operator, descriptor.task_name, descriptor.subtask, record, tm_id, timestamp_ms)
+        return FailureInfo(
+            kind, text, text, operator, descriptor.task_name, descriptor.subtask, record, tm_id, timestamp_ms
+        )
 
 
-def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int) -> FailureInfo:
+def _described(
+    error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id: str, timestamp_ms: int
+) -> FailureInfo:
     operator = record_preview = None
     cause = error
     if isinstance(error, UserFunctionError):
@@ -45,7 +53,8 @@ def _described(error: BaseException, descriptor: TaskDeploymentDescriptor, tm_id
     if cause is not error:
         if not shows_all_frames():
             _keep_user_frames(lines)
-        notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]  # error itself is not shown, but its notes must be
+        # Error itself is not shown, but its notes must be.
+        notes = [f"{note}\n" for note in getattr(error, "__notes__", ())]
     return FailureInfo(
         exception_type=_sendable(_type_name(type(cause))),
         message=_shorten(_safe_str(cause), _MAX_MESSAGE_CHARS),
@@ -68,7 +77,9 @@ def format_thread_stack(frame: FrameType) -> str:
     """
     calls = traceback.extract_stack(frame)
     first_engine = next((index for index, call in enumerate(calls) if _is_engine_file(call.filename)), len(calls))
-    first_user = next((index for index in range(first_engine, len(calls)) if not _is_engine_file(calls[index].filename)), 0)
+    first_user = next(
+        (index for index in range(first_engine, len(calls)) if not _is_engine_file(calls[index].filename)), 0
+    )
     shown = [call for call in calls[first_user:] if not _is_engine_file(call.filename)] if first_user else calls
     stack = _shorten("".join(traceback.StackSummary.from_list(shown).format()).rstrip(), _MAX_TRACEBACK_CHARS)
     wait = named_wait(frame)
@@ -83,7 +94,9 @@ def _keep_user_frames(lines: traceback.TracebackException) -> None:
         if id(each) in seen:
             continue
         seen.add(id(each))
-        each.stack = traceback.StackSummary.from_list([frame for frame in each.stack if not _is_engine_file(frame.filename)])
+        each.stack = traceback.StackSummary.from_list(
+            [frame for frame in each.stack if not _is_engine_file(frame.filename)]
+        )
         todo += [other for other in (each.__cause__, each.__context__, *(each.exceptions or ())) if other is not None]
 
 
@@ -92,7 +105,9 @@ def _is_engine_file(filename: str) -> bool:
 
 
 def _type_name(kind: type[BaseException]) -> str:
-    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _safe_str(error: BaseException) -> str:

@@ -1,14 +1,15 @@
-"""The process from which a program's TaskManagers are forked: it has imported what they need, and nothing of the program.
+"""The process from which a program's TaskManagers are forked: it has imported what they need, and nothing of the
+program.
 
 Two TaskManagers that are executed import 600 modules each, 0.55 s of CPU; forked ones share them.
 
 Side:       shared.  The one thread of this process, and of a child until it runs.
-Invariants: this process was executed, not forked from the program: it has none of the program's threads, locks and descriptors.  It has
-            one thread, no event loop and no socket but that of the program.  (numpy's BLAS ends its threads before a fork, and starts them
-            in the child when they are needed.)  A child is killed with its group before it is waited for, so that no id is used again.
-            This process ends when the program closes its end of the socket, or is gone, and when it has rested as long as
-            it was told: between two clusters it has neither the program's standard error, which a reader may wait to be closed, nor its
-            working directory.
+Invariants: this process was executed, not forked from the program: it has none of the program's threads, locks and
+            descriptors.  It has one thread, no event loop and no socket but that of the program.  (numpy's BLAS ends
+            its threads before a fork, and starts them in the child when they are needed.)  A child is killed with its
+            group before it is waited for, so that no id is used again.  This process ends when the program closes its
+            end of the socket, or is gone, and when it has rested as long as it was told: between two clusters it has
+            neither the program's standard error, which a reader may wait to be closed, nor its working directory.
 Rules:      seeds of ``random`` differ in each child (Python sees to that); ``hash`` of texts is the same in all.
 """
 
@@ -28,7 +29,14 @@ from typing import Any, Final, NoReturn
 from flowlet.errors import FlowletError
 from flowlet.rpc.early_signals import STOP_SIGNALS, end_at_signals
 from flowlet.tm.process.program_start import end_with, forked_from
-from flowlet.tm.taskmanager_process import EXIT_FAILURE, PROGRAM, TaskManagerSettings, complain, import_task_modules, run_taskmanager
+from flowlet.tm.taskmanager_process import (
+    EXIT_FAILURE,
+    PROGRAM,
+    TaskManagerSettings,
+    complain,
+    import_task_modules,
+    run_taskmanager,
+)
 from netstack.errors import NetstackError
 from netstack.late import make_constructors
 
@@ -36,8 +44,8 @@ PROCESS_NAME: Final = "flowlet-tm"  # of a child
 MAX_MESSAGE_BYTES: Final = 64 * 1024
 # In this order they come with an order to fork.
 DESCRIPTORS: Final = ("stdout", "stderr", "life", "status", "program_end", "exit")
-# The classes of which each TaskManager makes objects.  Their methods are made once, not in each child.  With ``import_task_modules``
-# that is 20 of the 75 ms of CPU of a child.
+# The classes of which each TaskManager makes objects.  Their methods are made once, not in each child.  With
+# ``import_task_modules`` that is 20 of the 75 ms of CPU of a child.
 _CLASSES: Final = {
     "flowlet.chain.loop_code": "Blame _Source",
     "flowlet.chain.stream_operator": "OperatorContext OperatorCounters",
@@ -65,16 +73,26 @@ _CLASSES: Final = {
     "netstack.security": "SecurityConfig",
     "netstack.transport.authentication_handler": "PeerAuthenticated",
     "netstack.wire.events": "EndOfData",
-    "netstack.wire.messages": "AckAllUserRecordsProcessed CancelPartitionRequest Heartbeat Hello PartitionRequest Proof Ready",
+    "netstack.wire.messages": "AckAllUserRecordsProcessed CancelPartitionRequest Heartbeat Hello PartitionRequest "
+    "Proof Ready",
 }
-# What sets options of a TaskManager beside its command line.  A child that finds one of them parses its options with typer.
-_VARIABLES: Final = ("FLOWLET_CONF_DIR", "FLOWLET_HEARTBEAT_INTERVAL_S", "FLOWLET_HEARTBEAT_TIMEOUT_S", "FLOWLET_LATENCY_MODE")
+# What sets options of a TaskManager beside its command line.  A child that finds one of them parses its options with
+# typer.
+_VARIABLES: Final = (
+    "FLOWLET_CONF_DIR",
+    "FLOWLET_HEARTBEAT_INTERVAL_S",
+    "FLOWLET_HEARTBEAT_TIMEOUT_S",
+    "FLOWLET_LATENCY_MODE",
+)
 
 
 def serve(control: socket.socket) -> NoReturn:
-    """Do as the orders say that come through ``control``, until its other end is closed: fork a TaskManager, rest, begin again."""
+    """Do as the orders say that come through ``control``, until its other end is closed: fork a TaskManager, rest,
+    begin again.
+    """
     control.setblocking(True)  # noqa: FBT003 - socket's own
-    children: dict[int, tuple[int, int]] = {}  # by the descriptor that tells their end: id, and where their exit code is told
+    # By the descriptor that tells their end: id, and where their exit code is told.
+    children: dict[int, tuple[int, int]] = {}
     rest_ms: float | None = None
     looker = select.poll()
     looker.register(control, select.POLLIN)
@@ -149,7 +167,8 @@ def _bury(end_fd: int, pid: int, exit_fd: int) -> None:
 
 def _fork(order: dict[str, Any], found: dict[str, int], foreign: list[int]) -> int:
     """The id of a new child; in the child this does not return."""
-    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # one that comes early waits for the child's handlers
+    # One that comes early waits for the child's handlers.
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     pid = os.fork()
     if pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
@@ -191,6 +210,11 @@ def run_forked(program_end: socket.socket) -> int:
 
 
 def _settings(arguments: list[str]) -> TaskManagerSettings:
-    given = {name.removeprefix("--").replace("-", "_"): text for name, text in zip(arguments[::2], arguments[1::2], strict=True)}
-    values: dict[str, Any] = given | {name: int(given[name]) for name in ("slots", "parent_pid", "pin_cpu") if name in given}
+    given = {
+        name.removeprefix("--").replace("-", "_"): text
+        for name, text in zip(arguments[::2], arguments[1::2], strict=True)
+    }
+    values: dict[str, Any] = given | {
+        name: int(given[name]) for name in ("slots", "parent_pid", "pin_cpu") if name in given
+    }
     return TaskManagerSettings(**values | {"secret_file": Path(given["secret_file"])})

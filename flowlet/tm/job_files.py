@@ -33,9 +33,13 @@ class JobFiles:
 
 @contextmanager
 def files_of_task(
-    descriptor: TaskDeploymentDescriptor, files: JobFiles | None, loop: EventLoopThread, is_cancelled: Callable[[], bool]
+    descriptor: TaskDeploymentDescriptor,
+    files: JobFiles | None,
+    loop: EventLoopThread,
+    is_cancelled: Callable[[], bool],
 ) -> Iterator[JobPaths]:
-    """Have the job's files here, its modules on the import path, and its archives in the working directory, while the block runs.
+    """Have the job's files here, its modules on the import path, and its archives in the working directory, while the
+    block runs.
 
     Raises:
         DeploymentError: one could not be fetched, unpacked or installed, or does not go with what another job has here.
@@ -57,7 +61,9 @@ def files_of_task(
 
     with ExitStack() as stack:
         try:
-            paths = stack.enter_context(files.cache.in_use(shipped, descriptor.job_id, Delivery(fetch_part, check_cancelled)))
+            paths = stack.enter_context(
+                files.cache.in_use(shipped, descriptor.job_id, Delivery(fetch_part, check_cancelled))
+            )
             modules = SHIPPED_MODULES.read(paths.modules) if paths.modules is not None else {}
         except DeploymentError:
             raise

@@ -1,9 +1,9 @@
 """The TaskManager's control connection: one signed WebSocket to the JobManager, reopened whenever it is lost.
 
 Side:       loop.
-Invariants: at most one session at a time; a session begins with the registration.  Messages are dropped while there is no session, because
-            a JobManager that lost a TaskManager has failed its tasks already.  A session loses no message: one that finds no room in the
-            queue ends the session.
+Invariants: at most one session at a time; a session begins with the registration.  Messages are dropped while there is
+            no session, because a JobManager that lost a TaskManager has failed its tasks already.  A session loses no
+            message: one that finds no room in the queue ends the session.
 Source:     Flink ``RegisteredRpcConnection``, ``TaskExecutorToJobManagerHeartbeat``, over WebSocket in place of Pekko.
 """
 
@@ -51,8 +51,8 @@ _DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
 DEFAULT_GIVE_UP_AFTER_S: Final = 300.0  # Flink's taskmanager.registration.timeout
 _MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
 _NOT_READ: Final = f"the JobManager does not read its messages, {_MAX_QUEUED_MESSAGES} are waiting"
-# A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.  It also tells the
-# JobManager which tasks wait for a client.
+# A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
+# It also tells the JobManager which tasks wait for a client.
 _REPORT_INTERVAL_S: Final = 1.0
 _STALL_S: Final = 1.0  # a pause that ends this late does not count as time without a JobManager
 _IDLE_HEARTBEAT_FACTOR: Final = 2  # without tasks there is little to report
@@ -123,7 +123,10 @@ class SessionListener(Protocol):
 
 
 class JobManagerConnection:
-    """Keeps a session with the JobManager.  Life cycle: ``run`` in an asyncio task; to end the session, cancel that task."""
+    """Keeps a session with the JobManager.
+
+    Life cycle: ``run`` in an asyncio task; to end the session, cancel that task.
+    """
 
     def __init__(
         self,
@@ -152,8 +155,8 @@ class JobManagerConnection:
     def send(self, message: ToJobManager) -> None:
         """Queue a message; dropped if there is no session.
 
-        A message that finds no room ends the session, as the JobManager does when its own queue is full: a job whose final task state was
-        lost would run for ever, while a JobManager that loses the session starts the tasks again.
+        A message that finds no room ends the session, as the JobManager does when its own queue is full: a job whose
+        final task state was lost would run for ever, while a JobManager that loses the session starts the tasks again.
         """
         if self._outbox is None:
             return
@@ -166,12 +169,12 @@ class JobManagerConnection:
     async def run(self) -> None:
         """Register and serve the session, again and again.
 
-        Raises:
-            RegistrationRefusedError: the JobManager refused this TaskManager.
-            AuthenticationError: TaskManager and JobManager have different secrets.  Not after the first session: whoever answers without a
-                proof then is another process, on the port of a JobManager that is gone, and must not end this one.  Before it, nothing
-                tells such a process from a JobManager with another secret.  That is a mistake of whoever starts this TaskManager, to be
-                told at once; and a stranger who holds the port keeps the JobManager from it anyway.
+        Raises: RegistrationRefusedError: the JobManager refused this TaskManager.  AuthenticationError: TaskManager and
+            JobManager have different secrets.  Not after the first session: whoever answers without a
+                proof then is another process, on the port of a JobManager that is gone, and must not end this one.
+                Before it, nothing tells such a process from a JobManager with another secret.  That is a mistake of
+                whoever starts this TaskManager, to be told at once; and a stranger who holds the port keeps the
+                JobManager from it anyway.
             JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
         clock = self._clock
@@ -193,7 +196,8 @@ class JobManagerConnection:
             await self._sleep(pause_s)
             late_s = clock() - slept_from_s - pause_s
             if late_s > _STALL_S:
-                self._last_contact += late_s  # this process or its machine stood still: that says nothing about the JobManager
+                # This process or its machine stood still: that says nothing about the JobManager.
+                self._last_contact += late_s
             pause_s = min(2 * pause_s, self._reconnect.longest_pause_s)
 
     async def _try_session(self) -> str:
@@ -216,7 +220,8 @@ class JobManagerConnection:
         return f"the JobManager's session ended: {reason}"
 
     async def _serve(self, socket: SessionTransport) -> str:
-        await socket.send(_ENCODER.encode(self._registration))  # the kernel takes it, whether the JobManager reads or not
+        # The kernel takes it, whether the JobManager reads or not.
+        await socket.send(_ENCODER.encode(self._registration))
         helpers: list[asyncio.Task[None]] = []
         silence = Silence(self._reconnect.welcome_timeout_s, self._clock())
         try:
@@ -257,10 +262,14 @@ class JobManagerConnection:
                 self._last_contact = self._clock()
             for helper in helpers:
                 helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)  # waits for cancelled helpers; ended by their next step
+            # waits for cancelled helpers; ended by their next step.
+            await asyncio.gather(*helpers, return_exceptions=True)
 
     async def _receive(self, socket: SessionTransport, silence: Silence) -> ToTaskManager:
-        """The JobManager's next message.  Raises SessionEndedError: the connection ended, or the JobManager was silent for too long."""
+        """The JobManager's next message.
+
+        Raises SessionEndedError: the connection ended, or the JobManager was silent for too long.
+        """
         while True:
             try:
                 content = await socket.receive(silence.next_look_s)

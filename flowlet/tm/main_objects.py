@@ -1,11 +1,11 @@
 """Classes and functions of a job's main program, for pickles in users' hands that name them.
 
-A user's ``open()`` may read a pickle, a trained model say, that names ``__main__.Model``.  The main module of a TaskManager is ours, so
-it is asked for a name that it lacks: it then gives that of the job whose task asks.
+A user's ``open()`` may read a pickle, a trained model say, that names ``__main__.Model``.  The main module of a
+TaskManager is ours, so it is asked for a name that it lacks: it then gives that of the job whose task asks.
 
 Side:       shared.
-Rules:      what is asked for twice is the same object.
-            a task's thread gets the objects of its own job; other threads (of users, of coroutines) get those of the job that came last.
+Rules:      what is asked for twice is the same object. a task's thread gets the objects of its own job; other threads
+            (of users, of coroutines) get those of the job that came last.
 """
 
 import importlib
@@ -56,7 +56,8 @@ class MainObjects:
         pickled = (getattr(self._of_thread, "objects", None) or self._newest).get(name)
         if pickled is None:
             raise AttributeError(
-                f"the main module of the job's program has no class or function {name!r} that could be sent with the job; "
+                f"the main module of the job's program has no class or function {name!r} that could be sent with the "
+                "job; "
                 "define it in a module of its own and import it"
             )
         found = self._opened.get(pickled, _UNOPENED)

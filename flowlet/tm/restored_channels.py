@@ -1,13 +1,13 @@
 """The data in flight of a checkpoint that one subtask processes before anything else.
 
 Side:       task.  ``read`` reads files.
-Rules:      a stream is what one former producer had for one former consumer: first what the consumer had kept, then what the producer had.
-            With the same number of subtasks on both sides, each stream goes to its own channel.  Else a stream goes
-            - by key: to every subtask that has some of the former consumer's key groups, which takes the records of its own;
-            - broadcast: to every subtask that goes on from that former consumer (its number modulo the former number of consumers);
-            - else: to the subtask with the former consumer's number, modulo the number of consumers now.
-            Streams of an edge that became part of the chain go to the operator that read it; those of later operators first, because their
-            records are older.
+Rules:      a stream is what one former producer had for one former consumer: first what the consumer had kept, then
+            what the producer had.  With the same number of subtasks on both sides, each stream goes to its own channel.
+            Else a stream goes - by key: to every subtask that has some of the former consumer's key groups, which takes
+            the records of its own; - broadcast: to every subtask that goes on from that former consumer (its number
+            modulo the former number of consumers); - else: to the subtask with the former consumer's number, modulo the
+            number of consumers now.  Streams of an edge that became part of the chain go to the operator that read it;
+            those of later operators first, because their records are older.
 Source:     Flink ``TaskStateAssignment``, ``SubtaskStateMapper``.
 """
 
@@ -34,8 +34,11 @@ class _Share:
     select: KeyRangeFilter | None = None
 
 
-def restored_streams(descriptor: TaskDeploymentDescriptor, read: Callable[[StateHandle], ChannelStateSnapshot]) -> list[RecoveredStream]:
-    """All streams of a subtask: first those of operators inside its chain, the last one first, then the others in the order of its gates.
+def restored_streams(
+    descriptor: TaskDeploymentDescriptor, read: Callable[[StateHandle], ChannelStateSnapshot]
+) -> list[RecoveredStream]:
+    """All streams of a subtask: first those of operators inside its chain, the last one first, then the others in the
+    order of its gates.
 
     Raises:
         Exception: from ``read``; each handle is read once at most.
@@ -80,7 +83,9 @@ def _handles(parts: Sequence[RestoredPart], shares: Sequence[_Share]) -> dict[St
     return handles
 
 
-def _stream(share: _Share, consumer: int, channel: int, pieces: tuple[bytes, ...], descriptor: TaskDeploymentDescriptor) -> RecoveredStream:
+def _stream(
+    share: _Share, consumer: int, channel: int, pieces: tuple[bytes, ...], descriptor: TaskDeploymentDescriptor
+) -> RecoveredStream:
     edge = share.edge
     is_same = (edge.former_producers, edge.former_consumers) == (edge.num_producers, descriptor.parallelism)
     is_same = is_same and not edge.operator and not edge.is_pointwise

@@ -1,15 +1,17 @@
 """What users' functions share with the process of their TaskManager, and what is mended when one has spoilt it.
 
-Modules, standard streams, their descriptors and the limit of descriptors belong to the whole process.  A function that spoils them would
-harm the tasks beside it and every later job, which could not tell why.
+Modules, standard streams, their descriptors and the limit of descriptors belong to the whole process.  A function that
+spoils them would harm the tasks beside it and every later job, which could not tell why.
 
 Side:       loop.  For ``python -m flowlet.tm`` only: a user's own process must not be changed.
-Invariants: log lines and ``print`` go to duplicates of descriptors 1 and 2, so that they never go into a socket that got such a number
-            after a function had closed it.  A descriptor that belongs to something else by now is not touched.
-Rules:      modules and descriptors are mended before a deployment and when a task has ended, because a task may do with them what it
-            likes until then.  The limit of descriptors is mended at heartbeats, too: a task whose results wait for a connection, which
-            the limit forbids, would never end.
-Absent:     what cannot be told from a purpose: ``sys.path``, ``os.environ``, the working folder, streams that were replaced.
+Invariants: log lines and ``print`` go to duplicates of descriptors 1 and 2, so that they never go into a socket that
+            got such a number after a function had closed it.  A descriptor that belongs to something else by now is not
+            touched.
+Rules:      modules and descriptors are mended before a deployment and when a task has ended, because a task may do with
+            them what it likes until then.  The limit of descriptors is mended at heartbeats, too: a task whose results
+            wait for a connection, which the limit forbids, would never end.
+Absent:     what cannot be told from a purpose: ``sys.path``, ``os.environ``, the working folder, streams that were
+            replaced.
 """
 
 import errno
@@ -54,7 +56,11 @@ class KeptModules:
     def mend(self) -> list[str]:
         """Put back what was removed or replaced, and say so; keep what the engine has loaded since."""
         now = self._modules.copy()  # other threads import meanwhile
-        lost = {name: module for name, module in self._kept.items() if now.get(name) is not module and not self._is_users(name)}
+        lost = {
+            name: module
+            for name, module in self._kept.items()
+            if now.get(name) is not module and not self._is_users(name)
+        }
         for name, module in lost.items():
             self._put_back(name, module, now.get(name))
         for name, module in now.items():
@@ -86,7 +92,9 @@ class StandardDescriptors:
         return f"<StandardDescriptors {self._duplicates}>"
 
     def duplicate_of(self, descriptor: int) -> int | None:
-        """The number of the duplicate, which programs that are executed do not inherit; None: it was closed from the beginning."""
+        """The number of the duplicate, which programs that are executed do not inherit; None: it was closed from the
+        beginning.
+        """
         return self._duplicates.get(descriptor)
 
     def mend(self) -> list[str]:
@@ -141,7 +149,9 @@ class DescriptorLimit:
 
 
 class FreeDescriptors:
-    """Tells once when none is left.  libuv accepts and closes connections then, or leaves them waiting, and says nothing."""
+    """Tells once when none is left.  libuv accepts and closes connections then, or leaves them waiting, and says
+    nothing.
+    """
 
     def __init__(self, duplicate: Callable[[], int] = lambda: os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)) -> None:
         self._duplicate = duplicate
@@ -159,7 +169,11 @@ class FreeDescriptors:
             self._is_short = error.errno in (errno.EMFILE, errno.ENFILE)
         else:
             self._is_short = False
-        return ["no file descriptors are left: connections to this TaskManager fail"] if self._is_short and not was_short else []
+        return (
+            ["no file descriptors are left: connections to this TaskManager fail"]
+            if self._is_short and not was_short
+            else []
+        )
 
 
 class SharedProcess:
@@ -192,7 +206,9 @@ class SharedProcess:
                 setattr(sys, name, stream)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._stack.close()
 
     def before_deployment(self, job: str, task: str) -> None:
@@ -227,7 +243,9 @@ class SharedProcess:
             _log.warning(f"{_SPOILT}, as seen {moment}", **task, mended="; ".join(mended))
 
     def _opened(self, name: str, descriptor: int) -> TextIO | None:
-        """A stream that writes to the duplicate of its descriptor; None: ``sys`` has another one than the interpreter's own."""
+        """A stream that writes to the duplicate of its descriptor; None: ``sys`` has another one than the interpreter's
+        own.
+        """
         before, duplicate = getattr(sys, name), self._descriptors.duplicate_of(descriptor)
         if not isinstance(before, TextIOWrapper) or before is not getattr(sys, f"__{name}__") or duplicate is None:
             return None
@@ -236,14 +254,17 @@ class SharedProcess:
         return _StandardStream(*self._opened_as[name])
 
     def _restore(self, name: str, before: TextIO) -> None:
-        with suppress(OSError, ValueError, AttributeError):  # the reader is gone, or a function has closed or replaced it
+        # The reader is gone, or a function has closed or replaced it.
+        with suppress(OSError, ValueError, AttributeError):
             getattr(sys, name).flush()
         setattr(sys, name, before)
         if name == "stderr" and faulthandler.is_enabled():
             faulthandler.enable()  # not on a descriptor that is closed now
 
     def _mend_streams(self) -> list[str]:
-        """Open ``sys.stdout`` and ``sys.stderr`` again where they were closed; what a function has put in their place stays."""
+        """Open ``sys.stdout`` and ``sys.stderr`` again where they were closed; what a function has put in their place
+        stays.
+        """
         closed = [name for name in self._opened_as if getattr(getattr(sys, name, None), "closed", True)]
         for name in closed:
             setattr(sys, name, _StandardStream(*self._opened_as[name]))
@@ -283,7 +304,9 @@ def _identity(descriptor: int) -> tuple[int, int] | None:
 def _lesser(one: int, other: int) -> int:
     """Of two limits, one of which may be infinite, which is -1."""
     if resource.RLIM_INFINITY in (one, other):
-        return max(one, other) if one == other else next(each for each in (one, other) if each != resource.RLIM_INFINITY)
+        return (
+            max(one, other) if one == other else next(each for each in (one, other) if each != resource.RLIM_INFINITY)
+        )
     return min(one, other)
 
 

@@ -1,11 +1,12 @@
-"""Folders of modules that came with a job, on the import path of this process while the job has tasks here, and its working directory.
+"""Folders of modules that came with a job, on the import path of this process while the job has tasks here, and its
+working directory.
 
 Side:       shared.
-Invariants: a module without dots comes from one folder while a task that needs it runs.  It is unloaded only when a later job brings
-            another version.  The path is as it was once no task needs the folder.
-Rules:      one process has one module of a name, and one working directory: a job that needs others than a running one is refused, and so
-            is one whose file would hide a module that is loaded from elsewhere.  Packages that pip installed never hide a loaded module:
-            pip got those as constraints.
+Invariants: a module without dots comes from one folder while a task that needs it runs.  It is unloaded only when a
+            later job brings another version.  The path is as it was once no task needs the folder.
+Rules:      one process has one module of a name, and one working directory: a job that needs others than a running one
+            is refused, and so is one whose file would hide a module that is loaded from elsewhere.  Packages that pip
+            installed never hide a loaded module: pip got those as constraints.
 Source:     PyFlink sets ``PYTHONPATH`` and the working directory of a worker, which belongs to one job.
 """
 
@@ -68,12 +69,13 @@ class ShippedFolders:
 
     @contextmanager
     def in_use(self, paths: JobPaths, job_name: str, beside: Collection[str] = ()) -> Iterator[None]:
-        """Let modules in these folders be imported, and files be found from the working directory, while the block runs.
+        """Let modules in these folders be imported, and files be found from the working directory, while the block
+        runs.
 
         ``beside``: the names of modules that the job brings as sources.
 
-        Raises:
-            DeploymentError: a task of another job needs another version of a module, or another working directory; or a file would hide a
+        Raises: DeploymentError: a task of another job needs another version of a module, or another working directory;
+            or a file would hide a
                 module that is loaded here.
         """
         # Each once: files of the same content lie in one folder.
@@ -92,7 +94,9 @@ class ShippedFolders:
             yield
         finally:
             with self._lock:
-                self._give_back([*used, *([] if paths.working_directory is None else [paths.working_directory])], job_name)
+                self._give_back(
+                    [*used, *([] if paths.working_directory is None else [paths.working_directory])], job_name
+                )
 
     def _check(self, paths: JobPaths, provided: Mapping[Path, set[str]]) -> None:
         wanted = _wanted(provided)
@@ -104,12 +108,18 @@ class ShippedFolders:
                 self._check_hidden(name, folder)
         working, users = paths.working_directory, self._users.get(self._working) if self._working is not None else None
         if working is not None and not self.owns_process:
-            raise DeploymentError("archives set the working directory, which belongs to the program here: unset FLOWLET_LOCAL")
+            raise DeploymentError(
+                "archives set the working directory, which belongs to the program here: unset FLOWLET_LOCAL"
+            )
         if working is not None and users and working != self._working:
-            raise DeploymentError(f"job {users[0]!r}, which runs in the same TaskManager, has archives of its own: {_ADVICE}")
+            raise DeploymentError(
+                f"job {users[0]!r}, which runs in the same TaskManager, has archives of its own: {_ADVICE}"
+            )
 
     def _check_hidden(self, name: str, folder: Path) -> None:
-        """Refuse a file of the user's that has the name of a module which is loaded from elsewhere with another content."""
+        """Refuse a file of the user's that has the name of a module which is loaded from elsewhere with another
+        content.
+        """
         roots = {str(each) for each in self._folders.values()}
         for each, module in self._loaded(name):
             file = getattr(module, "__file__", None)
@@ -117,7 +127,8 @@ class ShippedFolders:
                 continue
             if not _is_same(Path(file), folder, each):
                 raise DeploymentError(
-                    f"the job ships a module {name!r}, and this TaskManager has loaded another one of that name from {file}: rename it"
+                    f"the job ships a module {name!r}, and this TaskManager has loaded another one of that name from "
+                    f"{file}: rename it"
                 )
 
     def _take(self, paths: JobPaths, provided: Mapping[Path, set[str]], job_name: str) -> None:
@@ -193,7 +204,10 @@ def is_users_module(name: str) -> bool:
 
 
 def _differs(name: str, job_name: str) -> str:
-    return f"the job's module {name!r} differs from that of job {job_name!r}, which runs in the same TaskManager: {_ADVICE}"
+    return (
+        f"the job's module {name!r} differs from that of job {job_name!r}, which runs in the same TaskManager: "
+        f"{_ADVICE}"
+    )
 
 
 SHIPPED_FOLDERS: Final = ShippedFolders(sys.modules, sys.path, SHIPPED_MODULES)

@@ -1,8 +1,8 @@
 """Modules of users' programs that came with a job: imported from memory, before anything on disk.
 
 Side:       shared.
-Invariants: a module without dots, with all that is below it, is of one version while a task that needs it runs.  It is unloaded only when a
-            later job brings another version.
+Invariants: a module without dots, with all that is below it, is of one version while a task that needs it runs.  It is
+            unloaded only when a later job brings another version.
 Rules:      a job that brings another version of a module in use is refused: one process has one module of a name.
 Source:     the place of Flink's ``BlobLibraryCacheManager`` and its class loaders.
 """
@@ -120,20 +120,26 @@ class ShippedModules(importlib.abc.MetaPathFinder):
 
     def _replace_versions(self, by_top: Mapping[str, Modules]) -> None:
         """If one module is new, all are imported anew, but for those in use: they hold references to each other."""
-        unused = {top: wanted for top, wanted in by_top.items() if top not in self._versions or not self._versions[top].jobs}
+        unused = {
+            top: wanted for top, wanted in by_top.items() if top not in self._versions or not self._versions[top].jobs
+        }
         loaded = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in unused}
         if not all(_is_version(module, by_top[name.partition(".")[0]].get(name)) for name, module in loaded.items()):
             for name in loaded:
                 del sys.modules[name]  # who holds an old module keeps it
         self._versions |= {top: _Version(wanted) for top, wanted in unused.items()}
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         """The spec of a module that a job has brought."""
         version = self._versions.get(name.partition(".")[0])
         module = None if version is None else version.modules.get(name)
         if module is None:
             return None
-        spec = importlib.util.spec_from_loader(name, _SourceInMemory(module), origin=module.path, is_package=module.is_package)
+        spec = importlib.util.spec_from_loader(
+            name, _SourceInMemory(module), origin=module.path, is_package=module.is_package
+        )
         assert spec is not None, "a loader was given"
         spec.has_location = True  # so that the module has a __file__
         return spec
@@ -147,7 +153,9 @@ def _differs(top: str, job_name: str) -> str:
 
 
 def _is_version(module: ModuleType, wanted: ModuleSource | None) -> bool:
-    """Whether an imported module, shipped or found here, may stay; ``wanted`` None: the job brings none of this name."""
+    """Whether an imported module, shipped or found here, may stay; ``wanted`` None: the job brings
+    none of this name.
+    """
     loader = getattr(module.__spec__, "loader", None)
     if isinstance(loader, _SourceInMemory):
         return loader.module == wanted

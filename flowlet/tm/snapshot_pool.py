@@ -1,8 +1,8 @@
 """``SnapshotPool``: the threads that finish and write the checkpoints of all tasks of one TaskManager.
 
 Side:       shared.  Any thread.
-Invariants: at most ``num_threads`` threads, each made when there is work for it.  Calls begin in the order in which they came; after
-            ``close`` none begins.  An error of a call is logged and ends nothing.
+Invariants: at most ``num_threads`` threads, each made when there is work for it.  Calls begin in the order in which
+            they came; after ``close`` none begins.  An error of a call is logged and ends nothing.
 Source:     Flink ``StreamTask.asyncOperationsThreadPool``, which every task has for itself.
 """
 
@@ -65,7 +65,9 @@ class SnapshotPool:
             self._changed.notify()
 
     def close(self, timeout_s: float) -> bool:
-        """Drop the calls that wait, and wait for those that run, at most so long; False: one still runs, and its thread ends after it."""
+        """Drop the calls that wait, and wait for those that run, at most so long; False: one still runs, and its thread
+        ends after it.
+        """
         with self._changed:
             self._is_closed = True
             self._calls.clear()

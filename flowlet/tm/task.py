@@ -1,10 +1,10 @@
 """``Task``: one attempt of one subtask; runs a ``StreamTask`` on a thread and reports its state to the JobManager.
 
 Side:       shared.  All methods are called on the loop thread; the work is done on the task's own thread.
-Invariants: exactly one terminal state is reported, last.  A cancelled attempt ends CANCELED, or FINISHED if it was faster, whatever error
-            the cancellation caused.  The loop never waits for a task.
-Source:     Flink ``Task``, ``Task.TaskCancelerWatchDog``.  Python threads cannot be interrupted, so the watchdog can only warn and end the
-            process.
+Invariants: exactly one terminal state is reported, last.  A cancelled attempt ends CANCELED, or FINISHED if it was
+            faster, whatever error the cancellation caused.  The loop never waits for a task.
+Source:     Flink ``Task``, ``Task.TaskCancelerWatchDog``.  Python threads cannot be interrupted, so the watchdog can
+            only warn and end the process.
 """
 
 import asyncio
@@ -16,7 +16,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flowlet.chain.loop_code import operator_in
-from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS, JobSettings
+from flowlet.common.settings.job_settings import (
+    DEFAULT_CANCELLATION_INTERVAL_MS,
+    DEFAULT_CANCELLATION_TIMEOUT_MS,
+    JobSettings,
+)
 from flowlet.errors import ClosedOutputError, FlowletError, UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
@@ -58,7 +62,8 @@ from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
 
-# A consumer often learns of its producer's end before the JobManager learns the producer's failure.  So such a failure is held back for a
+# A consumer often learns of its producer's end before the JobManager learns the producer's failure.  So such a failure
+# is held back for a
 # moment: if the job is cancelled meanwhile, this task ends CANCELED, and the real cause is reported.
 _CONSEQUENCES = (ProducerFailedError, PartitionNotFoundError, TransportError)
 
@@ -67,10 +72,12 @@ _CONSEQUENCES = (ProducerFailedError, PartitionNotFoundError, TransportError)
 class CancellationConfig:
     """Timeouts of cancellation; a job's own settings come before the first two."""
 
-    warn_interval_s: float = DEFAULT_CANCELLATION_INTERVAL_MS / 1000  # between reports of a cancelled task that does not end
+    # Between reports of a cancelled task that does not end.
+    warn_interval_s: float = DEFAULT_CANCELLATION_INTERVAL_MS / 1000
     fatal_timeout_s: float = DEFAULT_CANCELLATION_TIMEOUT_MS / 1000  # after it the process ends; 0: never
     first_report_s: float = 1.0  # a function that takes longer than this to return is worth a report; not measured
-    consequence_grace_s: float = 1.0  # how long a consequence is held back; not measured: cause and consequence come within milliseconds
+    # How long a consequence is held back; not measured: cause and consequence come within milliseconds.
+    consequence_grace_s: float = 1.0
 
     def for_job(self, settings: JobSettings) -> "CancellationConfig":
         """With the job's own settings; a TaskManager that must never end itself does not, whatever the job says."""
@@ -78,7 +85,9 @@ class CancellationConfig:
         return replace(
             self,
             warn_interval_s=self.warn_interval_s if interval_ms is None else interval_ms / 1000,
-            fatal_timeout_s=self.fatal_timeout_s if timeout_ms is None or not self.fatal_timeout_s else timeout_ms / 1000,
+            fatal_timeout_s=self.fatal_timeout_s
+            if timeout_ms is None or not self.fatal_timeout_s
+            else timeout_ms / 1000,
         )
 
 
@@ -98,11 +107,13 @@ class TaskContext:
     scheduling: TaskScheduling = TaskScheduling.NORMAL
     runs_light_tasks: bool = False  # on the loop thread
     busy_tasks: BusyTasks | None = None  # watches task threads, and may lower their priority
-    report_watermark: Callable[[bytes, int], None] | None = None  # of an aligned source: attempt, watermark; loop thread
+    # Of an aligned source: attempt, watermark; loop thread.
+    report_watermark: Callable[[bytes, int], None] | None = None
     report_gate: Callable[[GateReported], None] | None = None  # of a remote gate; loop thread
     request_splits: Callable[[bytes], None] | None = None  # for the source of an attempt; loop thread
     report_stuck: Callable[[TaskStuck], None] | None = None  # a cancelled task has not ended yet; loop thread
-    report_mark: Callable[[MarkReport], None] | None = None  # a task wants a completion mark, or one has passed it; loop thread
+    # A task wants a completion mark, or one has passed it; loop thread.
+    report_mark: Callable[[MarkReport], None] | None = None
     checkpoints: CheckpointServices | None = None  # None: jobs with checkpoints are refused
     files: JobFiles | None = None  # None: jobs that ship files are refused
 
@@ -111,7 +122,8 @@ class Task:
     """One attempt.
 
     Threading: all methods on the loop thread, except ``metrics`` on any.
-    Life cycle: ``start`` once; it ends by itself or after ``cancel``; ``ended`` is set once the terminal state was reported.
+    Life cycle: ``start`` once; it ends by itself or after ``cancel``; ``ended`` is set once the terminal state was
+        reported.
     """
 
     def __init__(self, descriptor: TaskDeploymentDescriptor, context: TaskContext) -> None:
@@ -122,14 +134,17 @@ class Task:
         self._context = context
         self._limits = context.cancellation.for_job(descriptor.settings)
         services = context.checkpoints
-        self._checkpointing = None if services is None else TaskCheckpointing(descriptor, self.name, services, context.loop)
+        self._checkpointing = (
+            None if services is None else TaskCheckpointing(descriptor, self.name, services, context.loop)
+        )
         self._thread = threading.Thread(target=self._run, name=f"task {self.name}", daemon=True)
         self._lock = threading.Lock()
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
         self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
         self._final_metrics: TaskMetrics | None = None  # Written by the task thread, under _lock.
         self._is_gate_finishing = False  # Set by the loop thread under _lock.
-        self._early_mark: EmitMark | None = None  # Set by the loop thread under _lock: came before the stream task was made.
+        # Set by the loop thread under _lock: came before the stream task was made.
+        self._early_mark: EmitMark | None = None
         self._is_stalled = False  # Written by threads that ask for metrics; a race costs one warning too many.
         self._cancelled_at = 0.0  # Loop thread only.
         self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
@@ -143,13 +158,16 @@ class Task:
         return self.descriptor.attempt
 
     def start(self) -> None:
-        """Start the thread; where the system allows none, this attempt fails, and the TaskManager goes on with its other tasks."""
+        """Start the thread; where the system allows none, this attempt fails, and the TaskManager goes on with its
+        other tasks.
+        """
         self.state = ExecutionState.DEPLOYING
         try:
             self._thread.start()
         except (RuntimeError, MemoryError) as error:
             failure = FlowletError(
-                f"its thread cannot be started ({error}); {threading.active_count()} threads run here: raise the limit of processes "
+                f"its thread cannot be started ({error}); {threading.active_count()} threads run here: raise the limit "
+                "of processes "
                 "(ulimit -u, or the container's), or offer fewer slots"
             )
             self._fail_without_thread(failure)
@@ -170,7 +188,9 @@ class Task:
         self._watchdog = loop.call_later(self._next_look_s(0.0), self._check_cancellation)
 
     def check_thread(self) -> None:
-        """Fail the attempt if its thread has died without a report: a trace function of the user's can end it in our code."""
+        """Fail the attempt if its thread has died without a report: a trace function of the user's can end it in our
+        code.
+        """
         if self.state is not ExecutionState.CREATED and not self.state.is_terminal and not self._thread.is_alive():
             self._context.loop.execute_threadsafe(self._died)  # behind the reports that it has sent
 
@@ -208,7 +228,9 @@ class Task:
             stream_task.no_more_splits()
 
     def finish_gate(self) -> None:
-        """Let the task's remote gate accept no more producers, and end after the open partitions; ignored by other tasks."""
+        """Let the task's remote gate accept no more producers, and end after the open partitions; ignored by other
+        tasks.
+        """
         with self._lock:
             self._is_gate_finishing = True
             stream_task = self._stream_task
@@ -269,7 +291,14 @@ class Task:
         operator, stack = self._where()
         report = TaskStuck(self.attempt, round(waited_s * 1000), operator, stack)
         job = self.descriptor.job_name
-        _log.warning("a cancelled task does not end", job=job, task=self.name, seconds=round(waited_s), operator=operator, stands_in=stack)
+        _log.warning(
+            "a cancelled task does not end",
+            job=job,
+            task=self.name,
+            seconds=round(waited_s),
+            operator=operator,
+            stands_in=stack,
+        )
         if self._context.report_stuck is not None:
             self._context.report_stuck(report)
         if 0 < limits.fatal_timeout_s <= waited_s:
@@ -286,7 +315,9 @@ class Task:
 
     def _died(self) -> None:
         if not self.state.is_terminal:
-            error = FlowletError("its thread ended without a report; does a trace function (sys.settrace, threading.settrace) raise?")
+            error = FlowletError(
+                "its thread ended without a report; does a trace function (sys.settrace, threading.settrace) raise?"
+            )
             self._fail_without_thread(error)
 
     def _fail_without_thread(self, error: FlowletError) -> None:
@@ -352,7 +383,11 @@ class Task:
         stream_task.on_running = lambda: self._post(ExecutionState.RUNNING)
         with self._lock:
             self._stream_task = stream_task
-            is_cancelled, is_gate_finishing, early_mark = self._cancelled.is_set(), self._is_gate_finishing, self._early_mark
+            is_cancelled, is_gate_finishing, early_mark = (
+                self._cancelled.is_set(),
+                self._is_gate_finishing,
+                self._early_mark,
+            )
         if is_gate_finishing:
             _seal_gate(stream_task)
         if early_mark is not None:
@@ -423,7 +458,9 @@ def _seal_gate(stream_task: StreamTask) -> None:
 
 
 def _log_failure(error: BaseException, failure: FailureInfo) -> None:
-    """Log a failure; a user's error only as info, because the client shows the same text, and so for what ``program | head`` ends."""
+    """Log a failure; a user's error only as info, because the client shows the same text, and so for what ``program |
+    head`` ends.
+    """
     log = _log.info if isinstance(error, UserFunctionError | ClosedOutputError) else _log.warning
     log(
         "the task failed",

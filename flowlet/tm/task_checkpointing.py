@@ -1,12 +1,15 @@
-"""``TaskCheckpointing``: the checkpoints of one attempt on its TaskManager: orders in, state to and from the storage, reports out.
+"""``TaskCheckpointing``: the checkpoints of one attempt on its TaskManager: orders in, state to and from the storage,
+reports out.
 
-Side:       shared.  Orders come on the loop thread, acknowledgements on any; state is written on threads of the snapshot pool, and read on
-            the task thread before the operators open.
-Invariants: an acknowledgement is sent after its state was written.  Each checkpoint is acknowledged or declined at most once from here.
-            After ``close``, or after a checkpoint was aborted, nothing is sent about it.  A storage that fails declines the checkpoint and
-            leaves the task alone; a state that cannot be restored fails the task.
+Side:       shared.  Orders come on the loop thread, acknowledgements on any; state is written on threads of the
+            snapshot pool, and read on the task thread before the operators open.
+Invariants: an acknowledgement is sent after its state was written.  Each checkpoint is acknowledged or declined at most
+            once from here.  After ``close``, or after a checkpoint was aborted, nothing is sent about it.  A storage
+            that fails declines the checkpoint and leaves the task alone; a state that cannot be restored fails the
+            task.
 Lock order: ``_lock`` is a leaf: storage, pool and loop are called without it.
-Source:     Flink ``Task.triggerCheckpointBarrier``, ``RpcCheckpointResponder``, ``TaskStateManagerImpl``, ``AsyncCheckpointRunnable``.
+Source:     Flink ``Task.triggerCheckpointBarrier``, ``RpcCheckpointResponder``, ``TaskStateManagerImpl``,
+            ``AsyncCheckpointRunnable``.
 Absent:     local copies of the state.
 """
 
@@ -79,7 +82,8 @@ class CheckpointServices:
 
     pool: SnapshotPool
     report: Callable[[CheckpointReport], None]  # sends to the JobManager; called on the loop thread
-    open_storage: Callable[[str, str], CheckpointStorage] = CheckpointStorage  # URL, job id; only manifests need the key
+    # URL, job id; only manifests need the key.
+    open_storage: Callable[[str, str], CheckpointStorage] = CheckpointStorage
     clock_ns: Callable[[], int] = time.monotonic_ns
     open_savepoint: Callable[[str], SavepointStorage] = SavepointStorage  # its directory
 
@@ -107,7 +111,9 @@ class TaskCheckpointing:
         loop: carries the reports.
     """
 
-    def __init__(self, descriptor: TaskDeploymentDescriptor, name: str, services: CheckpointServices, loop: EventLoopThread) -> None:
+    def __init__(
+        self, descriptor: TaskDeploymentDescriptor, name: str, services: CheckpointServices, loop: EventLoopThread
+    ) -> None:
         self._descriptor = descriptor
         self._name = name
         self._services = services
@@ -122,7 +128,10 @@ class TaskCheckpointing:
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<TaskCheckpointing of {self._name}: {sorted(self._unsent)} being written{', closed' if self._is_closed else ''}>"
+        return (
+            f"<TaskCheckpointing of {self._name}: {sorted(self._unsent)} being "
+            f"written{', closed' if self._is_closed else ''}>"
+        )
 
     @property
     def statistics(self) -> CheckpointStatistics:
@@ -132,21 +141,26 @@ class TaskCheckpointing:
     # ---------------------------------------------------------------- task thread
 
     def open(self, timers: Timers, operators: Mapping[str, Restorable]) -> Checkpointing | None:
-        """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.  Reads files.
+        """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.
+
+        Reads files.
 
         ``operators``: those of its chain by their ids in hex.
 
-        Raises:
-            StateRestoreError: the state cannot be restored; the message names the task, the checkpoint, and the file or the operator.
-            StorageError: the checkpoints' directory cannot be used.
+        Raises: StateRestoreError: the state cannot be restored; the message names the task, the checkpoint, and the
+            file or the operator.  StorageError: the checkpoints' directory cannot be used.
         """
         descriptor = self._descriptor
         settings = descriptor.settings.checkpoints
         if settings is None:
             if descriptor.restored is not None:
-                raise StateRestoreError(f"task {self._name} shall be restored, but its job names no directory of checkpoints")
+                raise StateRestoreError(
+                    f"task {self._name} shall be restored, but its job names no directory of checkpoints"
+                )
             return None
-        own = self._storage = self._services.open_storage(settings.directory, descriptor.job_id) if settings.is_periodic else None
+        own = self._storage = (
+            self._services.open_storage(settings.directory, descriptor.job_id) if settings.is_periodic else None
+        )
         self._names = {operator_id: each.name for operator_id, each in operators.items()}
         restored = descriptor.restored
         storage = self._storage_of(restored)
@@ -174,8 +188,11 @@ class TaskCheckpointing:
             return self._services.open_storage(restored.former_directory, restored.former_job)
         return self._storage
 
-    def _read(self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, Restorable]) -> Mapping[str, object]:
-        if restored.is_finished:  # operators that had finished are not run again, so nobody needs their state; sinks still commit
+    def _read(
+        self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, Restorable]
+    ) -> Mapping[str, object]:
+        # Operators that had finished are not run again, so nobody needs their state; sinks still commit.
+        if restored.is_finished:
             operators = {operator_id: each for operator_id, each in operators.items() if each.runs_after_finish}
             if not operators:
                 return {}
@@ -187,13 +204,19 @@ class TaskCheckpointing:
             FormerVertex(
                 vertex.parallelism,
                 frozenset(vertex.operators),
-                {each.subtask: self._read_part(storage, restored, each.state) for each in vertex.parts if each.state is not None},
+                {
+                    each.subtask: self._read_part(storage, restored, each.state)
+                    for each in vertex.parts
+                    if each.state is not None
+                },
                 frozenset(vertex.finished),
             )
             for vertex in vertices
         ]
         try:
-            return assigned_states(operators, former, NewSubtask(descriptor.subtask, descriptor.parallelism, descriptor.max_parallelism))
+            return assigned_states(
+                operators, former, NewSubtask(descriptor.subtask, descriptor.parallelism, descriptor.max_parallelism)
+            )
         except StateRestoreError as error:
             raise StateRestoreError(
                 f"task {self._name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
@@ -208,10 +231,13 @@ class TaskCheckpointing:
             place = "in the deployment" if handle.path is None else f"in the file {handle.path}"
             cause = f"{error}" or type(error).__name__
             raise StateRestoreError(
-                f"task {self._name}: its state in checkpoint {restored.checkpoint_id} ({handle.num_bytes} bytes {place}) cannot be "
+                f"task {self._name}: its state in checkpoint {restored.checkpoint_id} ({handle.num_bytes} bytes "
+                f"{place}) cannot be "
                 f"restored: {cause}"
             ) from error
-        _log.info("restored", checkpoint=restored.checkpoint_id, num_bytes=handle.num_bytes, operators=len(state.operators))
+        _log.info(
+            "restored", checkpoint=restored.checkpoint_id, num_bytes=handle.num_bytes, operators=len(state.operators)
+        )
         return state.operators
 
     def _read_in_flight(self, storage: StateFiles) -> list[RecoveredStream]:
@@ -228,10 +254,13 @@ class TaskCheckpointing:
         except Exception as error:
             cause = f"{error}" or type(error).__name__
             raise StateRestoreError(
-                f"task {self._name}: its data in flight in checkpoint {restored.checkpoint_id} cannot be restored: {cause}"
+                f"task {self._name}: its data in flight in checkpoint {restored.checkpoint_id} cannot be restored: "
+                f"{cause}"
             ) from error
         num_bytes = sum(len(piece) for stream in streams for piece in stream.pieces)
-        _log.info("restored data in flight", checkpoint=restored.checkpoint_id, num_bytes=num_bytes, channels=len(streams))
+        _log.info(
+            "restored data in flight", checkpoint=restored.checkpoint_id, num_bytes=num_bytes, channels=len(streams)
+        )
         return streams
 
     # ---------------------------------------------------------------- orders of the JobManager, loop thread
@@ -242,9 +271,17 @@ class TaskCheckpointing:
         match order:
             case TriggerCheckpoint(checkpoint_id=checkpoint_id):
                 if task is None or checkpoints is None or task.state is not ExecutionState.RUNNING:
-                    state = "not made" if task is None else "without checkpoints" if checkpoints is None else f"{task.state}"
+                    state = (
+                        "not made"
+                        if task is None
+                        else "without checkpoints"
+                        if checkpoints is None
+                        else f"{task.state}"
+                    )
                     reason = CheckpointFailureReason.TASK_NOT_READY
-                    self.decline_checkpoint(checkpoint_id, CheckpointError(checkpoint_id, reason, f"{self._name} is {state}"))
+                    self.decline_checkpoint(
+                        checkpoint_id, CheckpointError(checkpoint_id, reason, f"{self._name} is {state}")
+                    )
                 else:
                     self._trigger(order, checkpoints)
             case CheckpointCompleted(checkpoint_id=checkpoint_id):
@@ -271,10 +308,19 @@ class TaskCheckpointing:
     def _triggered(self, checkpoint_id: int, future: "Future[bool]") -> None:
         """The task has begun the checkpoint, or declined it (False), or ends.  Any thread."""
         if future.cancelled():
-            self.decline_checkpoint(checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name))
+            self.decline_checkpoint(
+                checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name)
+            )
         elif (error := future.exception()) is not None:  # it fails the task, too, which says more
-            _log.info("a checkpoint failed, and its task with it", task=self._name, checkpoint=checkpoint_id, error=f"{error!r}")
-            self.decline_checkpoint(checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, error))
+            _log.info(
+                "a checkpoint failed, and its task with it",
+                task=self._name,
+                checkpoint=checkpoint_id,
+                error=f"{error!r}",
+            )
+            self.decline_checkpoint(
+                checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, error)
+            )
 
     # ---------------------------------------------------------------- the responder, any thread
 
@@ -296,7 +342,13 @@ class TaskCheckpointing:
                 return
             self._unsent.discard(checkpoint_id)
         self._counts.declined()
-        _log.info("declined a checkpoint", task=self._name, checkpoint=checkpoint_id, reason=error.reason.name, error=f"{error}")
+        _log.info(
+            "declined a checkpoint",
+            task=self._name,
+            checkpoint=checkpoint_id,
+            reason=error.reason.name,
+            error=f"{error}",
+        )
         self._send(CheckpointDeclined(self._descriptor.attempt, checkpoint_id, error.reason.name, f"{error}"))
 
     def close(self) -> None:
@@ -308,7 +360,9 @@ class TaskCheckpointing:
     # ---------------------------------------------------------------- threads of the pool
 
     def _execute(self, call: Callable[[], None]) -> None:
-        """Run ``call`` on the pool as the task would: its log lines name the task, its pickles find the job's main module."""
+        """Run ``call`` on the pool as the task would: its log lines name the task, its pickles find the job's main
+        module.
+        """
 
         def run() -> None:
             bind_task(self._descriptor.job_name, self._descriptor.task_name, self._descriptor.subtask)
@@ -326,7 +380,9 @@ class TaskCheckpointing:
         except BaseException as error:  # noqa: BLE001 - a user's pickling code, any file system: it fails the checkpoint, not the task
             end_stranded_child()
             if self._take_unsent(checkpoint_id):
-                self.decline_checkpoint(checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error))
+                self.decline_checkpoint(
+                    checkpoint_id, self._failed(checkpoint_id, CheckpointFailureReason.ASYNCHRONOUS_PART_FAILED, error)
+                )
             return
         async_ns = metrics.async_duration_ns + self._services.clock_ns() - begun_ns
         self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), kept, state)
@@ -338,7 +394,9 @@ class TaskCheckpointing:
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
         from flowlet.storage.state_codec import encode_state
 
-        operators = storage.write_state(checkpoint_id, name, encode_state(state, self._names)) if state.operators else None
+        operators = (
+            storage.write_state(checkpoint_id, name, encode_state(state, self._names)) if state.operators else None
+        )
         if not state.channels.num_bytes:
             return _Kept(operators)
         return _Kept(operators, storage.write_state(checkpoint_id, f"{name}-channels", encode_channels(state.channels)))
@@ -389,12 +447,18 @@ def _shared_of(state: SubtaskState) -> list[StateHandle]:
 
 
 def _former_classes(restored: RestoredState) -> RunningClasses | None:
-    """A job that goes on after a failure has the very classes of its state; those of another program are found by name."""
+    """A job that goes on after a failure has the very classes of its state; those of another
+    program are found by name.
+    """
     return RunningClasses(MAIN_OBJECTS.class_of) if restored.former_job else None
 
 
-def _shared_files(own: CheckpointStorage | None, storage: StateFiles | None, classes: RunningClasses | None) -> SharedFiles | None:
-    """Those of the job, and of the checkpoint that it starts from; a savepoint has none, nor has a job without periodic checkpoints."""
+def _shared_files(
+    own: CheckpointStorage | None, storage: StateFiles | None, classes: RunningClasses | None
+) -> SharedFiles | None:
+    """Those of the job, and of the checkpoint that it starts from; a savepoint has none, nor has a job without periodic
+    checkpoints.
+    """
     former = storage if isinstance(storage, CheckpointStorage) else None
     if own is None:
         return None if former is None else JobSharedFiles(former, None, classes)

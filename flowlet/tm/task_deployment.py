@@ -1,7 +1,8 @@
 """Makes a runnable task from its deployment descriptor: partitions, gates, operators.
 
 Side:       shared.  ``create_task_from_descriptor`` runs on the task's own thread: it imports the user's modules.
-Invariants: either everything is created, or nothing is left: on an error the partitions created so far are failed, and all is closed.
+Invariants: either everything is created, or nothing is left: on an error the partitions created so far are failed, and
+            all is closed.
 Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createInputGates``.
 """
 
@@ -115,14 +116,13 @@ def create_task_from_descriptor(
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
     ``cached_files``: the paths here of files that functions find by name.
-    ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the progress of a gate, ``request_splits`` asks for
-    splits, ``request_mark`` for a completion mark after this one, ``report_mark`` gets each mark that has passed the chain; all are called
-    on the task thread.  ``runs_light_tasks``: light tasks run on the loop thread.  ``open_checkpointing`` makes what a job with checkpoints
-    needs, and reads the state to restore.
+    ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the progress of a gate,
+    ``request_splits`` asks for splits, ``request_mark`` for a completion mark after this one, ``report_mark`` gets each
+    mark that has passed the chain; all are called on the task thread.  ``runs_light_tasks``: light tasks run on the
+    loop thread.  ``open_checkpointing`` makes what a job with checkpoints needs, and reads the state to restore.
 
-    Raises:
-        DeploymentError: the operators or a partitioner could not be loaded, or the job takes checkpoints, and this TaskManager cannot.
-        StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
+    Raises: DeploymentError: the operators or a partitioner could not be loaded, or the job takes checkpoints, and this
+        TaskManager cannot.  StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
         InsufficientNetworkBuffersError: the network memory is too small for the task.
     """
     chain = load_chain(descriptor.chain, descriptor.task_name, descriptor.code.pieces)
@@ -176,7 +176,10 @@ def _create_environment(
 
 
 def _checkpointing(
-    descriptor: TaskDeploymentDescriptor, chain: list[ChainedOperator], loop: EventLoopThread, open_checkpointing: OpenCheckpointing | None
+    descriptor: TaskDeploymentDescriptor,
+    chain: list[ChainedOperator],
+    loop: EventLoopThread,
+    open_checkpointing: OpenCheckpointing | None,
 ) -> Checkpointing | None:
     if open_checkpointing is not None:
         operators = [item.operator for item in chain]
@@ -191,9 +194,13 @@ def _limits(settings: JobSettings) -> ElementLimits:
     return DEFAULT_ELEMENT_LIMITS if settings.max_record_bytes is None else ElementLimits(settings.max_record_bytes)
 
 
-def _create_output(descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment) -> OutputEdge:
+def _create_output(
+    descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment
+) -> OutputEdge:
     partitioner = load_partitioner(output.partitioner, descriptor.task_name, descriptor.code.pieces)
-    partition_id = ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
+    partition_id = ResultPartitionID(
+        IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt)
+    )
     kind = ResultPartitionType.BLOCKING if output.is_blocking else ResultPartitionType.PIPELINED_BOUNDED
     partition = network.create_result_partition(owner_name(descriptor), partition_id, output.num_subpartitions, kind)
     timeout_ms = _NEVER if output.is_blocking else output.buffer_timeout_ms  # nobody reads it before it is complete
@@ -203,13 +210,19 @@ def _create_output(descriptor: TaskDeploymentDescriptor, output: ResultPartition
 def blocking_results(descriptor: TaskDeploymentDescriptor) -> list[ResultPartitionID]:
     """The partitions of a task that stay when it has finished."""
     attempt = ExecutionAttemptID(descriptor.attempt)
-    return [ResultPartitionID(IntermediateResultPartitionID(each.partition), attempt) for each in descriptor.partitions if each.is_blocking]
+    return [
+        ResultPartitionID(IntermediateResultPartitionID(each.partition), attempt)
+        for each in descriptor.partitions
+        if each.is_blocking
+    ]
 
 
 def _create_gate(
     descriptor: TaskDeploymentDescriptor, gate: InputGateDescriptor, network: NetworkEnvironment, tm_id: str
 ) -> SingleInputGate:
-    return network.create_input_gate(owner_name(descriptor), [channel_spec(channel, tm_id) for channel in gate.channels])
+    return network.create_input_gate(
+        owner_name(descriptor), [channel_spec(channel, tm_id) for channel in gate.channels]
+    )
 
 
 def _create_offered_gate(
@@ -240,8 +253,12 @@ def _create_offered_gate(
 
 
 def channel_spec(channel: InputChannelDescriptor, tm_id: str | None) -> ChannelSpec:
-    """What a channel reads, for TaskManager ``tm_id``, whose own partitions need no connection; None: a client, which has none."""
-    partition_id = ResultPartitionID(IntermediateResultPartitionID(channel.partition), ExecutionAttemptID(channel.producer))
+    """What a channel reads, for TaskManager ``tm_id``, whose own partitions need no connection; None: a client, which
+    has none.
+    """
+    partition_id = ResultPartitionID(
+        IntermediateResultPartitionID(channel.partition), ExecutionAttemptID(channel.producer)
+    )
     connection = None if channel.tm_id == tm_id else ConnectionID(channel.host, channel.port)
     return ChannelSpec(partition_id, channel.subpartition, connection)
 
@@ -255,5 +272,7 @@ def _discard(gates: list[SingleInputGate], outputs: list[OutputEdge], error: Bas
     for gate in gates:
         gate.close()
     for output in outputs:
-        output.partition.fail(error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}"))
+        output.partition.fail(
+            error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__}: {error}")
+        )
         output.partition.close()

@@ -1,9 +1,9 @@
 """``TaskExecutor``: runs the tasks that the JobManager deploys, and reports their states and metrics.
 
 Side:       loop.
-Invariants: ``_tasks`` has exactly the tasks without a terminal state; ``_results`` has the blocking results of finished tasks that the
-            JobManager has not released; when the JobManager is lost, all tasks are cancelled before the next
-            registration; messages about unknown attempts are ignored, because those attempts have ended.
+Invariants: ``_tasks`` has exactly the tasks without a terminal state; ``_results`` has the blocking results of finished
+            tasks that the JobManager has not released; when the JobManager is lost, all tasks are cancelled before the
+            next registration; messages about unknown attempts are ignored, because those attempts have ended.
 Source:     Flink ``TaskExecutor``.
 Absent:     slots as objects (only the JobManager counts them), several network stacks.
 """
@@ -64,12 +64,16 @@ _log = LogLines(__name__)
 
 _LOST_SESSION_GRACE_S = 5.0  # after it, cancelled tasks of a lost JobManager are named in the log
 _LARGE_RESULTS_BYTES = 64 << 20  # the file system takes long to free larger files; not measured
-_POOL_STOP_S = 0.1  # threads that have nothing to do end within microseconds; one that writes may take as long as its file system
+# Threads that have nothing to do end within microseconds; one that writes may take as long as its file system.
+_POOL_STOP_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class TaskExecutorConfig:
-    """Settings of a TaskManager.  ``advertised``: host and port that peers dial, if they are not those of the data port."""
+    """Settings of a TaskManager.
+
+    ``advertised``: host and port that peers dial, if they are not those of the data port.
+    """
 
     num_slots: int = 1
     host: str = "127.0.0.1"
@@ -97,7 +101,8 @@ class ProcessHooks:
     busy: Callable[[], None] = lambda: None  # the first task was deployed
     idle: Callable[[], None] = lambda: None  # the last task has ended
     failed: Callable[[str], None] = lambda _reason: None  # this TaskManager cannot go on
-    loaded: Callable[[TaskLoad], None] = lambda _load: None  # at each look at watched tasks, and when the last one has ended
+    # At each look at watched tasks, and when the last one has ended.
+    loaded: Callable[[TaskLoad], None] = lambda _load: None
     deploying: Callable[[str, str], None] = lambda _job, _task: None  # a task is about to be deployed
     ended: Callable[[str, str], None] = lambda _job, _task: None  # a task has ended, which was not reported yet
     heartbeat: Callable[[set[str]], None] = lambda _jobs: None  # a heartbeat is made; tasks of these jobs run
@@ -106,7 +111,9 @@ class ProcessHooks:
 class TaskExecutor:
     """One TaskManager.  Threading: the loop thread.  Life cycle: ``start`` once, ``stop`` once."""
 
-    def __init__(self, tm_id: str, config: TaskExecutorConfig, loop: EventLoopThread, hooks: ProcessHooks | None = None) -> None:
+    def __init__(
+        self, tm_id: str, config: TaskExecutorConfig, loop: EventLoopThread, hooks: ProcessHooks | None = None
+    ) -> None:
         self.tm_id = tm_id
         self.is_registered = asyncio.Event()
         self._config = config
@@ -177,7 +184,8 @@ class TaskExecutor:
         stuck = await self._cancel_all(timeout_s)
         if self._session is not None:
             self._session.cancel()
-            await asyncio.gather(self._session, return_exceptions=True)  # waits for the cancelled session; ended by its next steps
+            # waits for the cancelled session; ended by its next steps.
+            await asyncio.gather(self._session, return_exceptions=True)
         if not self._snapshot_pool.close(_POOL_STOP_S):
             _log.warning("a checkpoint is still being written; its thread ends after that", tm=self.tm_id)
         await close_in_background(self._files.close, f"files of {self.tm_id}")
@@ -185,7 +193,9 @@ class TaskExecutor:
         return stuck
 
     def announce_end(self, reason: str) -> None:
-        """Tell the JobManager why this TaskManager is about to end: the jobs that lose tasks here get it as their cause."""
+        """Tell the JobManager why this TaskManager is about to end: the jobs that lose tasks here get it as their
+        cause.
+        """
         if self._connection is not None:
             self._connection.send(TaskManagerEnding(reason))
 
@@ -222,7 +232,9 @@ class TaskExecutor:
         if not self._tasks:
             self._hooks.busy()
             if self._busy_tasks is not None:
-                self._load_check = PeriodicLoadCheck(self._context.loop.loop.call_later, partial(self._check_load, self._busy_tasks))
+                self._load_check = PeriodicLoadCheck(
+                    self._context.loop.loop.call_later, partial(self._check_load, self._busy_tasks)
+                )
         self._tasks[task.attempt] = task
         _log.info("deploying", job=message.task.job_name, task=task.name)
         task.start()
@@ -306,12 +318,18 @@ class TaskExecutor:
             self._hooks.failed(reason)
 
     async def session_lost(self, reason: str) -> None:
-        """Cancel all tasks: the JobManager has failed their jobs.  Returns when they have ended: until then their slots are not free."""
+        """Cancel all tasks: the JobManager has failed their jobs.
+
+        Returns when they have ended: until then their slots are not free.
+        """
         self.is_registered.clear()
         for task in await self._cancel_all(_LOST_SESSION_GRACE_S):
-            _log.warning("a task of a lost JobManager holds up the next registration", task=task.describe_stuck(), reason=reason)
+            _log.warning(
+                "a task of a lost JobManager holds up the next registration", task=task.describe_stuck(), reason=reason
+            )
             await task.ended.wait()  # waits for a stuck task; ended by its watchdog
-        # Only now: tasks read results until they end, and one that finishes before it hears of the cancel leaves its own.
+        # Only now: tasks read results until they end, and one that finishes before it hears of the cancel leaves its
+        # own.
         all_results, self._results = self._results, {}
         for results in all_results.values():
             self._release(results)
@@ -364,7 +382,8 @@ class TaskExecutor:
         place = "" if report.operator is None else f" in operator {report.operator!r}"
         seconds = report.waited_ms / 1000
         reason = (
-            f"task {task.name!r} of job {task.descriptor.job_name!r} did not end within {seconds:g} s after it was cancelled, which is "
+            f"task {task.name!r} of job {task.descriptor.job_name!r} did not end within {seconds:g} s after it was "
+            "cancelled, which is "
             f"{CANCELLATION_TIMEOUT_OPTION}; it stands{place} in\n{report.stack}"
         )
         self.announce_end(reason)

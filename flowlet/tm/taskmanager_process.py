@@ -1,8 +1,8 @@
 """A TaskManager's own process: its settings, signals, the event loop, and a quick end.
 
 Side:       shared.  Runs the loop on the main thread.
-Invariants: SIGINT, SIGTERM, SIGHUP and the parent's death end the process within ``STOP_S``, even if a task does not let go, unless
-            functions have left work for its end (``process_end``).
+Invariants: SIGINT, SIGTERM, SIGHUP and the parent's death end the process within ``STOP_S``, even if a task does not
+            let go, unless functions have left work for its end (``process_end``).
 Rules:      imports no typer: a process that a program forks has its settings from there.
 """
 
@@ -86,7 +86,9 @@ _UNITS: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 @dataclass(frozen=True, kw_only=True)
 class TaskManagerSettings:
-    """What the options of ``python -m flowlet.tm`` say, which explain them; the attributes of the class are the defaults."""
+    """What the options of ``python -m flowlet.tm`` say, which explain them; the attributes of the class are the
+    defaults.
+    """
 
     jobmanager: str
     slots: int = 1
@@ -126,14 +128,16 @@ class ProcessOptions:
     jobmanager_host: str
     jobmanager_port: int
     secret: bytes = field(repr=False)
-    program_end: socket.socket | None = None  # of the pair whose other end the JobManager has, if a program has forked this process
+    # Of the pair whose other end the JobManager has, if a program has forked this process.
+    program_end: socket.socket | None = None
     parent_pid: int | None = None
     gc_tuning: GarbageCollectorTuning = field(default_factory=GarbageCollectorTuning)
     switch_interval: SwitchInterval | None = None  # None: it stays as it is
 
 
 def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | None = None) -> None:
-    """Run a TaskManager until a signal comes; ``program_end``: of the pair whose other end the JobManager in the program has.
+    """Run a TaskManager until a signal comes; ``program_end``: of the pair whose other end the JobManager in the
+    program has.
 
     Raises:
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
@@ -195,8 +199,8 @@ def run_taskmanager(settings: TaskManagerSettings, program_end: socket.socket | 
 def import_task_modules() -> None:
     """Import now what tasks would import when they need it.
 
-    A process of TaskManagers needs most of it soon, and a folder of the program is on the import path later: it may hold modules with
-    the names of those that are imported here.
+    A process of TaskManagers needs most of it soon, and a folder of the program is on the import path later: it may
+    hold modules with the names of those that are imported here.
     """
     for module in _TASK_MODULES:
         importlib.import_module(module)
@@ -210,7 +214,8 @@ def complain(message: str) -> None:
 
 
 def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake | None = None) -> None:
-    """Run until a signal comes, the parent dies, or the JobManager refuses us; ``keeper`` rests while a watched task is busy.
+    """Run until a signal comes, the parent dies, or the JobManager refuses us; ``keeper`` rests while a watched task is
+    busy.
 
     Raises:
         FlowletError, NetstackError, OSError: it could not start or go on; the message is for people.
@@ -231,7 +236,13 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
 class _Process:
     """The life of the process on its loop."""
 
-    def __init__(self, options: ProcessOptions, config: TaskExecutorConfig, shared: SharedProcess, keeper: KeepAwake | None = None) -> None:
+    def __init__(
+        self,
+        options: ProcessOptions,
+        config: TaskExecutorConfig,
+        shared: SharedProcess,
+        keeper: KeepAwake | None = None,
+    ) -> None:
         self._options = options
         self._shared = shared
         self._keeper = keeper
@@ -259,7 +270,8 @@ class _Process:
     async def _serve(self, event_loop: EventLoopThread) -> None:
         gc_tuning = self._options.gc_tuning
 
-        def busy() -> None:  # the collector is tuned after the whole batch of deployments was taken in, not in the middle of it
+        # The collector is tuned after the whole batch of deployments was taken in, not in the middle of it.
+        def busy() -> None:
             event_loop.loop.call_soon(gc_tuning.freeze)
 
         hooks = ProcessHooks(
@@ -304,7 +316,8 @@ class _Process:
     async def _registered_before_stop(self, executor: TaskExecutor) -> bool:
         # waits for the JobManager; ended by a signal, or give_up_after_s
         registered = asyncio.create_task(executor.is_registered.wait(), name="registered")
-        stopped = asyncio.create_task(self._stop.wait(), name="stopped")  # waits for a signal; ended by it, or by the registration
+        # waits for a signal; ended by it, or by the registration.
+        stopped = asyncio.create_task(self._stop.wait(), name="stopped")
         # waits for the JobManager or a signal; ended by them
         done, pending = await asyncio.wait((registered, stopped), return_when=asyncio.FIRST_COMPLETED)
         for waiter in pending:

@@ -1,10 +1,11 @@
 """The text of records of a declared type, as Java writes them: what ``print`` and text files show.
 
 Side:   pure.
-Rules:  records without a declared type have Python's text: ``print`` of PyFlink shows that, too, and its files an address of Java.  Rows
-        by themselves have Python's text in ``print`` and Java's in files, as in PyFlink.  An array by itself, which Java writes as an
-        address, is written like a list.
-Source: Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``Row``, ``java.sql.Timestamp``, ``Double.toString``.
+Rules:  records without a declared type have Python's text: ``print`` of PyFlink shows that, too, and its files an
+        address of Java.  Rows by themselves have Python's text in ``print`` and Java's in files, as in PyFlink.  An
+        array by itself, which Java writes as an address, is written like a list.
+Source: Java ``Object.toString`` of what Flink's serializers make: ``Tuple``, ``Row``, ``java.sql.Timestamp``,
+        ``Double.toString``.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ _BASIC: Final[dict[BasicType, Text]] = {
 
 
 def _text_of_fields(head: str, separator: str, end: str, types: Sequence[TypeInformation]) -> Text:
-    """A function generated for the types: a pair of a text and a number takes 0.6 us, with a call for each field 2 us."""
+    """A function generated for the types: a pair of a text and a number takes 0.6 us, with a call
+    for each field 2 us.
+    """
     known = {f"t{index}": text for index, text in enumerate(map(_plain_text_of, types))}
     texts = [f"f{index}" if known[f"t{index}"] is str else f"t{index}(f{index})" for index in range(len(types))]
     shown = separator.join(f"{{'null' if f{index} is None else {text}!s}}" for index, text in enumerate(texts))
@@ -139,7 +142,10 @@ def _list_text(text: Text) -> Text:
 
 
 def _map_text(key_type: TypeInformation, value_text: Text) -> Text:
-    key_text, hash_of = _text_of(key_type), _HASHES.get(key_type.basic_type) if isinstance(key_type, BasicTypeInfo) else None
+    key_text, hash_of = (
+        _text_of(key_type),
+        _HASHES.get(key_type.basic_type) if isinstance(key_type, BasicTypeInfo) else None,
+    )
 
     def of_map(entries: dict[Any, Any]) -> str:
         items = entries.items() if hash_of is None else _in_java_order(entries, hash_of)

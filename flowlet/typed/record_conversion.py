@@ -1,10 +1,11 @@
 """Converts the records that an operator emits into its declared type.
 
-Where: as in PyFlink, where records leave the Python functions that are chained to each other: at exchanges, sinks and ``print``, and where
+Where: as in PyFlink, where records leave the Python functions that are chained to each other: at exchanges, sinks and
+       ``print``, and where
 an operator has several readers.  Between two chained functions a record stays what it is.
 
-Hot path.  Records that a chain keeps by field, because their exact types are known, are checked by column: per chunk and integer field the
-lowest and the highest value.  Other records are converted one by one (bench: wordcount).
+Hot path.  Records that a chain keeps by field, because their exact types are known, are checked by column: per chunk
+and integer field the lowest and the highest value.  Other records are converted one by one (bench: wordcount).
 Side:       pure.
 Invariants: a record of its declared type is passed on as it is.
 Source:     PyFlink: an operation's output coder; ``PythonOperatorChainingOptimizer``.
@@ -55,7 +56,10 @@ class RecordConversion:
         self._slow = value_converter(output.type_info, is_collected=output.is_collected)
         quick = value_converter(output.type_info, is_collected=output.is_collected, refuse=self._convert_or_refuse)
         self.convert: Convert = quick or _unchanged
-        """The record in its declared type.  Raises DeclaredTypeError, which names operator, record and field, if it is of another one."""
+        """The record in its declared type.
+
+        Raises DeclaredTypeError, which names operator, record and field, if it is of another one.
+        """
 
     def __repr__(self) -> str:
         return f"<RecordConversion of {self._operator!r} to {self.type_info!r}>"
@@ -73,14 +77,15 @@ class RecordConversion:
     def covers(self, kind: type, field_types: Sequence[type | None] | None, *, may_round: bool = False) -> bool:
         """Whether records of this shape need no conversion one by one, only ``checked`` by column.
 
-        Args:
-            kind: the exact type of the record.
-            field_types: of a tuple, the exact type of each field, None where it is not known; None for any other record.
-            may_round: whether ``checked`` may change fields: nobody has looked at them yet.
+        Args: kind: the exact type of the record. field_types: of a tuple, the exact type of each field, None where it
+            is not known; None for any other record. may_round: whether ``checked`` may change fields: nobody has looked
+            at them yet.
         """
         types = self._field_types(kind, field_types)
         found = (kind,) if field_types is None else field_types
-        return types is not None and all(_covers(declared, each, may_round=may_round) for declared, each in zip(types, found, strict=True))
+        return types is not None and all(
+            _covers(declared, each, may_round=may_round) for declared, each in zip(types, found, strict=True)
+        )
 
     def _field_types(self, kind: type, field_types: Sequence[type | None] | None) -> list[TypeInformation] | None:
         if isinstance(self.type_info, TupleTypeInfo):
@@ -89,21 +94,34 @@ class RecordConversion:
         return [self.type_info] if field_types is None and kind is not tuple else None
 
     def tests(self, fields: Sequence[str], record: str) -> list[str]:
-        """Expressions that test whether the integers of a record of a covered shape are in range; by the variables of its fields."""
+        """Expressions that test whether the integers of a record of a covered shape are in range; by the variables of
+        its fields.
+        """
         types = self.type_info.get_field_types() if isinstance(self.type_info, TupleTypeInfo) else [self.type_info]
         limits = [(limits_of(declared), name) for declared, name in zip(types, fields or [record], strict=True)]
         return [f"{each[0]} <= {name} <= {each[1]}" for each, name in limits if each is not None]
 
     def first_misfit(self, fields: Sequence[Column]) -> int | None:
         """The first row of columns of a covered shape with an integer out of range; None: there is none."""
-        types = self.type_info.get_field_types() if isinstance(self.type_info, TupleTypeInfo | RowTypeInfo) else [self.type_info]
+        types = (
+            self.type_info.get_field_types()
+            if isinstance(self.type_info, TupleTypeInfo | RowTypeInfo)
+            else [self.type_info]
+        )
         found = [_first_out_of_range(column, declared) for column, declared in zip(fields, types, strict=True)]
         return min((row for row in found if row is not None), default=None)
 
     def rounded(self, fields: Sequence[Column]) -> list[Column]:
         """The columns of a covered shape, those of type FLOAT with 32 bits."""
-        types = self.type_info.get_field_types() if isinstance(self.type_info, TupleTypeInfo | RowTypeInfo) else [self.type_info]
-        return [self._rounded(column) if declared == _FLOAT else column for column, declared in zip(fields, types, strict=True)]
+        types = (
+            self.type_info.get_field_types()
+            if isinstance(self.type_info, TupleTypeInfo | RowTypeInfo)
+            else [self.type_info]
+        )
+        return [
+            self._rounded(column) if declared == _FLOAT else column
+            for column, declared in zip(fields, types, strict=True)
+        ]
 
     def _rounded(self, column: Column) -> Column:
         with np.errstate(over="ignore"):  # as in PyFlink it becomes infinite
@@ -115,7 +133,10 @@ class RecordConversion:
     # ---------------------------------------------------------------- whole chunks
 
     def converted(self, chunk: Chunk) -> Chunk:
-        """The chunk with converted records.  Takes it over.  Raises DeclaredTypeError for the first one of another type."""
+        """The chunk with converted records.
+
+        Takes it over.  Raises DeclaredTypeError for the first one of another type.
+        """
         if self.convert is _unchanged:
             return chunk
         columns = chunk.columns

@@ -1,12 +1,13 @@
 """Converts values into their declared type, as PyFlink's coders do.
 
-Hot path: one call per record that is not kept by column (``record_conversion``).  Of a tuple or row of plain values the generated function
+Hot path: one call per record that is not kept by column (``record_conversion``).  Of a tuple or row of plain values the
+    generated function
 tests the exact types, in about the time of a call of a user's function (bench: wordcount).
 Side:       pure.
-Rules:      a number becomes an ``int`` (towards zero) or a ``float``, FLOAT is rounded to 32 bits, a row gets the declared names in their
-            order, times lose what the type cannot hold.  An integer that does not fit is an error, and so is a value of another kind.
-            None may be a row's field, an element of a basic or object array, a value of a map, and a record by itself of those types
-            whose values may be null in Java.
+Rules:      a number becomes an ``int`` (towards zero) or a ``float``, FLOAT is rounded to 32 bits, a row gets the
+            declared names in their order, times lose what the type cannot hold.  An integer that does not fit is an
+            error, and so is a value of another kind.  None may be a row's field, an element of a basic or object array,
+            a value of a map, and a record by itself of those types whose values may be null in Java.
 Invariants: a value that is of its type already is returned itself; nothing is changed in place.
 Source:     PyFlink ``coder_impl_fast.pyx``, ``coders.from_type_info_proto``; what Java does with None.
 """
@@ -79,14 +80,16 @@ class TypeMismatchError(Exception):
         return self
 
 
-def value_converter(type_info: TypeInformation, *, is_collected: bool = False, refuse: Convert | None = None) -> Convert | None:
+def value_converter(
+    type_info: TypeInformation, *, is_collected: bool = False, refuse: Convert | None = None
+) -> Convert | None:
     """The function that converts a record to its declared type; None: records stay as they are.
 
-    Args:
-        type_info: the declared type.
-        is_collected: whether the user's program gets the records: it gets Java's shortest text of a FLOAT as a number, times without
+    Args: type_info: the declared type. is_collected: whether the user's program gets the records: it gets Java's
+        shortest text of a FLOAT as a number, times without
             fractions of seconds, and primitive arrays of bytes as lists.
-        refuse: called in place of a slower conversion of records that are not exactly of their type; raises what the caller wants.
+        refuse: called in place of a slower conversion of records that are not exactly of their type; raises what the
+            caller wants.
 
     Raises:
         TypeMismatchError: by the function, if the record is not of the type.
@@ -374,7 +377,9 @@ class _Compiler:
             case BasicArrayTypeInfo() | ObjectArrayTypeInfo():
                 return _list_converter(self.converter(type_info.elem_type), allows_none=True)
             case MapTypeInfo():
-                return _map_converter(self.converter(type_info.key_type_info), self.converter(type_info.value_type_info))
+                return _map_converter(
+                    self.converter(type_info.key_type_info), self.converter(type_info.value_type_info)
+                )
             case DateTypeInfo():
                 return _to_date
             case TimeTypeInfo():
@@ -426,7 +431,13 @@ class _Compiler:
             return slow
         is_row = row_names is not None
         fields = [f"f{index}" for index in range(len(types))]
-        known: dict[str, Any] = {"slow": slow, "NAMES": row_names, "restored": restored_row, "Row": Row, "Mismatch": TypeMismatchError}
+        known: dict[str, Any] = {
+            "slow": slow,
+            "NAMES": row_names,
+            "restored": restored_row,
+            "Row": Row,
+            "Mismatch": TypeMismatchError,
+        }
         tests, results = [], []
         for field, each in zip(fields, types, strict=True):
             test, result = self._leaf_code(field, each, known)
@@ -434,7 +445,10 @@ class _Compiler:
                 tests.append(f"({test} or {field} is None)" if is_row else test)
             results.append(f"None if {field} is None else {result}" if is_row and result != field else result)
         if is_row:
-            head, values = f"type(v) is Row and (v._fields is None or v._fields == NAMES) and len(v._values) == {len(fields)}", "v._values"
+            head, values = (
+                f"type(v) is Row and (v._fields is None or v._fields == NAMES) and len(v._values) == {len(fields)}",
+                "v._values",
+            )
             new = f"restored(NAMES, [{', '.join(results)}], v._row_kind)"
             new = new if results != fields else f"v if v._fields is not None else {new}"
         else:
@@ -454,7 +468,9 @@ class _Compiler:
         )
 
     def _leaf_code(self, field: str, type_info: TypeInformation, known: dict[str, Any]) -> tuple[str | None, str]:
-        """The test whether a variable is of its exact type (None: no test), and the expression for its converted value."""
+        """The test whether a variable is of its exact type (None: no test), and the expression for
+        its converted value.
+        """
         convert = self.converter(type_info)
         if convert is None:
             return None, field
@@ -505,9 +521,12 @@ def _in_order(row: Row, names: list[str]) -> Sequence[Any]:
         raise TypeMismatchError(f"{described(row)} is {error}") from None
 
 
-def _converted(values: Sequence[Any], converters: list[Convert | None], places: list[str], *, allows_none: bool) -> list[Any]:
+def _converted(
+    values: Sequence[Any], converters: list[Convert | None], places: list[str], *, allows_none: bool
+) -> list[Any]:
     converted = []
-    for convert, place, value in zip(converters, places, values, strict=False):  # as in PyFlink, further fields are left out
+    # As in PyFlink, further fields are left out.
+    for convert, place, value in zip(converters, places, values, strict=False):
         try:
             converted.append(value if convert is None or (value is None and allows_none) else convert(value))
         except TypeMismatchError as error:

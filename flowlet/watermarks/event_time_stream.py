@@ -1,9 +1,10 @@
 """Timestamps and watermarks of one stream of records: behind an operator, in a source, or in a split of a source.
 
-Hot path.  Per record one call of the user's assigner, if there is one, and a comparison; per chunk one call of the generator.
+Hot path.  Per record one call of the user's assigner, if there is one, and a comparison; per chunk one call of the
+generator.
 Side:       task.
-Invariants: a record is emitted before any watermark that it caused.  Watermarks rise strictly, and none is emitted while the stream is
-            idle.  A status is emitted only when it changes.
+Invariants: a record is emitted before any watermark that it caused.  Watermarks rise strictly, and none is emitted
+            while the stream is idle.  A status is emitted only when it changes.
 Units:      timestamps in milliseconds, clocks in nanoseconds.
 Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.
 """
@@ -82,14 +83,11 @@ class WatermarkEmitter:
 class EventTimeStream:
     """Applies a watermark strategy to one stream of records; task thread only.
 
-    Args:
-        strategy: the user's.
-        ctx: the operator's; its clock limits timestamps, its counters count records with timestamps above the limit.
-        output: takes the records.
-        emitter: the operator's; flushed behind the records that caused its output.
-        said_to: what the generator calls: the emitter itself, or one of several parts that are combined there.
-        now_ns: the clock for idleness.
-        loop_owner: a stream of the same strategy and output whose loop takes the records of this one, too; None: it has its own.
+    Args: strategy: the user's. ctx: the operator's; its clock limits timestamps, its counters count records with
+        timestamps above the limit. output: takes the records. emitter: the operator's; flushed behind the records that
+        caused its output. said_to: what the generator calls: the emitter itself, or one of several parts that are
+        combined there. now_ns: the clock for idleness. loop_owner: a stream of the same strategy and output whose loop
+        takes the records of this one, too; None: it has its own.
     """
 
     def __init__(
@@ -119,7 +117,8 @@ class EventTimeStream:
     def process_chunk(self, chunk: Chunk, interrupts: Interrupts | None = None) -> int:
         """Assign timestamps, call the generator, pass the records on.
 
-        ``interrupts``: of the task's mailbox, for the head of a chain: it stops between two records when these are not empty; None: it does
+        ``interrupts``: of the task's mailbox, for the head of a chain: it stops between two records when these are not
+            empty; None: it does
         not.  Returns how many records were processed.
 
         Raises:
@@ -144,7 +143,8 @@ class EventTimeStream:
         largest = self._largest(chunk) if chunk.has_timestamps else MIN_TIMESTAMP  # now: the chunk is given away
         num_done = self._output.collect_some(chunk, interrupts)
         if num_done < len(chunk) and chunk.has_timestamps:
-            # The loop was left, so the chunk is still ours.  The generator must not know of records that were not passed on.
+            # The loop was left, so the chunk is still ours.  The generator must not know of records that were not
+            # passed on.
             self._ctx.counters.num_records_from_the_future = num_before
             largest = self._largest(chunk.slice(0, num_done))
         if largest is not None:
@@ -152,7 +152,9 @@ class EventTimeStream:
         return num_done
 
     def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
-        self.write_record(code, record, timestamp, lambda assigned: self._output.write(code, record, assigned, count="num_records"))
+        self.write_record(
+            code, record, timestamp, lambda assigned: self._output.write(code, record, assigned, count="num_records")
+        )
 
     @property
     def takes_columns(self) -> bool:
@@ -160,7 +162,10 @@ class EventTimeStream:
         return is_by_column(self._strategy) and not self._generator.needs_events
 
     def ask(self) -> None:
-        """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.  Raises UserFunctionError if the generator failed."""
+        """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.
+
+        Raises UserFunctionError if the generator failed.
+        """
         try:
             self._generator.on_periodic_emit(self._said_to)
         except Exception as error:
@@ -172,11 +177,15 @@ class EventTimeStream:
         try:
             times: NDArray[np.int64] = assigner.timestamps_of(columns)
         except Exception as error:
-            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, f"a batch of {columns.num_rows} rows") from error
+            raise UserFunctionError(
+                self._ctx.operator_name, self._ctx.subtask, f"a batch of {columns.num_rows} rows"
+            ) from error
         return times
 
     def _stamps(self, chunk: Chunk, interrupts: Interrupts | None) -> Iterator[int]:
-        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the largest."""
+        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the
+        largest.
+        """
         values, old = chunk.values, chunk.timestamps
         assigner = self._strategy.timestamp_assigner
         extract = None if assigner is None else assigner.extract_timestamp
@@ -228,8 +237,12 @@ class EventTimeStream:
 
     # ---------------------------------------------------------------- in the loop of a chain
 
-    def write_record(self, code: LoopCode, record: str, timestamp: str | None, emit: Callable[[str | None], None]) -> None:
-        """Generate the statements for one record; ``emit`` generates those that pass it on, given the variable of its timestamp."""
+    def write_record(
+        self, code: LoopCode, record: str, timestamp: str | None, emit: Callable[[str | None], None]
+    ) -> None:
+        """Generate the statements for one record; ``emit`` generates those that pass it on, given the variable of its
+        timestamp.
+        """
         blame = Blame(self._ctx.operator_name, self._ctx.subtask, record)
         assigner, limit = self._strategy.timestamp_assigner, code.variable("limit")
         assigned = timestamp
@@ -256,7 +269,9 @@ class EventTimeStream:
             self._write_seen(code, record, assigned, blame)
 
     def _write_checked_and_seen(self, code: LoopCode, timestamp: str, blame: Blame) -> None:
-        """The statements that check a timestamp and remember the largest: one comparison tells most that they are not too small."""
+        """The statements that check a timestamp and remember the largest: one comparison tells most that they are not
+        too small.
+        """
         largest, advice = code.variable("largest"), code.bind(_advice, "advice")
         code.at_start(f"{largest} = {MIN_TIMESTAMP - 1}")
         code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._show_acting, 'on_largest')}({largest})")
@@ -283,7 +298,8 @@ class EventTimeStream:
 
 def _advice(timestamp: Any) -> TypeError:
     return TypeError(
-        f"extract_timestamp must return milliseconds since the epoch as an int of 64 bits, got {preview(timestamp)} of type "
+        f"extract_timestamp must return milliseconds since the epoch as an int of 64 bits, got {preview(timestamp)} of "
+        "type "
         f"{type(timestamp).__name__}"
     )
 
@@ -296,7 +312,11 @@ def is_by_column(strategy: WatermarkStrategy) -> bool:
 def idleness_clock(service: ProcessingTimeService) -> Callable[[], int]:
     """The clock for idleness, in nanoseconds."""
     # Only services of tests have no relative clock: their time is moved by hand.
-    return service.relative_time_ns if isinstance(service, RelativeClock) else lambda: service.current_time_ms() * 1_000_000
+    return (
+        service.relative_time_ns
+        if isinstance(service, RelativeClock)
+        else lambda: service.current_time_ms() * 1_000_000
+    )
 
 
 def _largest_timestamp(chunk: Chunk) -> int | None:

@@ -1,11 +1,12 @@
 """Decides whether a source, or one of its splits, has run too far ahead of its alignment group.
 
 Side:       pure.
-Invariants: a source waits exactly while its oldest sampled watermark is above the group's limit.  An idle or finished source holds no other
-            source back.  A split is paused at most once before it is resumed.
+Invariants: a source waits exactly while its oldest sampled watermark is above the group's limit.  An idle or finished
+            source holds no other source back.  A split is paused at most once before it is resumed.
 Units:      milliseconds.
-Source:     Flink ``SourceOperator`` (``checkWatermarkAlignment``, ``checkSplitWatermarkAlignment``), ``WatermarkSampler``.  The source
-            reports once per update interval; the JobManager replies with the limit (``flowlet/jm/alignment/watermark_alignment.py``).
+Source:     Flink ``SourceOperator`` (``checkWatermarkAlignment``, ``checkSplitWatermarkAlignment``),
+            ``WatermarkSampler``.  The source reports once per update interval; the JobManager replies with the limit
+            (``flowlet/jm/alignment/watermark_alignment.py``).
 """
 
 from collections import deque
@@ -15,8 +16,8 @@ from typing import Final
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from netstack.late import dataclass
 
-# Flink's pipeline.watermark-alignment.buffer-size: how many reports ago the watermark counts.  Without it, a source that was just released
-# would stop again before the other sources have heard of the new limit.
+# Flink's pipeline.watermark-alignment.buffer-size: how many reports ago the watermark counts.  Without it, a source
+# that was just released would stop again before the other sources have heard of the new limit.
 NUM_SAMPLES: Final = 3
 
 
@@ -49,7 +50,9 @@ class SourceAlignment:
 
     def __repr__(self) -> str:
         state = "waits" if self.must_wait else "runs"
-        return f"<SourceAlignment {state} at {self._samples[0]} of {self._max_allowed}, {len(self._paused)} splits paused>"
+        return (
+            f"<SourceAlignment {state} at {self._samples[0]} of {self._max_allowed}, {len(self._paused)} splits paused>"
+        )
 
     @property
     def must_wait(self) -> bool:
@@ -58,7 +61,10 @@ class SourceAlignment:
 
     @property
     def drift_ms(self) -> int:
-        """How far the source is above the limit; negative below it; in 64 bits.  Flink's metric ``watermarkAlignmentDrift``."""
+        """How far the source is above the limit; negative below it; in 64 bits.
+
+        Flink's metric ``watermarkAlignmentDrift``.
+        """
         return min(max(self._watermark - self._max_allowed, MIN_TIMESTAMP), MAX_TIMESTAMP)
 
     @property
@@ -80,7 +86,9 @@ class SourceAlignment:
         self._is_silent = True
 
     def sample(self) -> int:
-        """Sample the watermark for a report, once per update interval; ``MAX_TIMESTAMP``: no source must wait for this one."""
+        """Sample the watermark for a report, once per update interval; ``MAX_TIMESTAMP``: no source must wait for this
+        one.
+        """
         self._samples.append(self._watermark)
         return MAX_TIMESTAMP if self._is_silent else self._watermark
 
@@ -106,7 +114,9 @@ class SourceAlignment:
         All splits are compared once per call: a call per split would be quadratic.
         """
         known = self._splits
-        risen = {split: timestamp for split, timestamp in watermarks.items() if split in known and timestamp > known[split]}
+        risen = {
+            split: timestamp for split, timestamp in watermarks.items() if split in known and timestamp > known[split]
+        }
         if not risen:
             return SplitOrders(frozenset(), frozenset())
         known |= risen

@@ -1,9 +1,10 @@
 """Timestamps, watermarks and alignment inside a source.
 
-Hot path; see ``event_time_stream``.  For a reader with splits, one more look-up per chunk, and work per split that came or went.
+Hot path; see ``event_time_stream``.  For a reader with splits, one more look-up per chunk, and work per split that came
+or went.
 Side:       task.
-Invariants: the watermark is the lowest one of the open splits.  Nothing is read while the source is too far ahead of its alignment group.
-            Time during which the group holds back a source or a split does not count as idleness.
+Invariants: the watermark is the lowest one of the open splits.  Nothing is read while the source is too far ahead of
+            its alignment group.  Time during which the group holds back a source or a split does not count as idleness.
 Units:      milliseconds.
 Source:     Flink ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
 """
@@ -154,7 +155,8 @@ class SourceEventTime:
         self._allowed: AvailabilityFuture | None = None  # set while the source waits for its group
         self._parts = WatermarkMultiplexer(self._emitter)
         self._splits: dict[str, _Split] = {}
-        self._watched: OpenSplits | None = None  # whose changes are taken; a reader of several sources in turn has several
+        # Whose changes are taken; a reader of several sources in turn has several.
+        self._watched: OpenSplits | None = None
         self._had_splits = False
         self._ended: list[str] = []  # splits that end behind the chunk that is being processed
         self._reader = reader if isinstance(reader, SplitReader) else None
@@ -172,7 +174,9 @@ class SourceEventTime:
             ways.append((self._on_report_timer, self._params.update_interval_ms))
         for callback, interval_ms in ways:
             if interval_ms > 0:
-                self._timers.append(service.schedule_with_fixed_delay(callback, initial_delay_ms=interval_ms, period_ms=interval_ms))
+                self._timers.append(
+                    service.schedule_with_fixed_delay(callback, initial_delay_ms=interval_ms, period_ms=interval_ms)
+                )
 
     def _stream_of(self, split: str | None, clock: PausableClock) -> EventTimeStream:
         said_to = self._emitter if split is None else self._parts.add(split)
@@ -187,7 +191,9 @@ class SourceEventTime:
         return None if self._reader is None else self._reader.current_split
 
     def process_some(self, chunk: Chunk, split: str | None, interrupts: Interrupts | None) -> int:
-        """Process records of a split until ``interrupts`` are not empty; returns how many; none if a mail comes before the first."""
+        """Process records of a split until ``interrupts`` are not empty; returns how many; none if a mail comes before
+        the first.
+        """
         if self._reader is None or split is None:
             return self._whole.process_chunk(chunk, interrupts)
         open_splits = self._reader.open_splits

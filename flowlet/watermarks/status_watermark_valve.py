@@ -1,15 +1,16 @@
 """Combines the watermarks of many channels into one.
 
 Side:       task.
-Invariants: emitted watermarks rise strictly, and none is emitted while the output is idle.  The output is idle exactly when no channel is
-            active and not all have finished.  An idle channel is never aligned; an active one is aligned once its watermark has caught
-            up.  A channel that sent the last watermark has finished: it neither holds the output back nor raises it.  The heap has at most
-            one entry per channel, whose key is at most the channel's watermark.
-Source:     Flink ``StatusWatermarkValve`` (rules C07-C12 of its tests), whose heap over aligned channels makes a watermark O(log n).  In
-            Flink a finished channel keeps the largest watermark, which raises the output to infinity when the others become idle
-            (FLINK-38477).
-Absent:     the end of a channel whose job stops without draining.  Its watermark still holds the output back, because its remaining
-            records follow after the restart.
+Invariants: emitted watermarks rise strictly, and none is emitted while the output is idle.  The output is idle exactly
+            when no channel is active and not all have finished.  An idle channel is never aligned; an active one is
+            aligned once its watermark has caught up.  A channel that sent the last watermark has finished: it neither
+            holds the output back nor raises it.  The heap has at most one entry per channel, whose key is at most the
+            channel's watermark.
+Source:     Flink ``StatusWatermarkValve`` (rules C07-C12 of its tests), whose heap over aligned channels makes a
+            watermark O(log n).  In Flink a finished channel keeps the largest watermark, which raises the output to
+            infinity when the others become idle (FLINK-38477).
+Absent:     the end of a channel whose job stops without draining.  Its watermark still holds the output back, because
+            its remaining records follow after the restart.
 """
 
 from enum import Enum, auto
@@ -66,18 +67,28 @@ class StatusWatermarkValve:
         return self._states[channel_index]
 
     def channel_watermark(self, channel_index: int) -> int:
-        """The largest watermark of a channel that counted, in milliseconds, except the last one; for metrics and tests."""
+        """The largest watermark of a channel that counted, in milliseconds, except the last one;
+        for metrics and tests.
+        """
         return self._watermarks[channel_index]
 
     @property
     def is_held_back(self) -> bool:
         """Whether an active channel is ahead of the output."""
-        active = (watermark for watermark, state in zip(self._watermarks, self._states, strict=True) if state is ChannelState.ALIGNED)
+        active = (
+            watermark
+            for watermark, state in zip(self._watermarks, self._states, strict=True)
+            if state is ChannelState.ALIGNED
+        )
         return max(active, default=MIN_TIMESTAMP) > self._last_output
 
     def held_back_by(self) -> list[int]:
         """The active channels that keep the output from advancing; for people who look for an idle partition."""
-        active = [channel for channel, state in enumerate(self._states) if state in (ChannelState.ALIGNED, ChannelState.BEHIND)]
+        active = [
+            channel
+            for channel, state in enumerate(self._states)
+            if state in (ChannelState.ALIGNED, ChannelState.BEHIND)
+        ]
         slowest = min((self._watermarks[channel] for channel in active), default=MIN_TIMESTAMP)
         return [channel for channel in active if self._watermarks[channel] == slowest]
 
@@ -89,7 +100,11 @@ class StatusWatermarkValve:
         if watermark.timestamp == MAX_TIMESTAMP:
             return self._finished(channel_index)
         state = self._states[channel_index]
-        if state is ChannelState.IDLE or state is ChannelState.FINISHED or watermark.timestamp <= self._watermarks[channel_index]:
+        if (
+            state is ChannelState.IDLE
+            or state is ChannelState.FINISHED
+            or watermark.timestamp <= self._watermarks[channel_index]
+        ):
             return []
         self._watermarks[channel_index] = watermark.timestamp
         if state is ChannelState.BEHIND:
@@ -128,7 +143,8 @@ class StatusWatermarkValve:
     def _after_one_less_active(self, *, may_advance: bool) -> list[Watermark | WatermarkStatus]:
         if self._num_active:
             return [*self._advance_to_min()] if may_advance else []
-        # No channel is active, so none holds the output back: emit the largest watermark before the status says that no more follow.
+        # No channel is active, so none holds the output back: emit the largest watermark before the status says that no
+        # more follow.
         flushed = self._advance_to(self._largest_unfinished()) if may_advance else []
         self._is_output_idle = True
         return [*flushed, IDLE]
@@ -152,7 +168,9 @@ class StatusWatermarkValve:
             heappush(self._heap, (self._watermarks[channel], channel))
 
     def _advance_to_min(self) -> list[Watermark]:
-        """Correct the top of the heap until its key is true: watermarks only rise, so an old key can only be too small."""
+        """Correct the top of the heap until its key is true: watermarks only rise, so an old key
+        can only be too small.
+        """
         heap = self._heap
         while heap:
             key, channel = heap[0]
@@ -177,7 +195,9 @@ class StatusWatermarkValve:
         assert self._num_active == sum(state in (ChannelState.ALIGNED, ChannelState.BEHIND) for state in states)
         assert self._num_finished == states.count(ChannelState.FINISHED)
         assert self._is_output_idle == (self._num_active == 0 and self._num_finished < len(states))
-        assert sorted(channel for _, channel in self._heap) == [channel for channel, is_in in enumerate(self._is_in_heap) if is_in]
+        assert sorted(channel for _, channel in self._heap) == [
+            channel for channel, is_in in enumerate(self._is_in_heap) if is_in
+        ]
         for key, channel in self._heap:
             assert key <= self._watermarks[channel], "a key of the heap is ahead of its channel"
         for channel, state in enumerate(states):

@@ -1,8 +1,8 @@
 """Combines the watermarks of several parts of one stream (the splits of a source).
 
 Side:       task.
-Invariants: the combined watermark is the lowest of all parts that are not idle.  The whole is idle exactly when it has parts and all of
-            them are idle.  A removed part holds nothing back.
+Invariants: the combined watermark is the lowest of all parts that are not idle.  The whole is idle exactly when it has
+            parts and all of them are idle.  A removed part holds nothing back.
 Units:      milliseconds.
 Source:     Flink ``WatermarkOutputMultiplexer``.
 """
@@ -54,14 +54,16 @@ class PartialWatermark:
 class WatermarkMultiplexer:
     """Tells ``output`` the combined watermark and status; ``output`` ignores repetitions.  Task thread only.
 
-    The lowest part is the top of a heap: with thousands of splits, looking at all of them for each that changes would be quadratic.
+    The lowest part is the top of a heap: with thousands of splits, looking at all of them for each that changes would
+    be quadratic.
     """
 
     def __init__(self, output: WatermarkOutput) -> None:
         self._output = output
         self._parts: dict[str, PartialWatermark] = {}
         self._num_active = 0
-        # Every active part is in the heap at its timestamp.  An entry with another timestamp than its part's is dropped when it is the top.
+        # Every active part is in the heap at its timestamp.  An entry with another timestamp than its part's is dropped
+        # when it is the top.
         self._heap: list[tuple[int, int, PartialWatermark]] = []
         self._numbers = count()  # parts cannot be compared
         self._is_deferred = False
@@ -125,7 +127,9 @@ class WatermarkMultiplexer:
     def _push(self, part: PartialWatermark) -> None:
         heappush(self._heap, (part.timestamp, next(self._numbers), part))
         if len(self._heap) > 2 * len(self._parts) + _MIN_HEAP:
-            self._heap = [(each.timestamp, next(self._numbers), each) for each in self._parts.values() if not each.is_idle]
+            self._heap = [
+                (each.timestamp, next(self._numbers), each) for each in self._parts.values() if not each.is_idle
+            ]
             heapify(self._heap)
 
     def _lowest(self) -> int | None:

@@ -26,7 +26,9 @@ class WatermarkWatch:
         return f"<WatermarkWatch of {self._valve!r}>"
 
     def held_back_by(self) -> list[int]:
-        """The channels that held the watermark back for the last minute while others were ahead; the minute starts at a call."""
+        """The channels that held the watermark back for the last minute while others were ahead; the minute starts at a
+        call.
+        """
         now_ns, watermark = self._clock_ns(), self._valve.last_output
         if watermark != self._watermark or not self._valve.is_held_back:
             self._watermark, self._moved_ns = watermark, now_ns

@@ -1,15 +1,16 @@
 """``AlignedWindows``: tumbling and sliding windows of event time that only the watermark evaluates.
 
-While records are newer than the watermark, nothing can be evaluated.  So what a window keeps stays in a dictionary, its *cell*, from its
-first record on.  It is written to the state before a snapshot, when there are too many, and before anything else reads it; a window that
-ends before that never touches the state.  Functions are called for each record, in the order of the stream.
+While records are newer than the watermark, nothing can be evaluated.  So what a window keeps stays in a dictionary, its
+*cell*, from its first record on.  It is written to the state before a snapshot, when there are too many, and before
+anything else reads it; a window that ends before that never touches the state.  Functions are called for each record,
+in the order of the stream.
 
-Hot path, per record: one probe and one store, and the call of the function; the start of its window, if its chunk is not all in one; per
-window of a key an access of the state and a timer (bench: windows).
+Hot path, per record: one probe and one store, and the call of the function; the start of its window, if its chunk is
+not all in one; per window of a key an access of the state and a timer (bench: windows).
 
 Side:       task.
-Invariants: what a cell holds is newer than the state.  No two cells share an object that can change.  A window of a key that keeps
-            something has its timers.  There are at most ``_MAX_KEPT`` cells, and records in lists.
+Invariants: what a cell holds is newer than the state.  No two cells share an object that can change.  A window of a key
+            that keeps something has its timers.  There are at most ``_MAX_KEPT`` cells, and records in lists.
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
@@ -51,7 +52,12 @@ class AlignedWindows:
     """
 
     def __init__(
-        self, spec: WindowSpec, contents: WindowContents, states: WindowStates, timers: InternalTimerService, ctx: OperatorContext
+        self,
+        spec: WindowSpec,
+        contents: WindowContents,
+        states: WindowStates,
+        timers: InternalTimerService,
+        ctx: OperatorContext,
     ) -> None:
         assigner: Any = spec.assigner
         self._size: int = assigner._size
@@ -67,7 +73,8 @@ class AlignedWindows:
         # By start and exact key, what is kept, or the records that the state has not got yet.
         self._cells = _CellsByStart()
         self._num_cells = 0
-        self._users: dict[Cell, Any] = {}  # The keys of cells as the user knows them, where these are not the exact keys.
+        # The keys of cells as the user knows them, where these are not the exact keys.
+        self._users: dict[Cell, Any] = {}
         self._in_state: set[Cell] = set()  # Cells whose window may have an entry in the state.
         self.num_listed = 0  # Records in lists; counted by the loops.
         self.watermark = MIN_TIMESTAMP  # Set by the operator: whether a record is newer, and cannot evaluate a window.
@@ -84,7 +91,9 @@ class AlignedWindows:
     # -- records
 
     def add(self, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts | None = None) -> int:
-        """Put records into their windows; all of them are newer than the watermark.  Returns how many: see ``RecordLoop.run``.
+        """Put records into their windows; all of them are newer than the watermark.
+
+        Returns how many: see ``RecordLoop.run``.
 
         Args:
             chunk: has timestamps.
@@ -124,7 +133,8 @@ class AlignedWindows:
         windows, exact = code.bind(self, "windows"), code.variable("exact")
         with code.block(f"if {timestamp} > {windows}.watermark:"):
             code.line(
-                f"{exact} = {key} if type({key}) in {code.bind(PLAIN_TYPES, 'PLAIN')} else {code.bind(exact_key, 'exact_key')}({key})"
+                f"{exact} = {key} if type({key}) in {code.bind(PLAIN_TYPES, 'PLAIN')} else "
+                f"{code.bind(exact_key, 'exact_key')}({key})"
             )
             own = self._write_own(code, record) if self._slide < self._size else None
             end = self._write_windows(code, record, timestamp, exact, key, own)
@@ -134,7 +144,9 @@ class AlignedWindows:
                 code.line(f"{end} = {MIN_TIMESTAMP}")  # The cells that the loop knows may be gone.
 
     def _write_in_chunk(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """The statements for one record of a chunk; without a timestamp it is of the windows that are common to all records."""
+        """The statements for one record of a chunk; without a timestamp it is of the windows that are common to all
+        records.
+        """
         assert key is not None, "the loop is given exact keys"
         self._write_windows(code, record, timestamp, key, None)
 
@@ -144,11 +156,19 @@ class AlignedWindows:
         self._write_windows(code, record, timestamp, key, None, self._write_own(code, record))
 
     def _write_windows(
-        self, code: LoopCode, record: str, timestamp: str | None, exact: str, key: str | None, own: Callable[[], str] | None = None
+        self,
+        code: LoopCode,
+        record: str,
+        timestamp: str | None,
+        exact: str,
+        key: str | None,
+        own: Callable[[], str] | None = None,
     ) -> str | None:
-        """The statements that put a record into its windows; the variable with the end of the last record's, if the loop knows it.
+        """The statements that put a record into its windows; the variable with the end of the last record's, if the
+        loop knows it.
 
-        ``own`` writes the statement that makes a record of a window's own, and returns its variable; None: no record can change.
+        ``own`` writes the statement that makes a record of a window's own, and returns its variable; None: no record
+        can change.
         """
         start, cells = code.variable("start"), code.variable("cells")
         if self._slide == self._size:
@@ -158,23 +178,31 @@ class AlignedWindows:
         by_start = code.bind(self._cells, "by_start")
         if timestamp is None:
             windows = code.variable("windows")
-            code.at_start(f"{windows} = [(start, {by_start}[start]) for start in {code.bind(self._starts_of_all, 'starts_of_all')}()]")
+            code.at_start(
+                f"{windows} = [(start, {by_start}[start]) for start in "
+                f"{code.bind(self._starts_of_all, 'starts_of_all')}()]"
+            )
             with code.block(f"for {start}, {cells} in {windows}:"):
                 self._write_cell(code, record if own is None else own(), exact, key, start, cells)
             return None
-        with code.block(f"for {start} in range({self._start_of(timestamp, self._slide)}, {timestamp} - {self._size}, -{self._slide}):"):
+        with code.block(
+            f"for {start} in range({self._start_of(timestamp, self._slide)}, {timestamp} - {self._size}, "
+            f"-{self._slide}):"
+        ):
             code.line(f"{cells} = {by_start}[{start}]")
             self._write_cell(code, record if own is None else own(), exact, key, start, cells)
         return None
 
     def _write_own(self, code: LoopCode, record: str) -> Callable[[], str]:
-        """Generate the test whether a record of several windows can change; the result writes the statement that copies it for one of them.
+        """Generate the test whether a record of several windows can change; the result writes the statement that copies
+        it for one of them.
 
         Users' functions may change what a window keeps, and no other window may see that.
         """
         copy, unchanging = code.variable("copy"), code.bind(UNCHANGING, "UNCHANGING")
         is_flat = (
-            f"type({record}) is {code.bind(tuple, 'tuple')} and {code.bind(UNCHANGING.issuperset, 'are_unchanging')}(map(type, {record}))"
+            f"type({record}) is {code.bind(tuple, 'tuple')} and "
+            f"{code.bind(UNCHANGING.issuperset, 'are_unchanging')}(map(type, {record}))"
         )
         is_fixed = f"type({record}) in {unchanging} or ({is_flat})"
         code.line(f"{copy} = None if {is_fixed} else {code.bind(copier_of, 'copier_of')}({record})")
@@ -214,7 +242,10 @@ class AlignedWindows:
         if isinstance(self._contents, ListContents):
             elements = code.variable("elements")
             code.line(f"{elements} = {cells}.get({exact})")
-            code.line(f"if {elements} is None: {cells}[{exact}] = {elements} = {code.bind(self._new_list, 'new_list')}({cell})")
+            code.line(
+                f"if {elements} is None: {cells}[{exact}] = {elements} = "
+                f"{code.bind(self._new_list, 'new_list')}({cell})"
+            )
             code.line(f"{elements}.append({record})")
             windows = code.bind(self, "windows")
             code.line(f"{windows}.num_listed += 1")
@@ -249,7 +280,8 @@ class AlignedWindows:
         kept = self._contents.kept()
         if kept is not None:
             self._in_state.add(cell)
-        # A window that is kept for late records may have had its end, and gets it again after a restart: the watermark is lower then.
+        # A window that is kept for late records may have had its end, and gets it again after a restart: the watermark
+        # is lower then.
         if kept is None or self._lateness_ms:
             self._register(key, self._window(start)[0])
         return kept

@@ -3,8 +3,8 @@
 Hot path, per chunk.
 
 Side:   task.
-Rules:  nothing waits: the parts of a chunk go on at once, so there is no state, and a watermark passes behind them.  Where most rows have a
-        key and pane of their own, and in small batches, each row goes on as a part.
+Rules:  nothing waits: the parts of a chunk go on at once, so there is no state, and a watermark passes behind them.
+        Where most rows have a key and pane of their own, and in small batches, each row goes on as a part.
 Source: the local half of Flink SQL's two-phase aggregation.
 """
 
@@ -35,7 +35,9 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
         name: for people.
     """
 
-    def __init__(self, aggregation: WindowedAggregation, schema: Any, layout: PartsLayout, *, name: str = "Local Window") -> None:
+    def __init__(
+        self, aggregation: WindowedAggregation, schema: Any, layout: PartsLayout, *, name: str = "Local Window"
+    ) -> None:
         super().__init__(schema, name=name)
         self._aggregation = aggregation
         self._local = LocalWindows(aggregation, layout)
@@ -57,7 +59,9 @@ class LocalWindowColumnsOperator(ToColumnsOperator):
         try:
             parts = self._parts(ColumnInputs(columns, self._schema, checked_timestamps(chunk)))
         except (FlowletError, TypeError, OverflowError) as error:
-            raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows {self._purpose}") from error
+            raise UserFunctionError(
+                self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows {self._purpose}"
+            ) from error
         self.output.collect(Chunk.of_columns(parts.columns, parts.timestamps))
 
     def _parts(self, inputs: ColumnInputs) -> LocalParts:

@@ -55,7 +55,9 @@ class MergingWindowSet:
             self.is_changed = True
 
     def add(self, window: Any, merge: MergeFunction) -> Any:
-        """Add a window; returns the window that it became a part of, or itself.  ``merge`` is told which windows became one.
+        """Add a window; returns the window that it became a part of, or itself.
+
+        ``merge`` is told which windows became one.
 
         Raises:
             FlowletError: the assigner merges windows that it was not given.

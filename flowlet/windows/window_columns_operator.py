@@ -4,8 +4,8 @@ Hot path, per chunk and per watermark.
 
 Side:       task.
 Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``.
-Invariants: results of a watermark are emitted before it.  In BATCH mode windows end with their keys, or ahead of the last watermark,
-            and the clock ends none.
+Invariants: results of a watermark are emitted before it.  In BATCH mode windows end with their keys, or ahead of the
+            last watermark, and the clock ends none.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,8 @@ from flowlet.timers.time_api import TimerHandle
 from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 
 _NO_TIME: Final = (
-    "windows of event time need rows with timestamps: call with_event_time(...) or assign_timestamps_and_watermarks(...) before window(...)"
+    "windows of event time need rows with timestamps: call with_event_time(...) or "
+    "assign_timestamps_and_watermarks(...) before window(...)"
 )
 
 
@@ -46,7 +47,9 @@ def checked_timestamps(chunk: Chunk) -> Int64Array:
     if lowest < -MAX_WINDOW_TIMESTAMP or highest > MAX_WINDOW_TIMESTAMP:
         if lowest == -(2**63):
             raise FlowletError(_NO_TIME)
-        raise FlowletError(f"windows cannot hold a row with the timestamp {lowest if lowest < -MAX_WINDOW_TIMESTAMP else highest}")
+        raise FlowletError(
+            f"windows cannot hold a row with the timestamp {lowest if lowest < -MAX_WINDOW_TIMESTAMP else highest}"
+        )
     return timestamps
 
 
@@ -179,7 +182,9 @@ class WindowColumnsOperator(ToColumnsOperator):
             self.ctx.counters.num_late_records_dropped += num_late
             return
         late = inputs.take(rows)
-        self.output.collect_side(self._late_tag, Chunk.of_columns(late.columns.with_key_position(None), late.timestamps))
+        self.output.collect_side(
+            self._late_tag, Chunk.of_columns(late.columns.with_key_position(None), late.timestamps)
+        )
 
     # -- the clock
 

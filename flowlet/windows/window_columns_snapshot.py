@@ -1,8 +1,9 @@
 """What windows of columns put into a checkpoint: Arrow streams of keys and parts.
 
 Side:       pure.
-Format:     Arrow IPC streams.  Keys: ``key``, and ``emitted``, the watermark up to which the windows of the key were emitted.  Rows:
-            ``slot``, ``start``, the marks, and the arrays of the parts; the names of columns that come back as numpy arrays begin with "n".
+Format:     Arrow IPC streams.  Keys: ``key``, and ``emitted``, the watermark up to which the windows of the key were
+            emitted.  Rows: ``slot``, ``start``, the marks, and the arrays of the parts; the names of columns that come
+            back as numpy arrays begin with "n".
 Invariants: a key is in one subtask's state; all its rows are there, too.
 """
 
@@ -55,7 +56,9 @@ def encoded(state: WindowsState, description: str) -> WindowColumnsSnapshot:
     live = np.unique(np.concatenate(filled))
     floors = np.full(len(live), max(state.emitted, _LOWEST)) if state.floors is None else state.floors.take(live)
     keys = pa.record_batch({"key": state.keys.take(pa.array(live)), "emitted": pa.array(floors)})
-    written = [b"" if run is None else _written(_batch_of(run.with_slots(np.searchsorted(live, run.slots)))) for run in tables]
+    written = [
+        b"" if run is None else _written(_batch_of(run.with_slots(np.searchsorted(live, run.slots)))) for run in tables
+    ]
     layouts = [() if run is None else (len(run.marks), *[len(part) for part in run.parts]) for run in tables]
     return WindowColumnsSnapshot(description, state.emitted, _written(keys), tuple(written), tuple(layouts))
 
@@ -69,14 +72,17 @@ def decoded(snapshot: WindowColumnsSnapshot, description: str, operator: str) ->
     if snapshot.description != description:
         raise StateRestoreError(
             f"the state of operator {operator!r} is of {snapshot.description}, the program has {description}; "
-            "restore it with the former windows and aggregations, or give the operator another uid and start without its state"
+            "restore it with the former windows and aggregations, or give the operator another uid and start without "
+            "its state"
         )
     if not snapshot.keys:
         return WindowsState(None, snapshot.emitted, None, ())
     keys = _read(snapshot.keys)
     floors = keys.column("emitted").to_numpy()
     is_needed = bool((floors > max(snapshot.emitted, _LOWEST)).any())
-    return WindowsState(keys.column("key"), snapshot.emitted, floors if is_needed else None, tuple(map(_runs, _tables(snapshot))))
+    return WindowsState(
+        keys.column("key"), snapshot.emitted, floors if is_needed else None, tuple(map(_runs, _tables(snapshot)))
+    )
 
 
 def of_key_groups(snapshot: WindowColumnsSnapshot, groups: range, max_parallelism: int) -> WindowColumnsSnapshot:
@@ -88,7 +94,9 @@ def of_key_groups(snapshot: WindowColumnsSnapshot, groups: range, max_parallelis
     is_ours = (found >= groups.start) & (found < groups.stop)
     ours = [None if run is None else run.take(is_ours.take(run.slots).nonzero()[0]) for run in _tables(snapshot)]
     floors = keys.column("emitted").to_numpy()
-    return encoded(WindowsState(keys.column("key"), snapshot.emitted, floors, tuple(map(_runs, ours))), snapshot.description)
+    return encoded(
+        WindowsState(keys.column("key"), snapshot.emitted, floors, tuple(map(_runs, ours))), snapshot.description
+    )
 
 
 def merged(snapshots: Sequence[WindowColumnsSnapshot]) -> WindowColumnsSnapshot | None:

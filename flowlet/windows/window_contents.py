@@ -1,7 +1,8 @@
 """What is kept of the records of a window.
 
 Side:       task.
-Invariants: every method is about the window that was entered in ``WindowStates``.  A window without records keeps nothing.
+Invariants: every method is about the window that was entered in ``WindowStates``.  A window without records keeps
+            nothing.
 Source:     Flink ``WindowOperator.windowState``: a list, reducing or aggregating state of the name ``window-contents``.
 """
 

@@ -2,8 +2,8 @@
 
 Side:       task.
 Invariants: states that a context gives belong to the current key and, but for global ones, to its window.
-Source:     Flink ``WindowOperator.Context``, ``WindowContext``, ``PerWindowStateStore``, ``MergingWindowStateStore``; PyFlink's of the same
-            names.
+Source:     Flink ``WindowOperator.Context``, ``WindowContext``, ``PerWindowStateStore``, ``MergingWindowStateStore``;
+            PyFlink's of the same names.
 """
 
 from collections.abc import Sequence
@@ -182,7 +182,9 @@ class _NoPerWindowStates(KeyedStateStore):
 class FunctionContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFunction.Context[Any]):
     """The window that a window function evaluates."""
 
-    def __init__(self, states: WindowStates, timers: InternalTimerService, runtime: RuntimeContext, *, merges: bool) -> None:
+    def __init__(
+        self, states: WindowStates, timers: InternalTimerService, runtime: RuntimeContext, *, merges: bool
+    ) -> None:
         self._states = states
         self._timers = timers
         self._runtime = runtime

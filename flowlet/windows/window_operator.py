@@ -1,13 +1,14 @@
 """``WindowOperator``: puts the records of each key into windows, and evaluates these when their triggers say so.
 
-Per record, in the order of the stream: the assigner, the state of each window, the trigger.  ``aligned_windows`` does less where nothing
-else than the watermark can evaluate a window.
+Per record, in the order of the stream: the assigner, the state of each window, the trigger.  ``aligned_windows`` does
+less where nothing else than the watermark can evaluate a window.
 
 Side:       task.
-Invariants: the state of a window is kept until its end and the allowed lateness are over.  A record whose windows are all over goes to the
-            side output of late records, or is dropped and counted.  A result has the timestamp of the record or timer that evaluated its
-            window.
-Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``WindowOperator``, whose timestamps of results these are.
+Invariants: the state of a window is kept until its end and the allowed lateness are over.  A record whose windows are
+            all over goes to the side output of late records, or is dropped and counted.  A result has the timestamp of
+            the record or timer that evaluated its window.
+Source:     Flink ``WindowOperator``, ``EvictingWindowOperator``; PyFlink ``WindowOperator``, whose timestamps of
+            results these are.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -45,7 +46,9 @@ from flowlet.windows.window_contexts import AssignerContext, EvictorContext, Fun
 from flowlet.windows.window_results import WindowResults
 from flowlet.windows.window_states import WindowStates
 
-_NO_STATE: Final = "the function that combines the records of a window cannot use keyed state; use a ProcessWindowFunction behind it"
+_NO_STATE: Final = (
+    "the function that combines the records of a window cannot use keyed state; use a ProcessWindowFunction behind it"
+)
 _TIMERS: Final = "window-timers"  # Flink's name
 _MERGING_SET: Final = "merging-window-set"  # Flink's name
 
@@ -92,14 +95,18 @@ class WindowOperator(UserFunctionOperator):
         self._contents = contents_of(spec, self._states)
         self._merging_state = None
         if spec.merges:
-            self._merging_state = ctx.keyed_state_backend.state(ValueStateDescriptor(_MERGING_SET), ValueStateDescriptor)
+            self._merging_state = ctx.keyed_state_backend.state(
+                ValueStateDescriptor(_MERGING_SET), ValueStateDescriptor
+            )
         self._assigner_context = AssignerContext(self._timers, runtime)
         self._evictor_context = EvictorContext(self._timers, runtime)
         self._trigger_context = TriggerContext(self._states, self._timers, runtime)
         self._function_context = FunctionContext(self._states, self._timers, runtime, merges=spec.merges)
         self._call = window_call_of(spec, self._function_context)
         self._clears = clears(spec)
-        self._aligned = AlignedWindows(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
+        self._aligned = (
+            AlignedWindows(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
+        )
         self._open_functions()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
 
@@ -154,7 +161,9 @@ class WindowOperator(UserFunctionOperator):
         finally:
             self._results.flush()
 
-    def _process_aligned(self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts) -> int:
+    def _process_aligned(
+        self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts
+    ) -> int:
         """Records that are newer than the watermark all at once, the others one by one; returns how many."""
         watermark = self._timers.current_watermark()
         if chunk.timestamp_bounds()[0] > watermark:
@@ -166,22 +175,30 @@ class WindowOperator(UserFunctionOperator):
             if is_new:
                 users = keys[start:stop]
                 part = chunk.slice(start, stop)
-                num_done = self._process_new(aligned, part, users, users if exact is keys else exact[start:stop], interrupts)
+                num_done = self._process_new(
+                    aligned, part, users, users if exact is keys else exact[start:stop], interrupts
+                )
             else:
-                num_done = self._process_each(chunk.values[start:stop], timestamps[start:stop], keys[start:stop], interrupts)
+                num_done = self._process_each(
+                    chunk.values[start:stop], timestamps[start:stop], keys[start:stop], interrupts
+                )
             if num_done < stop - start:
                 return start + num_done
             start = stop
         return len(chunk)
 
-    def _process_new(self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts) -> int:
+    def _process_new(
+        self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts
+    ) -> int:
         if self._clean is not None:
             for key in keys:
                 self.ctx.key_context.current_key = key
                 self._clean()
         return aligned.add(chunk, keys, exact, interrupts)
 
-    def _process_each(self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any], interrupts: Interrupts) -> int:
+    def _process_each(
+        self, values: Sequence[Any], timestamps: Sequence[int] | None, keys: Sequence[Any], interrupts: Interrupts
+    ) -> int:
         context, clean = self.ctx.key_context, self._clean
         process = self._process_merging if self._spec.merges else self._process_single
         stamps: Iterable[int | None] = repeat(None) if timestamps is None else timestamps
@@ -259,8 +276,13 @@ class WindowOperator(UserFunctionOperator):
         if result is TriggerResult.CONTINUE or self._obey(result, window, state_window, timestamp):
             self._register_cleanup(window)
 
-    def _obey(self, result: TriggerResult, window: Any, state_window: Any, timestamp: int | None, *, is_end: bool = False) -> bool:
-        """Evaluate and purge a window; False: it was to be evaluated, and there is nothing.  ``is_end``: nothing of it will be kept."""
+    def _obey(
+        self, result: TriggerResult, window: Any, state_window: Any, timestamp: int | None, *, is_end: bool = False
+    ) -> bool:
+        """Evaluate and purge a window; False: it was to be evaluated, and there is nothing.
+
+        ``is_end``: nothing of it will be kept.
+        """
         is_kept = not (is_end or result.is_purge())
         has_contents = not result.is_fire() or self._evaluate(window, state_window, timestamp, is_kept=is_kept)
         if result.is_purge():
@@ -284,7 +306,8 @@ class WindowOperator(UserFunctionOperator):
     def _evaluate(self, window: Any, state_window: Any, timestamp: int | None, *, is_kept: bool) -> bool:
         """Call the window function and emit its results; False: the window is empty.
 
-        ``is_kept``: the window keeps what it has, so that functions, and whoever gets the results, are given copies of what can change.
+        ``is_kept``: the window keeps what it has, so that functions, and whoever gets the results, are given copies of
+            what can change.
         """
         self._states.enter(state_window)
         contents = self._called(window, self._contents.get)
@@ -306,7 +329,8 @@ class WindowOperator(UserFunctionOperator):
         assert evictor is not None, "the caller checked that"
         assert isinstance(self._contents, TimestampedContents), "an evictor needs timestamps"
         self._called(window, lambda: evictor.evict_before(elements, size, window, context))
-        own = self._copied(window, [each.value for each in elements])  # The elements are kept, whatever the functions do.
+        # The elements are kept, whatever the functions do.
+        own = self._copied(window, [each.value for each in elements])
         values = self._called(window, lambda: self._combined(own))
         if values is not None:
             self._emit_each(window, values, timestamp)
@@ -388,7 +412,9 @@ class WindowOperator(UserFunctionOperator):
         finally:
             self._results.drain()
 
-    def _on_timer(self, timer: InternalTimer, ask: Callable[[int, Any, Any], TriggerResult], *, is_event_time: bool) -> None:
+    def _on_timer(
+        self, timer: InternalTimer, ask: Callable[[int, Any, Any], TriggerResult], *, is_event_time: bool
+    ) -> None:
         window = state_window = timer.namespace
         windows = None
         if self._aligned is not None:
@@ -504,9 +530,13 @@ class WindowOperator(UserFunctionOperator):
         if self._is_event_time:
             watermark = self._timers.current_watermark()
             if end + self._spec.allowed_lateness_ms <= watermark:
-                raise FlowletError(f"windows became {result!r}, which ends before the watermark {watermark}; they must not shrink")
+                raise FlowletError(
+                    f"windows became {result!r}, which ends before the watermark {watermark}; they must not shrink"
+                )
         elif end <= (now := self._timers.current_processing_time()):
-            raise FlowletError(f"windows became {result!r}, which ends before the present time {now}; they must not shrink")
+            raise FlowletError(
+                f"windows became {result!r}, which ends before the present time {now}; they must not shrink"
+            )
 
     def check_invariants(self) -> None:
         """Assert the invariants of what is kept outside of the state."""
@@ -536,7 +566,9 @@ def _purging_if_full(spec: WindowSpec) -> Trigger[Any, Any]:
     Flink keeps them for ever, for such a window has no end.
     """
     assigner, trigger = spec.assigner, spec.trigger
-    counts = type(assigner) in (CountTumblingWindowAssigner, CountSlidingWindowAssigner) and type(trigger) is CountTrigger
+    counts = (
+        type(assigner) in (CountTumblingWindowAssigner, CountSlidingWindowAssigner) and type(trigger) is CountTrigger
+    )
     if counts and trigger._window_size == assigner._window_size:  # type: ignore[attr-defined]  # their types were checked
         return PurgingTrigger(trigger)
     return trigger

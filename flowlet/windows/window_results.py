@@ -1,11 +1,11 @@
 """``WindowResults``: where the results of windows go.
 
-Hot path, per result: a look at its type, and two appends where only chunks leave the chain behind the operator; else one run of the loop
-behind it.
+Hot path, per result: a look at its type, and two appends where only chunks leave the chain behind the operator; else
+one run of the loop behind it.
 
 Side:       task.
-Invariants: results leave before the watermark, the barrier or the mark that follows them.  A chained function gets a result before the
-            next one is made.
+Invariants: results leave before the watermark, the barrier or the mark that follows them.  A chained function gets a
+            result before the next one is made.
 Source:     Flink ``TimestampedCollector``.
 """
 

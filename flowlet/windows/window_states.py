@@ -22,7 +22,13 @@ from flowlet.errors import FlowletError
 from flowlet.keys.namespaced_key import NamespacedKey
 from flowlet.timers.time_api import KeyContext
 
-_KINDS: Final = (ValueStateDescriptor, ListStateDescriptor, MapStateDescriptor, ReducingStateDescriptor, AggregatingStateDescriptor)
+_KINDS: Final = (
+    ValueStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    AggregatingStateDescriptor,
+)
 
 
 class WindowStates:
@@ -65,12 +71,16 @@ class WindowStates:
                 self._merge_lists(state, target, sources)
             case ReducingStateDescriptor():
                 function = descriptor.get_reduce_function()
-                self._merge_values(state, target, sources, state.get, state.update, getattr(function, "reduce", function))
+                self._merge_values(
+                    state, target, sources, state.get, state.update, getattr(function, "reduce", function)
+                )
             case AggregatingStateDescriptor():
                 merge = descriptor.get_agg_function().merge
                 self._merge_values(state, target, sources, state.accumulator, state.update_accumulator, merge)
             case _:
-                raise FlowletError(f"state {descriptor.name!r} cannot be merged: only list, reducing and aggregating states can")
+                raise FlowletError(
+                    f"state {descriptor.name!r} cannot be merged: only list, reducing and aggregating states can"
+                )
 
     def _merge_lists(self, state: Any, target: Any, sources: Sequence[Any]) -> None:
         elements: list[Any] = []
@@ -82,7 +92,9 @@ class WindowStates:
         if elements:
             state.add_all(elements)
 
-    def _merge_values(self, state: State, target: Any, sources: Sequence[Any], get: Any, update: Any, merge: Any) -> None:
+    def _merge_values(
+        self, state: State, target: Any, sources: Sequence[Any], get: Any, update: Any, merge: Any
+    ) -> None:
         merged = None
         for source in sources:
             self.enter(source)

@@ -2,10 +2,10 @@
 
 Side:       shared.  It belongs to the task thread; its ``BufferConsumer`` to whoever holds its subpartition's lock.
 Hot path:   per chunk and per buffer, not per record.
-Invariants: writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its own): ``n >= 0``
-            committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can finish too).
-            The writer stores the bytes first and the position after them, in one attribute store; the reader loads it once and takes
-            length and end from that one value.
+Invariants: writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its own):
+            ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can finish
+            too).  The writer stores the bytes first and the position after them, in one attribute store; the reader
+            loads it once and takes length and end from that one value.
 Units:      positions in bytes from the start of the segment.
 Source:     Flink ``BufferBuilder``.
 """
@@ -70,7 +70,9 @@ class BufferBuilder:
         return self._marker.position < 0
 
     def append(self, data: bytes | memoryview) -> int:
-        """Write as much of ``data`` (single bytes) as fits, invisible until ``commit``; returns how many bytes that were."""
+        """Write as much of ``data`` (single bytes) as fits, invisible until ``commit``; returns how many bytes that
+        were.
+        """
         assert self._marker.position >= 0, "a finished buffer takes no more data"
         position = self._position
         num_bytes = len(data)
@@ -102,7 +104,9 @@ class BufferBuilder:
         return num_bytes
 
     def trim(self, size_bytes: int) -> None:
-        """Take ``size_bytes`` in all (buffer debloating): never less than is written, never more than the segment holds."""
+        """Take ``size_bytes`` in all (buffer debloating): never less than is written, never more than the segment
+        holds.
+        """
         self._capacity = min(len(self._view), max(size_bytes, self._position))
 
     def finish(self) -> int:

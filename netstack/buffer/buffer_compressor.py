@@ -1,13 +1,14 @@
 """Data buffers made smaller for the wire or the disk.
 
 Side:       shared.  It keeps no state, so any thread may use one object.
-Hot path:   per buffer, if a job asks for compression: 0.08 to 0.1 ms for 32 KiB of words or numbers, 0.006 ms for random bytes (timeit).
+Hot path:   per buffer, if a job asks for compression: 0.08 to 0.1 ms for 32 KiB of words or numbers, 0.006 ms for
+            random bytes (timeit).
 Invariants: a buffer is replaced only by a strictly smaller one; events never are.
 Units:      sizes in bytes.
 Source:     Flink ``BufferCompressor``, ``Lz4BlockCompressor``: two little-endian int32, the length of the block and
             of the original, then the raw LZ4 block.
-Absent:     LZO and ZSTD.  Nothing is written back into the original's segment, which others may read (broadcast): the result is memory of
-            its own, bounded by whoever queues it, and the segment goes home at once.
+Absent:     LZO and ZSTD.  Nothing is written back into the original's segment, which others may read (broadcast): the
+            result is memory of its own, bounded by whoever queues it, and the segment goes home at once.
 """
 
 import functools
@@ -25,7 +26,8 @@ HEADER: Final = struct.Struct("<ii")
 def raw_lz4() -> Any:
     """Arrow's codec of raw LZ4 blocks, which keeps no state between calls.
 
-    It is loaded at its first use: the import of pyarrow takes longer than that of all of netstack, and few networks are compressed.
+    It is loaded at its first use: the import of pyarrow takes longer than that of all of netstack, and few networks are
+    compressed.
     """
     import pyarrow as pa
 
@@ -56,7 +58,9 @@ class BufferCompressor:
         self.codec = codec
 
     def compress(self, buffer: NetworkBuffer) -> NetworkBuffer:
-        """``buffer`` itself, or a smaller one in its place: takes the caller's reference over, and returns one that he recycles."""
+        """``buffer`` itself, or a smaller one in its place: takes the caller's reference over, and returns one that he
+        recycles.
+        """
         size = buffer.size
         if size <= HEADER.size or not buffer.is_buffer or buffer.is_compressed:
             return buffer

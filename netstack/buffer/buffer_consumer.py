@@ -2,10 +2,11 @@
 
 Side:       shared.  It belongs to whoever holds the lock of its subpartition.
 Hot path:   per buffer.
-Invariants: see ``netstack.buffer.buffer_builder``: one load of the position tells what can be read and whether that is all.
+Invariants: see ``netstack.buffer.buffer_builder``: one load of the position tells what can be read and whether that is
+            all.
 Units:      positions in bytes from the start of the segment.
-Source:     Flink ``BufferConsumer``.
-            Copies of a consumer read the same bytes from where they like (one writer, a copy per subpartition: broadcast).
+Source:     Flink ``BufferConsumer``.  Copies of a consumer read the same bytes from where they like (one writer, a copy
+            per subpartition: broadcast).
 """
 
 from typing import Self
@@ -32,10 +33,24 @@ class BufferConsumer:
     Ownership: holds a reference on the segment until ``close``; every built buffer holds one of its own.
     """
 
-    __slots__ = ("_is_closed", "_lease", "_marker", "_read", "_seen", "data_type", "is_buffer", "is_compressed", "partial_record_length")
+    __slots__ = (
+        "_is_closed",
+        "_lease",
+        "_marker",
+        "_read",
+        "_seen",
+        "data_type",
+        "is_buffer",
+        "is_compressed",
+        "partial_record_length",
+    )
 
     def __init__(
-        self, lease: BufferLease, marker: PositionMarker | BufferLease, data_type: DataType, partial_record_length: int = 0
+        self,
+        lease: BufferLease,
+        marker: PositionMarker | BufferLease,
+        data_type: DataType,
+        partial_record_length: int = 0,
     ) -> None:
         self._lease = lease
         self._marker = marker
@@ -49,7 +64,9 @@ class BufferConsumer:
 
     @classmethod
     def of_event(cls, data: bytes, data_type: DataType) -> Self:
-        """A consumer of a serialized event: finished from the start, outside of every pool; ``copy`` it for further subpartitions."""
+        """A consumer of a serialized event: finished from the start, outside of every pool; ``copy`` it for further
+        subpartitions.
+        """
         lease = BufferLease(MemorySegment(memoryview(data)), FREEING_RECYCLER)
         lease.position = ~len(data)
         return cls(lease, lease, data_type)
@@ -57,7 +74,9 @@ class BufferConsumer:
     @classmethod
     def of_buffer(cls, buffer: NetworkBuffer, partial_record_length: int = 0) -> Self:
         """A consumer of a complete buffer; it takes over the caller's reference."""
-        consumer = cls(buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type, partial_record_length)
+        consumer = cls(
+            buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type, partial_record_length
+        )
         consumer._read = buffer.offset
         consumer.is_compressed = buffer.is_compressed
         return consumer
@@ -126,7 +145,9 @@ class BufferConsumer:
         end = self._read = position if position >= 0 else ~position
         lease = self._lease
         lease.retain()
-        return NetworkBuffer.of_lease(lease, start, end - start, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed)
+        return NetworkBuffer.of_lease(
+            lease, start, end - start, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed
+        )
 
     def try_build(self) -> NetworkBuffer | None:
         """Like ``build``, but None instead of an empty buffer."""
@@ -136,7 +157,9 @@ class BufferConsumer:
         return self.build()
 
     def take(self) -> NetworkBuffer | None:
-        """Like ``try_build``; but if the writer has finished, this is the rest, and the consumer is closed: its reference goes along."""
+        """Like ``try_build``; but if the writer has finished, this is the rest, and the consumer is closed: its
+        reference goes along.
+        """
         position = self._seen = self._marker.position
         start = self._read
         end = position if position >= 0 else ~position

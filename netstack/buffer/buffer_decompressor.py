@@ -1,7 +1,8 @@
 """Data buffers as they were before they were compressed.
 
 Side:       shared.  It keeps no state, so any thread may use one object.
-Hot path:   per buffer, if its writer compressed it: 0.05 ms for 32 KiB of words or numbers (timeit), half of it for the check of the size.
+Hot path:   per buffer, if its writer compressed it: 0.05 ms for 32 KiB of words or numbers (timeit), half of it for the
+            check of the size.
 Invariants: what is restored fits one segment, whatever it claims.
 Units:      sizes in bytes.
 Source:     Flink ``BufferDecompressor``; the format is that of ``netstack.buffer.buffer_compressor``.
@@ -46,7 +47,8 @@ class BufferDecompressor:
         block_size, size = HEADER.unpack_from(data)
         if block_size != len(data) - HEADER.size or not 0 < size <= self.max_bytes:
             raise RemoteProtocolError(
-                f"a compressed buffer of {len(data)} bytes claims {block_size} compressed, {size} original ones (at most {self.max_bytes})"
+                f"a compressed buffer of {len(data)} bytes claims {block_size} compressed, {size} original ones (at "
+                f"most {self.max_bytes})"
             )
         block = data[HEADER.size :]
         try:
@@ -61,8 +63,9 @@ class BufferDecompressor:
 def _fits(block: memoryview, size: int) -> bool:
     """Whether the original of ``block`` has at most ``size`` bytes.
 
-    Arrow says of a block only whether it fits, not how long its original is, and leaves the rest of the memory as it found it: without this
-    question a peer that claims too much would make records of whatever this process had there before.
+    Arrow says of a block only whether it fits, not how long its original is, and leaves the rest of the memory as it
+    found it: without this question a peer that claims too much would make records of whatever this process had there
+    before.
     """
     try:
         raw_lz4().decompress(block, decompressed_size=size)

@@ -18,7 +18,9 @@ class BufferRecycler(Protocol):
 
 
 class SegmentHome(Protocol):
-    """A recycler that takes back several segments at once; its recyclers name it as their ``home``, and their ``home_index`` there."""
+    """A recycler that takes back several segments at once; its recyclers name it as their ``home``, and their
+    ``home_index`` there.
+    """
 
     def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
         """Take back segments, each with the index that its recycler has here; any thread."""

@@ -9,7 +9,9 @@ import math
 
 
 class BufferSizeEMA:
-    """A moving average of the wanted buffer size, which at most doubles what it aims at: it grows as slowly as it shrinks."""
+    """A moving average of the wanted buffer size, which at most doubles what it aims at: it grows as slowly as it
+    shrinks.
+    """
 
     __slots__ = ("_alpha", "_max_bytes", "_min_bytes", "_size_bytes")
 

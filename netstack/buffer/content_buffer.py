@@ -1,11 +1,12 @@
 """Buffers that hold an object instead of its bytes, for a reader of the same process.
 
-Serializing for a reader that shares the memory is work for nothing.  Such a buffer still takes one segment of its pool, so that flow
-control counts it like any other; the segment stays unused.  Its bytes are made when they are asked for: a checkpoint keeps bytes.
+Serializing for a reader that shares the memory is work for nothing.  Such a buffer still takes one segment of its pool,
+so that flow control counts it like any other; the segment stays unused.  Its bytes are made when they are asked for: a
+checkpoint keeps bytes.
 
 Side:       shared.  Hot path, per buffer.
-Invariants: whoever emits a content has no use for it any more; the reader that takes it out is its one owner from then on, so bytes are
-            made before that or never.
+Invariants: whoever emits a content has no use for it any more; the reader that takes it out is its one owner from then
+            on, so bytes are made before that or never.
 Units:      bytes; the size of a content is an estimate.
 Source:     none in Flink, whose local channels hand over serialized buffers.
 """

@@ -2,13 +2,15 @@
 
 Side:       shared.  One task thread requests; any thread recycles.
 Hot path:   at most two lock rounds per buffer and direction; one while the pool holds what it needs.
-Invariants: available exactly when a segment lies in ``_free`` and no subpartition has its maximum, so that a non-blocking request then
-            succeeds (FLINK-16972).  A pool that is empty and below its size waits in the network pool's queue, and gets a segment when
-            one is freed anywhere.  A pool above its size (overdraft, or shrunk) has no free segment, and gives back what is recycled.
+Invariants: available exactly when a segment lies in ``_free`` and no subpartition has its maximum, so that a
+            non-blocking request then succeeds (FLINK-16972).  A pool that is empty and below its size waits in the
+            network pool's queue, and gets a segment when one is freed anywhere.  A pool above its size (overdraft, or
+            shrunk) has no free segment, and gives back what is recycled.
 Units:      segments; ``hard_blocked_ns`` in nanoseconds.
-Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; futures, parked threads, listeners and other pools after both.
-Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes every segment that comes, even while another subpartition has
-            its maximum, and overdraft is granted only from segments that nobody was promised.
+Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; futures, parked threads, listeners and other
+    pools after both.
+Source:     Flink ``LocalBufferPool``.  Unlike there a blocked thread takes every segment that comes, even while another
+            subpartition has its maximum, and overdraft is granted only from segments that nobody was promised.
 """
 
 import threading
@@ -71,11 +73,14 @@ class LocalBufferPool:
     Threading: any thread; several may block at once.
     Life cycle: ``destroy`` wakes everybody; segments still in use go home when they are recycled.
     State, guarded by ``_lock`` unless it says otherwise, and who uses it:
-        segments: ``_free``, ``_availability``; how many it has and may have is in ``_account``, guarded by the network pool's lock.  Every
+        segments: ``_free``, ``_availability``; how many it has and may have is in ``_account``, guarded by the network
+            pool's lock.  Every
         request and every recycler.
-        limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline, so that no
+        limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline,
+            so that no
         buffer pays for a call.
-        who waits: ``_listeners`` (channels that want a floating buffer), ``_parked`` (threads).  Who brings a segment serves them first.
+        who waits: ``_listeners`` (channels that want a floating buffer), ``_parked`` (threads).  Who brings a segment
+            serves them first.
         overdraft: none of its own; it is what ``_account`` has beyond its size.
     """
 
@@ -114,10 +119,13 @@ class LocalBufferPool:
         state = "destroyed, " if self._is_destroyed else ""
         num_waiting = self._parked.num_waiting
         parked = f", {num_waiting} threads wait for a buffer" if num_waiting else ""
-        full = f", {self._num_full} subpartitions have their maximum of {self._max_per_channel}" if self._num_full else ""
+        full = (
+            f", {self._num_full} subpartitions have their maximum of {self._max_per_channel}" if self._num_full else ""
+        )
         account = self._account
         return (
-            f"<LocalBufferPool of {self.owner}: {state}{account.num_requested} requested ({account.num_required} guaranteed, "
+            f"<LocalBufferPool of {self.owner}: {state}{account.num_requested} requested ({account.num_required} "
+            "guaranteed, "
             f"{account.num_buffers} now, at most {account.max_buffers}), {len(self._free)} free{full}{parked}>"
         )
 
@@ -271,8 +279,12 @@ class LocalBufferPool:
         with self._lock:
             return self._take_more_locked(segments, max_segments, subpartition)
 
-    def _take_more_locked(self, segments: list[MemorySegment], max_segments: int, subpartition: int) -> list[MemorySegment]:
-        """Add what is free, but for the last one, so that the pool stays available: it is taken with the next request."""
+    def _take_more_locked(
+        self, segments: list[MemorySegment], max_segments: int, subpartition: int
+    ) -> list[MemorySegment]:
+        """Add what is free, but for the last one, so that the pool stays available: it is taken
+        with the next request.
+        """
         free = self._free
         num_more = min(max_segments, len(free)) - 1
         if subpartition >= 0 and self._counts:
@@ -293,7 +305,8 @@ class LocalBufferPool:
         return self._recyclers[subpartition] if subpartition >= 0 and self._recyclers else self
 
     def reserve_segments(self, num_segments: int, timeout_s: float | None = None) -> None:
-        """Hold at least ``num_segments`` from now on, free or in use; waits until the network pool has them (None: as long as it says).
+        """Hold at least ``num_segments`` from now on, free or in use; waits until the network pool has them (None: as
+        long as it says).
 
         Raises:
             ValueError: more than the guarantee.
@@ -301,7 +314,9 @@ class LocalBufferPool:
             ResourceClosedError: the pool was destroyed, before or meanwhile.
         """
         if num_segments > self.num_required:
-            raise ValueError(f"{self.owner}: cannot reserve {num_segments} segments, only {self.num_required} are guaranteed")
+            raise ValueError(
+                f"{self.owner}: cannot reserve {num_segments} segments, only {self.num_required} are guaranteed"
+            )
         if self._is_destroyed:
             raise self._destroyed()
         segments = self._parent.reserve(self._account, num_segments, timeout_s, self.owner)
@@ -310,7 +325,9 @@ class LocalBufferPool:
     # ---------------------------------------------------------------- listeners
 
     def add_buffer_listener(self, listener: BufferListener) -> bool:
-        """Give ``listener`` the next buffer that comes; False (and nothing is kept) if one is free now or the pool is destroyed."""
+        """Give ``listener`` the next buffer that comes; False (and nothing is kept) if one is free now or the pool is
+        destroyed.
+        """
         with self._lock:
             if self._free or self._is_destroyed:
                 return False
@@ -318,7 +335,9 @@ class LocalBufferPool:
             return True
 
     def _serve(self, listener: BufferListener | None, segment: MemorySegment) -> None:
-        """Offer ``segment`` to one listener after the other, and further ones as long as the network pool has some; no lock is held."""
+        """Offer ``segment`` to one listener after the other, and further ones as long as the network pool has some; no
+        lock is held.
+        """
         wakeups: list[Callable[[], object]] = []
         while listener is not None:
             if self._ledger is not None:
@@ -357,7 +376,8 @@ class LocalBufferPool:
             is_kept, listener = self._store_locked(segment, wakeups)
             # Under the lock, so that no two threads give back the same surplus.
             grants = None if is_kept else self._parent.take_back(self._account, (segment,))
-        # A callback of a future, or a listener, may raise, and the thread that parks for the segment must be woken nevertheless.
+        # A callback of a future, or a listener, may raise, and the thread that parks for the segment must be woken
+        # nevertheless.
         if not wakeups:
             if grants is not None:
                 self._parent.hand_out(grants)
@@ -371,7 +391,9 @@ class LocalBufferPool:
             run_all(wakeups)
 
     def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
-        """``recycle`` for several segments, each with its subpartition: one lock round, and whoever waits finds all of them."""
+        """``recycle`` for several segments, each with its subpartition: one lock round, and whoever waits finds all of
+        them.
+        """
         calls: list[Callable[[], object]] = []
         wakeups: list[Callable[[], object]] = []
         with self._lock:
@@ -441,8 +463,12 @@ class LocalBufferPool:
             grants = [] if is_kept else self._parent.take_back(self._account, (segment,))
         run_all([lambda: self._parent.hand_out(grants), lambda: self._serve(listener, segment), *wakeups])
 
-    def _store_locked(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> tuple[bool, BufferListener | None]:
-        """Whether ``segment`` stays here, and for which listener; without one it is free now, and ``wakeups`` says who has to know."""
+    def _store_locked(
+        self, segment: MemorySegment, wakeups: list[Callable[[], object]]
+    ) -> tuple[bool, BufferListener | None]:
+        """Whether ``segment`` stays here, and for which listener; without one it is free now, and ``wakeups`` says who
+        has to know.
+        """
         account = self._account
         if self._is_destroyed or account.num_requested > account.num_buffers:
             return False, None
@@ -471,13 +497,16 @@ class LocalBufferPool:
     # ---------------------------------------------------------------- size
 
     def set_num_buffers(self, num_buffers: int) -> None:
-        """Hold ``num_buffers`` at most (never more than the maximum, or than others leave) until the next redistribution.
+        """Hold ``num_buffers`` at most (never more than the maximum, or than others leave) until the next
+        redistribution.
 
         Raises:
             ValueError: less than the guarantee.
         """
         if num_buffers < self.num_required:
-            raise ValueError(f"{self.owner}: a pool with {self.num_required} guaranteed buffers cannot have {num_buffers}")
+            raise ValueError(
+                f"{self.owner}: a pool with {self.num_required} guaranteed buffers cannot have {num_buffers}"
+            )
         self._parent.resize(self._account, num_buffers)
         self.adjust()
 
@@ -532,12 +561,18 @@ class LocalBufferPool:
                 assert self._availability.is_available, "nobody waits for a destroyed pool"
                 return
             is_available = bool(self._free) and not self._num_full
-            assert self._availability.is_available == is_available, f"{len(self._free)} free, but {self._availability.future!r}"
+            assert self._availability.is_available == is_available, (
+                f"{len(self._free)} free, but {self._availability.future!r}"
+            )
             is_at_size = account.num_requested >= account.num_buffers
             assert self._free or account.state is AccountState.WAITING or is_at_size, "an empty pool stands in line"
-            assert not self._free or account.num_requested <= account.num_buffers, "a pool above its size keeps a free segment"
+            assert not self._free or account.num_requested <= account.num_buffers, (
+                "a pool above its size keeps a free segment"
+            )
             assert not (self._free and self._listeners), "a listener waits beside a free segment"
-            assert self._num_full == sum(count >= self._max_per_channel for count in self._counts), "full subpartitions are miscounted"
+            assert self._num_full == sum(count >= self._max_per_channel for count in self._counts), (
+                "full subpartitions are miscounted"
+            )
 
     # ---------------------------------------------------------------- helpers
 
@@ -557,7 +592,11 @@ class LocalBufferPool:
                 else:
                     self._availability.reset_unavailable()
         else:
-            overdraft = self._parent.take_overdraft(self._account, self.max_overdraft_buffers) if self.max_overdraft_buffers else None
+            overdraft = (
+                self._parent.take_overdraft(self._account, self.max_overdraft_buffers)
+                if self.max_overdraft_buffers
+                else None
+            )
             if overdraft is None:
                 return None
             segment = overdraft
@@ -585,7 +624,8 @@ class LocalBufferPool:
                     if segment is None:
                         parked.line.append(gate)
                     elif self._free and parked.line:
-                        neighbour = parked.line.popleft()  # the spare segment that came with ours may be the neighbour's
+                        # The spare segment that came with ours may be the neighbour's.
+                        neighbour = parked.line.popleft()
                 if neighbour is not None:
                     neighbour.release()
                 if segment is not None:

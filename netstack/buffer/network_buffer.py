@@ -2,13 +2,13 @@
 
 Side:       shared.  Any thread may retain, read and recycle a buffer; each of its holders recycles it exactly once.
 Hot path:   per buffer, not per record.
-Invariants: a lease is recycled when its count falls to zero, exactly once, outside its lock; the bytes of a buffer are readable only
-            while its lease counts at least one.
+Invariants: a lease is recycled when its count falls to zero, exactly once, outside its lock; the bytes of a buffer are
+            readable only while its lease counts at least one.
 Units:      sizes and offsets in bytes.
-Source:     Flink ``NetworkBuffer``.  Views are made on demand, so that a
-            buffer that was recycled keeps no export of the arena alive.
-            With NETSTACK_DEBUG=1 a lease remembers who took, kept and released it, and notices if all its holders forgot it; freed memory
-            is poisoned, and errors tell the whole way.  Without it each hook is one test of a constant.
+Source:     Flink ``NetworkBuffer``.  Views are made on demand, so that a buffer that was recycled keeps no export of
+            the arena alive.  With NETSTACK_DEBUG=1 a lease remembers who took, kept and released it, and notices if all
+            its holders forgot it; freed memory is poisoned, and errors tell the whole way.  Without it each hook is one
+            test of a constant.
 Absent:     composite and file-backed buffers.
 """
 
@@ -33,9 +33,11 @@ _OTHER: Final = False
 class BufferLease:
     """The count of everybody who uses one segment: its builder, its consumer and the buffers built from it.
 
-    Threading: any thread, without a lock: every holder has a token in a list, ``list.append`` and ``list.pop`` are atomic, and the token
+    Threading: any thread, without a lock: every holder has a token in a list, ``list.append`` and ``list.pop`` are
+               atomic, and the token
     at the bottom, which only the last holder can draw, is marked.
-    Life cycle: starts with one holder; when the last one releases, the segment goes to the recycler and the lease is dead.
+    Life cycle: starts with one holder; when the last one releases, the segment goes to the recycler and the lease is
+        dead.
     """
 
     __slots__ = ("_recycler", "_tokens", "_trail", "position", "segment")
@@ -117,13 +119,16 @@ class BufferContent(Protocol):
     """About as many bytes as it would be."""
 
     def to_bytes(self) -> bytes:
-        """The records as every reader of the subpartition understands them, however the stream before them was written."""
+        """The records as every reader of the subpartition understands them, however the stream
+        before them was written.
+        """
 
 
 class NetworkBuffer:
     """``size`` bytes of a segment, with what they are: data or an event.
 
-    Ownership: whoever gets a buffer recycles it once, or hands it on.  ``retain`` and ``slice`` add a reference that is recycled too.
+    Ownership: whoever gets a buffer recycles it once, or hands it on.  ``retain`` and ``slice`` add a reference that is
+               recycled too.
     """
 
     __slots__ = ("_lease", "_offset", "data_type", "is_buffer", "is_compressed", "size")
@@ -138,7 +143,9 @@ class NetworkBuffer:
         is_compressed: bool = False,
         offset: int = 0,
     ) -> None:
-        assert 0 <= offset <= offset + size <= len(segment.view), f"{size} bytes at {offset} of a segment of {len(segment.view)}"
+        assert 0 <= offset <= offset + size <= len(segment.view), (
+            f"{size} bytes at {offset} of a segment of {len(segment.view)}"
+        )
         self._lease = BufferLease(segment, recycler)
         self._offset = offset
         self.size = size
@@ -148,7 +155,14 @@ class NetworkBuffer:
 
     @classmethod
     def of_lease(
-        cls, lease: BufferLease, offset: int, size: int, data_type: DataType, *, is_buffer: bool, is_compressed: bool = False
+        cls,
+        lease: BufferLease,
+        offset: int,
+        size: int,
+        data_type: DataType,
+        *,
+        is_buffer: bool,
+        is_compressed: bool = False,
     ) -> "NetworkBuffer":
         """A buffer that shares ``lease`` and takes over one reference the caller has retained."""
         buffer = cls.__new__(cls)
@@ -215,7 +229,12 @@ class NetworkBuffer:
             raise ValueError(f"{size} bytes at {offset} are not inside a buffer of {self.size}")
         self._lease.retain()
         return NetworkBuffer.of_lease(
-            self._lease, self._offset + offset, size, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed
+            self._lease,
+            self._offset + offset,
+            size,
+            self.data_type,
+            is_buffer=self.is_buffer,
+            is_compressed=self.is_compressed,
         )
 
     @property
@@ -230,7 +249,8 @@ class NetworkBuffer:
 
 
 def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
-    """Give one reference of each buffer back; segments that go to the same pool go there together, with one wake-up for who waits.
+    """Give one reference of each buffer back; segments that go to the same pool go there together, with one wake-up for
+    who waits.
 
     Raises:
         BufferOwnershipError: one was recycled by its last holder already; the others were recycled all the same.

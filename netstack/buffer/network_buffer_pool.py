@@ -2,15 +2,16 @@
 
 Side:       shared.
 Invariants: every segment is in exactly one place: free here, held by one local pool, or handed out unpooled.
-            ``num_reserved`` (what was promised to pools that live and to unpooled requests) never exceeds the total.
-            A pool gets its guarantee in any case, and more, up to its present size, only while the free segments cover every promise that
-            was not drawn yet: pools that wait for each other's guarantee cannot happen (FLINK-14872, FLINK-31386).
-            A pool below its size that found nothing waits in ``_waiting``, a blocked request in ``_claims``; both are handed segments as
-            soon as some may go to them.
+            ``num_reserved`` (what was promised to pools that live and to unpooled requests) never exceeds the total.  A
+            pool gets its guarantee in any case, and more, up to its present size, only while the free segments cover
+            every promise that was not drawn yet: pools that wait for each other's guarantee cannot happen (FLINK-14872,
+            FLINK-31386).  A pool below its size that found nothing waits in ``_waiting``, a blocked request in
+            ``_claims``; both are handed segments as soon as some may go to them.
 Units:      sizes in segments unless a name says bytes.
-Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; the latter is a leaf.  Pools are called after it.
-Source:     Flink ``NetworkBufferPool``, with its ``redistributeBuffers``.  Its two locks, and the future that every pool listens to, are
-            one lock and one line here.
+Lock order: ``LocalBufferPool._lock`` before ``NetworkBufferPool._lock``; the latter is a leaf.  Pools are called after
+    it.
+Source:     Flink ``NetworkBufferPool``, with its ``redistributeBuffers``.  Its two locks, and the future that every
+            pool listens to, are one lock and one line here.
 """
 
 import threading
@@ -87,14 +88,18 @@ class NetworkBufferPool:
     Life cycle: ``NetworkBufferPoolState``; ``destroy`` ends every local pool.
     State, all guarded by ``_lock``, and who uses it:
         free segments: ``_free``.  Everybody.
-        promises: ``_accounts`` with the numbers in each, ``_num_guaranteed``, ``_num_owed``, ``_num_unpooled``, ``_num_outstanding``.
+        promises: ``_accounts`` with the numbers in each, ``_num_guaranteed``, ``_num_owed``, ``_num_unpooled``,
+            ``_num_outstanding``.
         Pools that come, go, grow and shrink.
-        lines: ``_waiting`` (pools below their size), ``_claims`` (blocked requests).  Whoever finds no segment, and who brings one.
+        lines: ``_waiting`` (pools below their size), ``_claims`` (blocked requests).  Whoever finds no segment, and who
+            brings one.
     ``_arena`` is used without the lock: when it is made, and by the one thread that unmaps it.
     """
 
     def __init__(self, num_segments: int, segment_size_bytes: int, *, request_timeout_s: float = 0.0) -> None:
-        """``request_timeout_s``: how long unpooled requests and reservations wait for what was promised to them, unless they say so."""
+        """``request_timeout_s``: how long unpooled requests and reservations wait for what was promised to them, unless
+        they say so.
+        """
         if num_segments < 1 or segment_size_bytes < 1:
             raise ValueError(f"{num_segments} segments of {segment_size_bytes} bytes make no pool")
         self.segment_size_bytes = segment_size_bytes
@@ -117,7 +122,10 @@ class NetworkBufferPool:
 
     def __repr__(self) -> str:
         state = "destroyed " if self.is_destroyed else ""
-        return f"<NetworkBufferPool {state}{self.num_available} of {self._num_total} segments free, {self.num_reserved} reserved>"
+        return (
+            f"<NetworkBufferPool {state}{self.num_available} of {self._num_total} segments free, "
+            f"{self.num_reserved} reserved>"
+        )
 
     @property
     def num_total(self) -> int:
@@ -166,22 +174,22 @@ class NetworkBufferPool:
         max_buffers_per_channel: int | None = None,
         max_overdraft_buffers: int = 0,
     ) -> LocalBufferPool:
-        """A pool that can always have ``num_required`` segments, and its share of the others up to ``max_buffers`` (None: no limit).
+        """A pool that can always have ``num_required`` segments, and its share of the others up to ``max_buffers``
+        (None: no limit).
 
-        Args:
-            owner: who it is for; named in errors.
-            num_required: the guarantee.
-            max_buffers: how far it may grow.
-            num_subpartitions: how many ``max_buffers_per_channel`` counts for.
-            max_buffers_per_channel: as soon as one subpartition has so many, the pool says that it is unavailable; it refuses nothing.
-            max_overdraft_buffers: how many it may have beyond its size, so that a started record can be finished.
+        Args: owner: who it is for; named in errors. num_required: the guarantee. max_buffers: how far it may grow.
+            num_subpartitions: how many ``max_buffers_per_channel`` counts for. max_buffers_per_channel: as soon as one
+            subpartition has so many, the pool says that it is unavailable; it refuses nothing. max_overdraft_buffers:
+            how many it may have beyond its size, so that a started record can be finished.
 
         Raises:
             InsufficientNetworkBuffersError: that many cannot be guaranteed.
             ResourceClosedError: this pool was destroyed.
         """
         if num_required < 1 or (max_buffers is not None and max_buffers < num_required):
-            raise ValueError(f"{owner}: a pool needs 1 <= num_required <= max_buffers, got {num_required} and {max_buffers}")
+            raise ValueError(
+                f"{owner}: a pool needs 1 <= num_required <= max_buffers, got {num_required} and {max_buffers}"
+            )
         if max_overdraft_buffers < 0 or (max_buffers_per_channel is not None and max_buffers_per_channel < 1):
             text = f"{max_buffers_per_channel} buffers per channel and {max_overdraft_buffers} overdraft buffers"
             raise ValueError(f"{owner}: a pool cannot have at most {text}")
@@ -209,7 +217,9 @@ class NetworkBufferPool:
         return pool
 
     def take_or_wait(self, account: PoolAccount) -> MemorySegment | None:
-        """For ``LocalBufferPool``: one more segment up to its size; below it, None puts the pool into the line for the next one."""
+        """For ``LocalBufferPool``: one more segment up to its size; below it, None puts the pool into the line for the
+        next one.
+        """
         with self._lock:
             if account.state is _CLOSED or account.num_requested >= account.num_buffers:
                 return None
@@ -237,14 +247,18 @@ class NetworkBufferPool:
             return self._take_locked(account)
 
     def resize(self, account: PoolAccount, num_buffers: int) -> None:
-        """For ``LocalBufferPool``: its size from now on, until the next redistribution; never at the cost of what others were promised."""
+        """For ``LocalBufferPool``: its size from now on, until the next redistribution; never at the cost of what
+        others were promised.
+        """
         with self._lock:
             others = sum(each.num_buffers - each.num_required for each in self._accounts if each is not account)
             most = account.num_required + account.capacity(self._num_total - self.num_reserved - others)
             account.num_buffers = min(num_buffers, most)
 
     def take_back(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> Grants:
-        """For ``LocalBufferPool``, whose lock may be held: it has no use for these segments; ``hand_out`` the result after that lock."""
+        """For ``LocalBufferPool``, whose lock may be held: it has no use for these segments; ``hand_out`` the result
+        after that lock.
+        """
         with self._lock:
             self._give_back_locked(account, segments)
             return self._grant_locked()
@@ -282,8 +296,11 @@ class NetworkBufferPool:
             grants = self._grant_locked()
         self._settle(grants, resized)
 
-    def reserve(self, account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str) -> list[MemorySegment]:
-        """For ``LocalBufferPool.reserve_segments``: what it lacks of ``num_segments``, within its guarantee; waits for them.
+    def reserve(
+        self, account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str
+    ) -> list[MemorySegment]:
+        """For ``LocalBufferPool.reserve_segments``: what it lacks of ``num_segments``, within its guarantee; waits for
+        them.
 
         Raises:
             InsufficientNetworkBuffersError: they did not come in time.
@@ -348,7 +365,9 @@ class NetworkBufferPool:
 
     @property
     def num_requested_estimate(self) -> int:
-        """How many segments the pools would like to have: the maximum of a bounded one, twice the guarantee of an unbounded one."""
+        """How many segments the pools would like to have: the maximum of a bounded one, twice the guarantee of an
+        unbounded one.
+        """
         with self._lock:
             return self._estimate_locked()
 
@@ -358,7 +377,9 @@ class NetworkBufferPool:
         return 100 * self.num_requested_estimate // self._num_total
 
     def usage_warning(self) -> str | None:
-        """What is to be logged about ``usage_percent``, once for each value that is too high and once when it is normal again."""
+        """What is to be logged about ``usage_percent``, once for each value that is too high and once when it is normal
+        again.
+        """
         with self._lock:
             num_requested = self._estimate_locked()
             usage, before = 100 * num_requested // self._num_total, self._last_usage_percent
@@ -366,9 +387,11 @@ class NetworkBufferPool:
         if usage >= USAGE_WARNING_PERCENT and usage != before:
             total, requested = self._num_total * self.segment_size_bytes, num_requested * self.segment_size_bytes
             return (
-                f"Memory usage [{usage}%] is too high to satisfy all of the requests. This can severely impact network throughput. "
-                f"Please consider increasing available network memory, or decreasing configured size of network buffer pools. "
-                f"(totalMemory={_readable(total)}, requestedMemory={_readable(requested)}, missingMemory={_readable(requested - total)})"
+                f"Memory usage [{usage}%] is too high to satisfy all of the requests. This can severely impact network "
+                "throughput. "
+                "Please consider increasing available network memory, or decreasing configured size of network buffer "
+                f"pools. (totalMemory={_readable(total)}, requestedMemory={_readable(requested)}, "
+                f"missingMemory={_readable(requested - total)})"
             )
         if usage < USAGE_WARNING_PERCENT <= before:
             return f"Memory usage [{usage}%] went back to normal"
@@ -378,7 +401,9 @@ class NetworkBufferPool:
         """The numbers of this moment."""
         if self.is_destroyed:
             return NetworkBufferPoolStatistics(0, 0, 0, 0, self.segment_size_bytes)
-        return NetworkBufferPoolStatistics(self._num_total, self.num_available, self.num_used, self.usage_percent, self.segment_size_bytes)
+        return NetworkBufferPoolStatistics(
+            self._num_total, self.num_available, self.num_used, self.usage_percent, self.segment_size_bytes
+        )
 
     # ---------------------------------------------------------------- end
 
@@ -419,8 +444,12 @@ class NetworkBufferPool:
             assert num_placed == self._num_total, "a segment is lost"
             assert owed == self._num_owed, f"{self._num_owed} segments owed by count, {owed} by sum"
             assert self.num_reserved <= self._num_total, "more is promised than there is"
-            assert self._num_guaranteed == sum(account.num_required for account in self._accounts), "the guarantees are miscounted"
-            assert not any(self._may_take_locked(account) for account in self._waiting), "a pool waits for what it may have"
+            assert self._num_guaranteed == sum(account.num_required for account in self._accounts), (
+                "the guarantees are miscounted"
+            )
+            assert not any(self._may_take_locked(account) for account in self._waiting), (
+                "a pool waits for what it may have"
+            )
             assert not (self._free and self._claims), "a request waits for what it may have"
             for account in self._accounts:
                 assert account.num_buffers >= account.num_required, "a pool is smaller than its guarantee"
@@ -438,19 +467,23 @@ class NetworkBufferPool:
         num_left = self._num_total - self.num_reserved
         if num_wanted > num_left:
             raise InsufficientNetworkBuffersError(
-                f"Insufficient number of network buffers: required {num_wanted}, but only {num_left} available ({owner}). {self._advice()}"
+                f"Insufficient number of network buffers: required {num_wanted}, but only {num_left} available "
+                f"({owner}). {self._advice()}"
             )
         self._num_owed += num_wanted
 
     def _advice(self) -> str:
         return (
-            f"The total number of network buffers is currently set to {self._num_total} of {self.segment_size_bytes} bytes each. "
+            f"The total number of network buffers is currently set to {self._num_total} of {self.segment_size_bytes} "
+            "bytes each. "
             f"You can increase this number by setting --network-memory (NetstackConfig.network_memory_bytes) above "
             f"{self._num_total * self.segment_size_bytes} bytes"
         )
 
     def _redistribute_locked(self) -> list[PoolAccount]:
-        """Give every pool its share of what is not promised, in proportion to what it can use; returns whose size changed."""
+        """Give every pool its share of what is not promised, in proportion to what it can use; returns whose size
+        changed.
+        """
         if self._state is not _OPEN:
             return []
         num_available = self._num_total - self.num_reserved
@@ -496,7 +529,9 @@ class NetworkBufferPool:
             self._free.append(segment)
 
     def _grant_locked(self) -> Grants:
-        """Serve claims and the line in the order of arrival; what is owed to a guarantee is kept for it, so nobody comes too late."""
+        """Serve claims and the line in the order of arrival; what is owed to a guarantee is kept for it, so nobody
+        comes too late.
+        """
         while self._free and self._claims:
             self._feed_claim_locked(self._claims[0])
         grants = []
@@ -554,8 +589,10 @@ class NetworkBufferPool:
         if claim.is_closed:
             raise ResourceClosedError(f"a buffer pool was destroyed while {owner} waited for network buffers")
         raise InsufficientNetworkBuffersError(
-            f"Timeout triggered when {owner} requested {num_came + claim.num_missing} network buffers: they are promised, but others still "
-            f"use them, and only {num_came} came within {limit_s} s (NetstackConfig.request_buffers_timeout_s). {self._advice()}"
+            f"Timeout triggered when {owner} requested {num_came + claim.num_missing} network buffers: they are "
+            "promised, but others still "
+            f"use them, and only {num_came} came within {limit_s} s (NetstackConfig.request_buffers_timeout_s). "
+            f"{self._advice()}"
         )
 
     def _give_back_claim(self, claim: _Claim) -> None:
@@ -579,4 +616,7 @@ class NetworkBufferPool:
         self._arena.unmap()
 
     def _estimate_locked(self) -> int:
-        return sum(2 * account.num_required if account.max_buffers is None else account.max_buffers for account in self._accounts)
+        return sum(
+            2 * account.num_required if account.max_buffers is None else account.max_buffers
+            for account in self._accounts
+        )

@@ -28,7 +28,8 @@ class BlockingObserver(Protocol):
 class ParkedThreads:
     """Who is parked, in the order of arrival, and for how long.
 
-    Threading: guarded by the lock of the pool: ``*_locked`` and ``line`` need it, ``begin``, ``wait`` and ``end`` take it and are the
+    Threading: guarded by the lock of the pool: ``*_locked`` and ``line`` need it, ``begin``, ``wait`` and ``end`` take
+               it and are the
     waiting thread's.
     """
 
@@ -36,7 +37,8 @@ class ParkedThreads:
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
-        self.line: deque[threading.Lock] = deque()  # a thread waits for its own lock; whoever takes it out of the line releases it
+        # A thread waits for its own lock; whoever takes it out of the line releases it.
+        self.line: deque[threading.Lock] = deque()
         self.observer: BlockingObserver | None = None  # Written by the owner of the pool before its first request.
         self._total_ns = 0  # of the waits that are over
         self._since_ns: dict[int, int] = {}  # thread id -> when it parked
@@ -58,7 +60,8 @@ class ParkedThreads:
 
     def wait(self, gate: threading.Lock) -> None:
         """Park until the thread is taken out of the line, or for a slice."""
-        if gate.acquire(timeout=PARK_SLICE_S):  # waits for a free buffer of the task's pool; ended by a consumer that reads, or by cancel
+        # waits for a free buffer of the task's pool; ended by a consumer that reads, or by cancel.
+        if gate.acquire(timeout=PARK_SLICE_S):
             return
         with self._lock:
             if gate in self.line:

@@ -31,10 +31,12 @@ class AccountState(Enum):
 
 
 class PoolAccount:
-    """What the network pool knows about one local pool.  Every field but ``pool`` is guarded by the network pool's lock.
+    """What the network pool knows about one local pool.
 
-    The local pool reads ``num_requested`` and ``num_buffers`` bare.  Under its own lock the first can only be too high by a segment that is
-    on its way here, and a change of the second is followed by ``adjust``.
+    Every field but ``pool`` is guarded by the network pool's lock.
+
+    The local pool reads ``num_requested`` and ``num_buffers`` bare.  Under its own lock the first can only be too high
+    by a segment that is on its way here, and a change of the second is followed by ``adjust``.
     """
 
     __slots__ = ("max_buffers", "num_buffers", "num_requested", "num_required", "pool", "state")

@@ -14,7 +14,8 @@ from netstack.wire.messages import DataType
 
 
 class SegmentConsumer(BufferConsumer):
-    """Reads a segment that was filled in one go; its lease is made only if somebody wants less than the whole, or a buffer of it.
+    """Reads a segment that was filled in one go; its lease is made only if somebody wants less than the whole, or a
+    buffer of it.
 
     As behind a builder, whoever holds it learns that the writer has finished when it looks for the first time.
     """
@@ -63,7 +64,10 @@ class SegmentConsumer(BufferConsumer):
         return self._read < len(self._segment.view)
 
     def take_segment(self) -> MemorySegment | None:
-        """The whole segment and the only reference of it: the consumer is closed.  None if a part was read, or there are other readers."""
+        """The whole segment and the only reference of it: the consumer is closed.
+
+        None if a part was read, or there are other readers.
+        """
         if self._made_lease is not None or self._read:
             return None
         self._seen = ~len(self._segment.view)

@@ -1,7 +1,8 @@
 """Who holds which piece of memory, and how he came to it: the books of ``NETSTACK_DEBUG=1``.
 
 Side:       shared.  Used only in debug mode; nothing of it exists otherwise.
-Invariants: a segment is either at home or out, never out twice (FLINK-20654: the same memory in two hands is silent corruption).
+Invariants: a segment is either at home or out, never out twice (FLINK-20654: the same memory in two hands is silent
+            corruption).
 Lock order: ``SegmentLedger._lock`` is a leaf.
 """
 
@@ -18,12 +19,15 @@ Frame = tuple[str, int, str]  # file, line, function
 _MAX_STEPS: Final = 32  # of one lease; a buffer that many readers share keeps the last ones
 _MAX_FRAMES: Final = 4
 _OWN_FILES: Final = tuple(
-    f"/netstack/buffer/{name}.py" for name in ("network_buffer", "segment_ledger", "buffer_builder", "buffer_consumer", "segment_consumer")
+    f"/netstack/buffer/{name}.py"
+    for name in ("network_buffer", "segment_ledger", "buffer_builder", "buffer_consumer", "segment_consumer")
 )
 
 
 def callers() -> tuple[Frame, ...]:
-    """File, line and function of the innermost callers outside the buffer classes; cheap enough for each step of a buffer."""
+    """File, line and function of the innermost callers outside the buffer classes; cheap enough for each step of a
+    buffer.
+    """
     found: list[Frame] = []
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < _MAX_FRAMES:
@@ -67,7 +71,8 @@ class SegmentLedger:
         # Guarded by _lock.
         self._out: dict[int, tuple[str, tuple[Frame, ...]]] = {}
         self._last_return: dict[int, tuple[Frame, ...]] = {}
-        # Appended by the garbage collector, at any time on any thread, so without the lock; append and list() are atomic.
+        # Appended by the garbage collector, at any time on any thread, so without the lock; append and list() are
+        # atomic.
         self._lost: deque[str] = deque()
 
     def take(self, index: int, owner: str) -> None:
@@ -80,7 +85,9 @@ class SegmentLedger:
         with self._lock:
             before = self._out.get(index)
             if before is not None:
-                raise BufferOwnershipError(f"segment {index} is given to {owner}, but {before[0]} has it, by {describe(before[1])}")
+                raise BufferOwnershipError(
+                    f"segment {index} is given to {owner}, but {before[0]} has it, by {describe(before[1])}"
+                )
             self._out[index] = (owner, frames)
 
     def give_back(self, index: int) -> None:
@@ -93,7 +100,9 @@ class SegmentLedger:
         with self._lock:
             if self._out.pop(index, None) is None:
                 last = self._last_return.get(index, ())
-                raise BufferOwnershipError(f"segment {index} is recycled twice: now by {describe(frames)}, before by {describe(last)}")
+                raise BufferOwnershipError(
+                    f"segment {index} is recycled twice: now by {describe(frames)}, before by {describe(last)}"
+                )
             self._last_return[index] = frames
 
     def lose(self, index: int, trail: Trail) -> None:

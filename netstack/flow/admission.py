@@ -1,8 +1,9 @@
 """Decides which connections a server keeps when there are too many.
 
 Side:       pure.
-Invariants: at most ``max_connections`` in all, ``max_unauthenticated`` without authentication, and ``max_unauthenticated_per_host`` of
-            these from one address other than loopback.  An authenticated connection is never cut for an unauthenticated one.
+Invariants: at most ``max_connections`` in all, ``max_unauthenticated`` without authentication, and
+            ``max_unauthenticated_per_host`` of these from one address other than loopback.  An authenticated connection
+            is never cut for an unauthenticated one.
 Absent:     bans: on loopback all peers share the address, and a local user could lock our own processes out.
 """
 
@@ -56,7 +57,9 @@ class Admission(Generic[C]):
         return AdmissionStatistics(len(self._hosts), len(self._unauthenticated), self._num_evicted, self._num_refused)
 
     def arrive(self, connection: C, host: str) -> list[C] | None:
-        """Count a new connection from ``host``; returns the connections to cut for it, no longer counted, or None: cut this one."""
+        """Count a new connection from ``host``; returns the connections to cut for it, no longer counted, or None: cut
+        this one.
+        """
         evicted = self._evict_for(host)
         for each in evicted:
             self.leave(each)

@@ -1,7 +1,8 @@
 """The sender's half of credit-based flow control.
 
 Side:       pure.
-Invariants: ``0 <= available == granted - spent <= max_outstanding``; one credit pays for one data buffer, events are free.
+Invariants: ``0 <= available == granted - spent <= max_outstanding``; one credit pays for one data buffer, events are
+            free.
 Units:      buffers.
 Source:     Flink ``CreditBasedSequenceNumberingViewReader``; range and overflow are checked more strictly than there.
 """
@@ -24,7 +25,9 @@ class SenderCredit:
 
     def __init__(self, initial: int, *, max_outstanding: int = MAX_CREDIT) -> None:
         if not 0 <= initial <= max_outstanding:
-            raise RemoteProtocolError(f"the receiver starts with {initial} credits; 0 to {max_outstanding} are possible")
+            raise RemoteProtocolError(
+                f"the receiver starts with {initial} credits; 0 to {max_outstanding} are possible"
+            )
         self.granted = initial  # without credit that ``reset`` took back
         self.spent = 0
         self.max_outstanding = max_outstanding
@@ -46,7 +49,9 @@ class SenderCredit:
         if credit < 1:
             raise RemoteProtocolError(f"the receiver granted {credit} credits; at least 1 is needed")
         if self.available + credit > self.max_outstanding:
-            raise RemoteProtocolError(f"the receiver granted {credit} credits on top of {self.available}: more than {self.max_outstanding}")
+            raise RemoteProtocolError(
+                f"the receiver granted {credit} credits on top of {self.available}: more than {self.max_outstanding}"
+            )
         self.granted += credit
 
     def spend(self) -> None:
@@ -66,4 +71,6 @@ class SenderCredit:
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         assert 0 <= self.spent <= self.granted, f"{self.spent} buffers sent, {self.granted} credits granted"
-        assert self.available <= self.max_outstanding, f"{self.available} credits outstanding, {self.max_outstanding} allowed"
+        assert self.available <= self.max_outstanding, (
+            f"{self.available} credits outstanding, {self.max_outstanding} allowed"
+        )

@@ -1,21 +1,25 @@
 """The handshake of a new connection: both ends prove that they know the secret.
 
 Side:       pure.
-Invariants: phases only go forward; a failure is final.  The client proves first: a peer without the secret never gets a proof.  A proof
-            covers a label of its direction, the chosen version, both hellos and the binding of the TLS connection.  So a proof for another
-            connection, direction, role or version does not fit, and cannot be relayed between two TLS connections.
-Relays:     without TLS the client's hello names the address that its socket is connected to (after the look-up of a name), and the server
-            refuses every address but the local one of its own socket and ``SecurityConfig.authorities``.  A relay at another address fails.
-            A relay at the very address (it forwards packets, or ``authorities`` name it) can pass the handshake on, but it learns no key:
-            ``seal_keys`` depend on the secret and both hellos, and every later frame bears a seal.
-TLS:        Python's ``ssl`` offers no exporter (RFC 9266), so the binding is the client's Finished message.  In TLS 1.3 (RFC 8446, 4.4.4)
-            that is a MAC over the whole handshake with a key of this connection, both key shares and both certificates included: two
-            connections never have the same one, even if one attacker ends both, and the server certificate's digest would add nothing.
-            Without resumption (``transport/tls.py``) both ends read the same bytes.  The record layer protects later frames.
-            The dialled name is checked against the certificate, not here: behind a port that is forwarded a server does not know its names.
-Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is ready when it has
-            received ``Ready``, the server when it has sent it.
-Gates:      a producer that dials sends ``GateHello``, which names one gate; both ends use the key derived from the gate's token.
+Invariants: phases only go forward; a failure is final.  The client proves first: a peer without the secret never gets a
+            proof.  A proof covers a label of its direction, the chosen version, both hellos and the binding of the TLS
+            connection.  So a proof for another connection, direction, role or version does not fit, and cannot be
+            relayed between two TLS connections.
+Relays:     without TLS the client's hello names the address that its socket is connected to (after the look-up of a
+            name), and the server refuses every address but the local one of its own socket and
+            ``SecurityConfig.authorities``.  A relay at another address fails.  A relay at the very address (it forwards
+            packets, or ``authorities`` name it) can pass the handshake on, but it learns no key: ``seal_keys`` depend
+            on the secret and both hellos, and every later frame bears a seal.
+TLS:        Python's ``ssl`` offers no exporter (RFC 9266), so the binding is the client's Finished message.  In TLS 1.3
+            (RFC 8446, 4.4.4) that is a MAC over the whole handshake with a key of this connection, both key shares and
+            both certificates included: two connections never have the same one, even if one attacker ends both, and the
+            server certificate's digest would add nothing.  Without resumption (``transport/tls.py``) both ends read the
+            same bytes.  The record layer protects later frames.  The dialled name is checked against the certificate,
+            not here: behind a port that is forwarded a server does not know its names.
+Flow:       client ``Hello`` -> server ``Hello`` -> client ``Proof`` -> server ``Proof``, ``Ready``.  The client is
+            ready when it has received ``Ready``, the server when it has sent it.
+Gates:      a producer that dials sends ``GateHello``, which names one gate; both ends use the key derived from the
+            gate's token.
 Source:     challenge-response (CRAM); RFC 5929 (tls-unique) for the binding.
 Absent:     encryption without TLS, keys per job, resumption.
 """
@@ -30,7 +34,14 @@ from netstack.errors import LocalProtocolError, NetstackError
 from netstack.late import dataclass
 from netstack.security import normalized_authority
 from netstack.wire.gate_access import GateIdentity
-from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS, GATE_MESSAGE_IDS, HEARTBEAT_ID, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS, encode
+from netstack.wire.message_bytes import (
+    CLIENT_MESSAGE_IDS,
+    GATE_MESSAGE_IDS,
+    HEARTBEAT_ID,
+    OFFERING_MESSAGE_IDS,
+    SERVER_MESSAGE_IDS,
+    encode,
+)
 from netstack.wire.messages import Hello, Message, Proof, Ready
 from netstack.wire.offer_messages import GateHello
 
@@ -212,10 +223,14 @@ class Handshake:
         return isinstance(self._mine, Hello) and self._mine.role == Role.CONSUMER
 
     def seal_keys(self) -> tuple[bytes, bytes] | None:
-        """The keys of the seals of what this end sends and of what it receives, 32 bytes each; None with TLS, which needs none."""
+        """The keys of the seals of what this end sends and of what it receives, 32 bytes each; None with TLS, which
+        needs none.
+        """
         if self._tls_binding:
             return None
-        keys = [hmac.digest(self._key, self._covered(label), "sha256") for label in (_CLIENT_SEAL_LABEL, _SERVER_SEAL_LABEL)]
+        keys = [
+            hmac.digest(self._key, self._covered(label), "sha256") for label in (_CLIENT_SEAL_LABEL, _SERVER_SEAL_LABEL)
+        ]
         return (keys[0], keys[1]) if self._is_client else (keys[1], keys[0])
 
     def connected(self, *, tls_binding: bytes | None, authority: str = "") -> list[HandshakeMessage]:
@@ -274,11 +289,19 @@ class Handshake:
         mine = self._mine
         if hmac.compare_digest(theirs.nonce, mine.nonce):
             raise self._fail(FailureReason.REFLECTED)
-        version = VersionRange(mine.version_min, mine.version_max).agree(VersionRange(theirs.version_min, theirs.version_max))
+        version = VersionRange(mine.version_min, mine.version_max).agree(
+            VersionRange(theirs.version_min, theirs.version_max)
+        )
         if version is None:
             raise self._fail(FailureReason.VERSION)
-        if not (self._is_client or self._tls_binding) and normalized_authority(theirs.authority) not in self._authorities:
-            raise self._fail(FailureReason.AUTHORITY, f" (it dialled {theirs.authority}, here is {', '.join(sorted(self._authorities))})")
+        if (
+            not (self._is_client or self._tls_binding)
+            and normalized_authority(theirs.authority) not in self._authorities
+        ):
+            raise self._fail(
+                FailureReason.AUTHORITY,
+                f" (it dialled {theirs.authority}, here is {', '.join(sorted(self._authorities))})",
+            )
         self._theirs, self._version = theirs, version
         self.phase = Phase.CHALLENGED
         return [self._proof(_CLIENT_LABEL)] if self._is_client else [mine]
@@ -308,8 +331,8 @@ class Handshake:
         mine, theirs = self._mine, self._theirs
         assert theirs is not None, "a proof needs both hellos"
         client, server = (mine, theirs) if self._is_client else (theirs, mine)
-        # Every part but the last has a fixed length or starts with its length, and no label is a prefix of the other.  Otherwise two
-        # different handshakes could cover the same bytes, and a proof of one would fit the other.
+        # Every part but the last has a fixed length or starts with its length, and no label is a prefix of the other.
+        # Otherwise two different handshakes could cover the same bytes, and a proof of one would fit the other.
         return b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server), self._tls_binding))
 
     def _fail(self, reason: FailureReason, details: str = "") -> HandshakeFailedError:

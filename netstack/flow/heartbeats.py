@@ -1,9 +1,11 @@
-"""Decides when a connection needs a heartbeat, and when its peer counts as lost: ``Heartbeats``, and ``Silence`` alone for other waits.
+"""Decides when a connection needs a heartbeat, and when its peer counts as lost: ``Heartbeats``, and ``Silence`` alone
+for other waits.
 
 Side:       pure; the clock is an argument.
-Invariants: any received byte is a sign of life.  Time in which this end did not look (its loop was busy, its process was stopped) is no
-            silence of the peer: nothing could be read then.  So a look adds at most ``look_s`` to the silence (``Silence``).
-            Two quiet looks follow each other only if a heartbeat left at the first, so that the peer never waits longer than it asked for.
+Invariants: any received byte is a sign of life.  Time in which this end did not look (its loop was busy, its process
+            was stopped) is no silence of the peer: nothing could be read then.  So a look adds at most ``look_s`` to
+            the silence (``Silence``).  Two quiet looks follow each other only if a heartbeat left at the first, so that
+            the peer never waits longer than it asked for.
 Units:      seconds.
 """
 
@@ -26,9 +28,9 @@ class Verdict(Enum):
 class Silence:
     """How long a peer has been silent, by the looks of this end.
 
-    Whoever waits wakes up ``NUM_LOOKS`` times per timeout.  A timer that fires late says that this end stood still: its interpreter was
-    held by a function, its process was stopped.  What the peer sent meanwhile is still in the socket, so such a look adds no more than one
-    that came in time.
+    Whoever waits wakes up ``NUM_LOOKS`` times per timeout.  A timer that fires late says that this end stood still: its
+    interpreter was held by a function, its process was stopped.  What the peer sent meanwhile is still in the socket,
+    so such a look adds no more than one that came in time.
 
     Args:
         timeout_s: the silence after which the peer is lost.
@@ -88,7 +90,10 @@ class Heartbeats:
         self._num_bytes_in = self._num_bytes_out = 0
 
     def __repr__(self) -> str:
-        return f"<Heartbeats every {self._sending_s:g} s, the peer is silent for {self.silent_s:.1f} of {self._timeout_s:g} s>"
+        return (
+            f"<Heartbeats every {self._sending_s:g} s, the peer is silent for {self.silent_s:.1f} of "
+            f"{self._timeout_s:g} s>"
+        )
 
     @property
     def silent_s(self) -> float:

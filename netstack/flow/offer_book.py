@@ -1,9 +1,9 @@
 """Decides which offers one subtask of a gate takes, and counts them.
 
 Side:       pure.
-Invariants: an attempt of a partition is admitted once (the last ``MAX_REMEMBERED`` attempts are remembered), unless it was aborted or taken
-            back; at most ``max_open`` offers are open, and ``MAX_WAITING`` wait in the order of their arrival; every admitted offer ends
-            once, complete or aborted.
+Invariants: an attempt of a partition is admitted once (the last ``MAX_REMEMBERED`` attempts are remembered), unless it
+            was aborted or taken back; at most ``max_open`` offers are open, and ``MAX_WAITING`` wait in the order of
+            their arrival; every admitted offer ends once, complete or aborted.
 """
 
 from collections import OrderedDict
@@ -59,7 +59,17 @@ class OfferBook:
     Threading: none; its owner locks.
     """
 
-    __slots__ = ("_attempts", "_max_open", "_num_aborted", "_num_completed", "_num_refused", "_open", "_shape", "_waiting", "is_sealed")
+    __slots__ = (
+        "_attempts",
+        "_max_open",
+        "_num_aborted",
+        "_num_completed",
+        "_num_refused",
+        "_open",
+        "_shape",
+        "_waiting",
+        "is_sealed",
+    )
 
     def __init__(self, shape: GateShape, max_open: int | None = None) -> None:
         self._shape = shape
@@ -84,7 +94,9 @@ class OfferBook:
         return OfferCounts(len(self._open), self._num_completed, self._num_aborted, self._num_refused)
 
     def admit(self, offer: PartitionOffer) -> Refusal | None:
-        """Take ``offer``; returns None, that it is queued, or the reason of a refusal, which changes nothing but its counter."""
+        """Take ``offer``; returns None, that it is queued, or the reason of a refusal, which changes nothing but its
+        counter.
+        """
         refusal = self._judge(offer)
         if refusal is not None:
             self._num_refused += 1
@@ -96,7 +108,10 @@ class OfferBook:
             self._open[offer.offer_id] = offer
             return None
         self._waiting[offer.offer_id] = offer
-        text = f"gate {self._shape.name!r} has {self._max_open} producers at once in this subtask already, as many as it may"
+        text = (
+            f"gate {self._shape.name!r} has {self._max_open} producers at once in this subtask already, as many as "
+            "it may"
+        )
         return Refusal(RefusalCode.QUEUED, f"{text}: {offer} waits, {len(self._waiting) - 1} are before it")
 
     def next_waiting(self) -> PartitionOffer | None:
@@ -118,7 +133,9 @@ class OfferBook:
             self._attempts.pop(_attempt_of(offer), None)
 
     def take_back(self, offer: PartitionOffer) -> None:
-        """Undo ``admit`` of an offer that cannot be served now; it counts as refused, and the same attempt may be offered again."""
+        """Undo ``admit`` of an offer that cannot be served now; it counts as refused, and the same attempt may be
+        offered again.
+        """
         del self._open[offer.offer_id]
         self._attempts.pop(_attempt_of(offer), None)
         self._num_refused += 1
@@ -144,19 +161,28 @@ class OfferBook:
         if self.is_sealed:
             return self._sealed()
         if offer.fingerprint != shape.fingerprint:
-            return Refusal(RefusalCode.WRONG_TYPE, f"gate {shape.name!r} takes {shape.type_name}, which is not what the producer sends")
+            return Refusal(
+                RefusalCode.WRONG_TYPE,
+                f"gate {shape.name!r} takes {shape.type_name}, which is not what the producer sends",
+            )
         if offer.num_subtasks != shape.num_subtasks:
             text = f"gate {shape.name!r} has {shape.num_subtasks} subtasks, the producer believes {offer.num_subtasks}"
             return Refusal(RefusalCode.WRONG_SHAPE, f"{text}: it looked for the gate of an earlier job")
         if shape.num_producers is not None and offer.num_producers > shape.num_producers:
-            text = f"gate {shape.name!r} waits for {shape.num_producers} partitions in all, the producer has {offer.num_producers}"
+            text = (
+                f"gate {shape.name!r} waits for {shape.num_producers} partitions in all, the producer has "
+                f"{offer.num_producers}"
+            )
             return Refusal(RefusalCode.WRONG_SHAPE, f"{text}: change producers= of the gate, or repartition")
         if offer.offer_id in self._open or offer.offer_id in self._waiting or _attempt_of(offer) in self._attempts:
             return Refusal(
-                RefusalCode.REPEATED_ATTEMPT, f"gate {shape.name!r} was offered {offer} before; a retry has another attempt number"
+                RefusalCode.REPEATED_ATTEMPT,
+                f"gate {shape.name!r} was offered {offer} before; a retry has another attempt number",
             )
         if len(self._waiting) >= MAX_WAITING:
-            return Refusal(RefusalCode.BUSY, f"gate {shape.name!r} has {MAX_WAITING} producers waiting for this subtask already")
+            return Refusal(
+                RefusalCode.BUSY, f"gate {shape.name!r} has {MAX_WAITING} producers waiting for this subtask already"
+            )
         return None
 
 

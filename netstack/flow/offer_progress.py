@@ -35,7 +35,10 @@ class OfferProgress:
         self.failure: Exception | None = None
 
     def __repr__(self) -> str:
-        return f"<OfferProgress {[stage.name for stage in self._stages]}{'' if self.failure is None else f', failed: {self.failure}'}>"
+        return (
+            "<OfferProgress "
+            f"{[stage.name for stage in self._stages]}{'' if self.failure is None else f', failed: {self.failure}'}>"
+        )
 
     @property
     def stage(self) -> Stage:

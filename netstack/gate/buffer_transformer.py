@@ -49,7 +49,9 @@ class BufferTransformer:
         return EndOfDataStatus.DRAINED if self._should_drain else EndOfDataStatus.STOPPED
 
     def transform_event(self, channel: InputChannel, buffer: NetworkBuffer) -> Event | None:
-        """What the task sees of an event, if it sees anything: one end of several subpartitions is not the channel's."""
+        """What the task sees of an event, if it sees anything: one end of several subpartitions is
+        not the channel's.
+        """
         channel.num_events_in += 1
         channel.num_event_bytes_in += buffer.size
         if channel.num_subpartitions > 1 and not channel.concerns_all(buffer.data_type):
@@ -65,7 +67,11 @@ class BufferTransformer:
         return event
 
     def transform_buffers(
-        self, found: Sequence[tuple[InputChannel, Sequence[NetworkBuffer]]], *, more_available: bool, more_priority_events: bool
+        self,
+        found: Sequence[tuple[InputChannel, Sequence[NetworkBuffer]]],
+        *,
+        more_available: bool,
+        more_priority_events: bool,
     ) -> list[BufferOrEvent]:
         """One item for each buffer, restored if it was compressed; the last one says ``more_available``.
 
@@ -95,5 +101,7 @@ class BufferTransformer:
         """
         if self._decompressor is None:
             buffer.recycle()
-            raise RemoteProtocolError(f"channel {channel.index} of {self._owner}: a compressed buffer, but compression is off here")
+            raise RemoteProtocolError(
+                f"channel {channel.index} of {self._owner}: a compressed buffer, but compression is off here"
+            )
         return self._decompressor.decompress(buffer)

@@ -2,10 +2,10 @@
 
 Side:       shared.  The task thread sets up and requests; any thread updates, retriggers, closes.
 Invariants: channel n has index n; after the close no channel is added.
-Lock order: ``GateChannels.lock``: channels are requested, told and released outside it (FLINK-12510, FLINK-19391).  They are set up under
-            it, which takes no lock; an ``OfferedInputGate`` takes its book lock under it.
-Source:     Flink ``SingleInputGate``: ``setup``, ``requestPartitions``, ``updateInputChannel``, ``retriggerPartitionRequest``,
-            ``triggerPartitionStateCheck``.
+Lock order: ``GateChannels.lock``: channels are requested, told and released outside it (FLINK-12510, FLINK-19391).
+            They are set up under it, which takes no lock; an ``OfferedInputGate`` takes its book lock under it.
+Source:     Flink ``SingleInputGate``: ``setup``, ``requestPartitions``, ``updateInputChannel``,
+            ``retriggerPartitionRequest``, ``triggerPartitionStateCheck``.
 """
 
 import threading
@@ -49,10 +49,13 @@ class GateChannels:
         # Guarded by lock.
         self._num_unknown = 0
         self._pending_events: list[Event] = []  # for producers that are not known yet (FLINK-1496)
-        self._channel_state: tuple[ChannelStateWriter, int] | None = None  # where data in flight is kept, and the gate's index there
+        # Where data in flight is kept, and the gate's index there.
+        self._channel_state: tuple[ChannelStateWriter, int] | None = None
 
     def __repr__(self) -> str:
-        return f"<GateChannels {self.lifecycle.name.lower()}, {len(self.by_index)} channels, {self._num_unknown} unknown>"
+        return (
+            f"<GateChannels {self.lifecycle.name.lower()}, {len(self.by_index)} channels, {self._num_unknown} unknown>"
+        )
 
     def check_open(self) -> None:
         """Do nothing but for a gate that was closed.
@@ -126,7 +129,8 @@ class GateChannels:
             ResourceClosedError: the gate was closed.
         """
         with self.lock:
-            is_first = self._enter_locked(_REQUESTED)  # together with the list: an update knows who requests what it brings (FLINK-10747)
+            # Together with the list: an update knows who requests what it brings (FLINK-10747).
+            is_first = self._enter_locked(_REQUESTED)
             channels = list(self.by_index)
         if not is_first:
             self.check_open()
@@ -137,7 +141,11 @@ class GateChannels:
         """See ``SingleInputGate.update_channel``."""
         with self.lock:
             index, lifecycle = channel.index, self.lifecycle
-            is_wanted = lifecycle is not _CLOSED and index < len(self.by_index) and isinstance(self.by_index[index], UnknownInputChannel)
+            is_wanted = (
+                lifecycle is not _CLOSED
+                and index < len(self.by_index)
+                and isinstance(self.by_index[index], UnknownInputChannel)
+            )
             events = list(self._pending_events)
             if is_wanted:
                 self.put_locked(channel)
@@ -172,7 +180,9 @@ class GateChannels:
             if isinstance(error, NetstackError):
                 channel.on_error(error)
                 return
-            failed = TransportError(f"the producer of partition {channel.partition_id} cannot be checked: {type(error).__name__}: {error}")
+            failed = TransportError(
+                f"the producer of partition {channel.partition_id} cannot be checked: {type(error).__name__}: {error}"
+            )
             failed.__cause__ = error
             channel.on_error(failed)
 

@@ -9,7 +9,10 @@ from typing import Final
 
 
 class GateLifecycle(Enum):
-    """A gate only moves on.  That every channel has ended is counted, and is no state: a gate may be closed before and after."""
+    """A gate only moves on.
+
+    That every channel has ended is counted, and is no state: a gate may be closed before and after.
+    """
 
     SET_UP = auto()
     """Channels are added."""

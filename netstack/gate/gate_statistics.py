@@ -1,9 +1,11 @@
 """The numbers of one gate.
 
-Side:       shared.  Read by anybody; nothing is counted twice for it, every number is read where it is kept, and may be one pass stale.
+Side:       shared.  Read by anybody; nothing is counted twice for it, every number is read where it is kept, and may be
+            one pass stale.
 Units:      bytes, buffers; usages are fractions.
-Source:     Flink ``InputBuffersMetrics``: ``inputQueueLength``, ``inputQueueSize``, ``inPoolUsage``, ``inputExclusiveBuffersUsage``,
-            ``inputFloatingBuffersUsage``.  Local channels have no input buffers and do not count there.
+Source:     Flink ``InputBuffersMetrics``: ``inputQueueLength``, ``inputQueueSize``, ``inPoolUsage``,
+            ``inputExclusiveBuffersUsage``, ``inputFloatingBuffersUsage``.  Local channels have no input buffers and do
+            not count there.
 """
 
 from collections.abc import Sequence
@@ -49,7 +51,9 @@ class GateStatistics:
         return (self.num_exclusive_used + self.num_floating_used) / total if total else 0.0
 
 
-def gate_statistics(channels: Sequence[InputChannel], pool: LocalBufferPool | None, num_finished: int) -> GateStatistics:
+def gate_statistics(
+    channels: Sequence[InputChannel], pool: LocalBufferPool | None, num_finished: int
+) -> GateStatistics:
     """Add up what ``channels`` and the gate's ``pool`` of floating buffers say."""
     remote = [channel for channel in channels if isinstance(channel, RemoteInputChannel)]
     num_bytes_in_remote = sum(channel.num_bytes_in for channel in remote)

@@ -103,8 +103,13 @@ def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[
             available.remove_done_callback(wake)
 
 
-def wait_for_many(gate: BatchInputGate, max_items: int, timeout_s: float | None, clock_ns: Callable[[], int]) -> list[BufferOrEvent]:
-    """Poll up to ``max_items`` items, and wait for the first one.  Empty if ``gate`` is finished.  Raises as ``wait_for_next``."""
+def wait_for_many(
+    gate: BatchInputGate, max_items: int, timeout_s: float | None, clock_ns: Callable[[], int]
+) -> list[BufferOrEvent]:
+    """Poll up to ``max_items`` items, and wait for the first one.
+
+    Empty if ``gate`` is finished.  Raises as ``wait_for_next``.
+    """
     found = gate.poll_many(max_items)
     if not found:
         single = wait_for_next(gate, timeout_s, clock_ns)

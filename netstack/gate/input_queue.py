@@ -2,10 +2,11 @@
 
 Side:       shared.  The task thread takes inputs out; any thread puts them in.
 Hot path:   per buffer; gates work with ``_queue`` themselves, under ``_lock``.
-Invariants: an input stands in the queue at most once, and knows whether it does, and whether with priority; the future is done exactly
-            when the queue is not empty, the priority future exactly when an input is queued with priority, and both as their gate says
-            when it has ended.
-Lock order: ``InputQueue._lock`` is a leaf: inputs are polled and futures completed outside it (FLINK-18595, FLINK-22946).
+Invariants: an input stands in the queue at most once, and knows whether it does, and whether with priority; the future
+            is done exactly when the queue is not empty, the priority future exactly when an input is queued with
+            priority, and both as their gate says when it has ended.
+Lock order: ``InputQueue._lock`` is a leaf: inputs are polled and futures completed outside it (FLINK-18595,
+    FLINK-22946).
 Source:     Flink ``InputGate`` (both ``AvailabilityHelper``s), ``SingleInputGate.inputChannelsWithData``,
             ``UnionInputGate.inputGatesWithData``.
 """
@@ -88,7 +89,9 @@ class InputQueue(Generic[T]):
         run_all([future.complete for future in futures])
 
     def _check_queue(self, inputs: Sequence[T], *, has_ended: bool, is_closed: bool) -> None:
-        """Assert the invariants of this module; ``has_ended``: the future stays done, ``is_closed``: so does that of priority events."""
+        """Assert the invariants of this module; ``has_ended``: the future stays done, ``is_closed``: so does that of
+        priority events.
+        """
         with self._lock:
             queued = list(self._queue)
             assert len({id(each) for each in queued}) == len(queued), "an input is queued twice"
@@ -96,6 +99,10 @@ class InputQueue(Generic[T]):
             assert all(each.is_prioritized for each in self._queue.priority), "a prioritized input does not know it"
             assert sum(each.is_queued for each in inputs) == len(queued), "an input believes it is queued"
             is_available = bool(queued) or has_ended
-            assert self._availability.is_available == is_available, f"{len(queued)} inputs have data, but {self._availability.future!r}"
+            assert self._availability.is_available == is_available, (
+                f"{len(queued)} inputs have data, but {self._availability.future!r}"
+            )
             has_priority = bool(self._queue.priority) or is_closed
-            assert self._priority_availability.is_available == has_priority, f"priority: {self._priority_availability.future!r}"
+            assert self._priority_availability.is_available == has_priority, (
+                f"priority: {self._priority_availability.future!r}"
+            )

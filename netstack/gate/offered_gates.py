@@ -36,7 +36,9 @@ class OfferedGates:
             if is_new:
                 self._gates[key] = gate
         if not is_new:
-            raise LocalProtocolError(f"subtask {subtask} of gate {gate.shape.name!r} of job {job_id.hex()} is here already")
+            raise LocalProtocolError(
+                f"subtask {subtask} of gate {gate.shape.name!r} of job {job_id.hex()} is here already"
+            )
         gate.on_closed = lambda: self._forget(key)
 
     def take_offer(self, identity: GateIdentity, offer: PartitionOffer, client: OfferedPartitionClient) -> None:
@@ -45,7 +47,11 @@ class OfferedGates:
             gate = self._gates.get((identity.job_id, identity.name, offer.subtask))
         if gate is None:
             # The token is good, so there was such a gate.
-            client.refuse(offer, RefusalCode.GATE_ENDED, f"{identity} is not here (any more): its job has ended, or that subtask of it")
+            client.refuse(
+                offer,
+                RefusalCode.GATE_ENDED,
+                f"{identity} is not here (any more): its job has ended, or that subtask of it",
+            )
             return
         gate.take_offer(offer, client)
 

@@ -1,8 +1,9 @@
 """A gate whose channels come and go: each reads one partition that a producer outside the cluster offered.
 
 Side:       shared.  The loop thread takes offers; the task thread polls; anybody seals and closes.
-Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given to the next; the
-            error of a channel ends that channel alone: an aborted attempt.  The gate is finished once it is sealed and no channel is open.
+Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given
+            to the next; the error of a channel ends that channel alone: an aborted attempt.  The gate is finished once
+            it is sealed and no channel is open.
 Lock order: ``GateChannels.lock``, then ``_book_lock``, which is a leaf.
 Source:     ours; Flink's gates know their channels when they are made.
 Absent:     data in flight of checkpoints: what a producer sent and nobody acknowledged is the producer's to send again.
@@ -174,7 +175,9 @@ class OfferedInputGate(SingleInputGate):
             self._make_available()
         if is_awaited:
             place.client.run_later(self._open_waiting)
-        return Refusal(RefusalCode.BUSY, f"gate {self.shape.name!r} has no network memory for another producer: {reason}")
+        return Refusal(
+            RefusalCode.BUSY, f"gate {self.shape.name!r} has no network memory for another producer: {reason}"
+        )
 
     def _keep_numbers_locked(self, index: int) -> None:
         """Add up the numbers of the channel, if there is one, whose place is given to another one."""
@@ -191,7 +194,10 @@ class OfferedInputGate(SingleInputGate):
             return self._places[channel_index].offer
 
     def tell_held(self, channel_index: int, num_records: int) -> None:
-        """Tell the producer of an open channel that the first ``num_records`` of it will never be needed again.  Task thread."""
+        """Tell the producer of an open channel that the first ``num_records`` of it will never be needed again.
+
+        Task thread.
+        """
         with self._book_lock:
             place = self._places.get(channel_index)
         channel = self._channels.by_index[channel_index]
@@ -204,7 +210,10 @@ class OfferedInputGate(SingleInputGate):
         return completed
 
     def take_aborted(self) -> list[AbortedAttempt]:
-        """The attempts that were aborted since the last call; before what was polled with it is looked at.  Task thread."""
+        """The attempts that were aborted since the last call; before what was polled with it is looked at.
+
+        Task thread.
+        """
         aborted, self._aborted = self._aborted, []
         return aborted
 
@@ -215,7 +224,9 @@ class OfferedInputGate(SingleInputGate):
             self._abort(channel, error)
             return None
 
-    def abort_channel(self, channel_index: int, error: NetstackError, code: RefusalCode = RefusalCode.WRONG_TYPE) -> None:
+    def abort_channel(
+        self, channel_index: int, error: NetstackError, code: RefusalCode = RefusalCode.WRONG_TYPE
+    ) -> None:
         """End a channel whose data is not what it should be; its producer is told.  Task thread."""
         with self._book_lock:
             place = self._places[channel_index]

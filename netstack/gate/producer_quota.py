@@ -23,14 +23,18 @@ class ProducerQuota:
     """
 
     def __init__(self, num_segments: int, buffers_per_channel: int, max_percent: int) -> None:
-        self._max_channels = max(1, num_segments * max_percent // _PERCENT // buffers_per_channel) if buffers_per_channel else None
+        self._max_channels = (
+            max(1, num_segments * max_percent // _PERCENT // buffers_per_channel) if buffers_per_channel else None
+        )
         self._buffers_per_channel = buffers_per_channel
         self._max_percent = max_percent
         self._lock = threading.Lock()
         self._num_taken = 0  # Guarded by _lock.
 
     def __repr__(self) -> str:
-        return f"<ProducerQuota {self._num_taken} of {'any number' if self._max_channels is None else self._max_channels}>"
+        return (
+            f"<ProducerQuota {self._num_taken} of {'any number' if self._max_channels is None else self._max_channels}>"
+        )
 
     @property
     def num_taken(self) -> int:
@@ -41,8 +45,10 @@ class ProducerQuota:
     def reason(self) -> str:
         """Why ``try_take`` gave nothing, and what to do."""
         return (
-            f"producers hold {(self._max_channels or 0) * self._buffers_per_channel} network buffers of its TaskManager, and have "
-            f"{self._max_percent} % of the network memory at most: push fewer partitions at a time, or start the TaskManager with more "
+            f"producers hold {(self._max_channels or 0) * self._buffers_per_channel} network buffers of its "
+            "TaskManager, and have "
+            f"{self._max_percent} % of the network memory at most: push fewer partitions at a time, or start the "
+            "TaskManager with more "
             "(--network-memory, or --producer-memory-percent: NetstackConfig.max_producer_memory_percent)"
         )
 

@@ -2,8 +2,9 @@
 
 Side:       shared.  The task thread polls; channels notify from any thread; anybody closes.
 Hot path:   per buffer.
-Invariants: those of ``InputQueue``.  A channel is taken out of the queue before it is polled, so a notification that comes during the poll
-            queues it again; once the gate is finished or closed its future stays done, and once it is closed that of priority events.
+Invariants: those of ``InputQueue``.  A channel is taken out of the queue before it is polled, so a notification that
+            comes during the poll queues it again; once the gate is finished or closed its future stays done, and once
+            it is closed that of priority events.
 Units:      sizes in bytes.
 Lock order: the lock of the queue and ``GateChannels.lock`` are never held together; channels are polled outside both.
 Source:     Flink ``InputGate``, ``SingleInputGate``, ``InputGateWithMetrics``.
@@ -47,16 +48,17 @@ _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor 
 class SingleInputGate(InputQueue[InputChannel]):
     """The gate of one edge: the turns of its channels, and the polls.
 
-    It has three parts, and few things cross.  The queue of the channels that have data is its own (``InputQueue``): the task takes
-    channels out, any thread puts them in, under the queue's lock.  ``GateChannels``: set-up, requests, updates and the life cycle, under a
-    lock of its own; polls read its list and its state.  ``BufferTransformer``: what the task sees of buffers and events; the task alone.
+    It has three parts, and few things cross.  The queue of the channels that have data is its own (``InputQueue``): the
+    task takes channels out, any thread puts them in, under the queue's lock.  ``GateChannels``: set-up, requests,
+    updates and the life cycle, under a lock of its own; polls read its list and its state.  ``BufferTransformer``: what
+    the task sees of buffers and events; the task alone.
 
-    Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` -> ``close``.
+    Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` ->
+        ``close``.
 
-    Args:
-        state_checker: knows the state of producers whose partitions are not found; without one that is the channel's error at once.
-        decompressor: restores compressed buffers; without one they are an error.
-        clock_ns: the monotonic clock for timeouts.
+    Args: state_checker: knows the state of producers whose partitions are not found; without one that is the channel's
+        error at once. decompressor: restores compressed buffers; without one they are an error. clock_ns: the monotonic
+        clock for timeouts.
     """
 
     def __init__(
@@ -97,9 +99,13 @@ class SingleInputGate(InputQueue[InputChannel]):
 
     @property
     def is_finished(self) -> bool:
-        """Whether every channel reached the end of its partition; a gate that was closed before any did so is not finished."""
+        """Whether every channel reached the end of its partition; a gate that was closed before any did so is not
+        finished.
+        """
         channels = self._channels
-        return self._num_finished == len(channels.by_index) and (self._num_finished > 0 or channels.lifecycle is _REQUESTED)
+        return self._num_finished == len(channels.by_index) and (
+            self._num_finished > 0 or channels.lifecycle is _REQUESTED
+        )
 
     @property
     def end_of_data_status(self) -> EndOfDataStatus:
@@ -214,10 +220,12 @@ class SingleInputGate(InputQueue[InputChannel]):
         return channel is not None and channel.next_is_event
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.  Empty if there is nothing.  Never blocks.
+        """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.
 
-        A channel yields several buffers in a row only if it is the only one that has data.  A checkpoint that starts before the caller is
-        through with all of them does not know of the rest: they were polled.
+        Empty if there is nothing.  Never blocks.
+
+        A channel yields several buffers in a row only if it is the only one that has data.  A checkpoint that starts
+        before the caller is through with all of them does not know of the rest: they were polled.
 
         Raises:
             ResourceClosedError: the gate was closed.
@@ -240,13 +248,18 @@ class SingleInputGate(InputQueue[InputChannel]):
         return wait_for_many(self, max_items, timeout_s, self._clock_ns)
 
     def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
-        """Data of the channels whose turn it is; nothing if the first one has something else.  Never blocks.  Task thread."""
+        """Data of the channels whose turn it is; nothing if the first one has something else.
+
+        Never blocks.  Task thread.
+        """
         queue, lock = self._queue, self._lock
         with lock:
             rest = queue.rest
             if queue.priority or not rest:
                 return []
-            channels = [rest.popleft() for _ in range(min(len(rest), max_buffers))] if len(rest) > 1 else [rest.popleft()]
+            channels = (
+                [rest.popleft() for _ in range(min(len(rest), max_buffers))] if len(rest) > 1 else [rest.popleft()]
+            )
             for channel in channels:
                 channel.is_queued = False
         if len(channels) == 1:
@@ -274,16 +287,21 @@ class SingleInputGate(InputQueue[InputChannel]):
             more_available = more_priority_events or bool(rest)
             if not (more_available or self._channels.lifecycle is _CLOSED or self.is_finished):
                 self._availability.reset_unavailable()
-        return self._transformer.transform_buffers(found, more_available=more_available, more_priority_events=more_priority_events)
+        return self._transformer.transform_buffers(
+            found, more_available=more_available, more_priority_events=more_priority_events
+        )
 
     def _poll_run(self, channel: InputChannel, max_buffers: int) -> list[BufferOrEvent]:
-        """``poll_data`` of the only channel in the queue, which was taken out of it: twice as quick as of several (bench: transport)."""
+        """``poll_data`` of the only channel in the queue, which was taken out of it: twice as quick as of several
+        (bench: transport).
+        """
         buffers, is_more = channel.next_data(max_buffers)
         queue = self._queue
         with self._lock:
             if is_more and not channel.is_queued and self._channels.lifecycle is not _CLOSED:
                 channel.is_queued = True
-                (queue.rest.append if buffers else queue.rest.appendleft)(channel)  # without data its turn is still to come
+                # Without data its turn is still to come.
+                (queue.rest.append if buffers else queue.rest.appendleft)(channel)
             more_priority_events = bool(queue.priority)
             more_available = more_priority_events or bool(queue.rest)
             if not (more_available or self._channels.lifecycle is _CLOSED or self.is_finished):
@@ -291,7 +309,9 @@ class SingleInputGate(InputQueue[InputChannel]):
         compressed = [each for each in buffers if each.is_compressed]
         if compressed:
             found = [(channel, buffers)]
-            return self._transformer.transform_buffers(found, more_available=more_available, more_priority_events=more_priority_events)
+            return self._transformer.transform_buffers(
+                found, more_available=more_available, more_priority_events=more_priority_events
+            )
         index = channel.index
         items = [_new(BufferOrEvent, (index, each, None, True, more_priority_events, each.size)) for each in buffers]
         if items and not more_available:
@@ -369,7 +389,9 @@ class SingleInputGate(InputQueue[InputChannel]):
             return bool(self._queue.priority)
 
     def _end_channel(self, channel: InputChannel) -> bool:
-        """Release a channel that has ended, and take it out of the queue (FLINK-22368); whether another one has data."""
+        """Release a channel that has ended, and take it out of the queue (FLINK-22368); whether
+        another one has data.
+        """
         channel.release()
         self._num_finished += 1
         with self._lock:
@@ -388,13 +410,17 @@ class SingleInputGate(InputQueue[InputChannel]):
     # ---------------------------------------------------------------- told by channels
 
     def notify_channel_non_empty(self, channel: InputChannel) -> None:
-        """A channel has data or an error; nothing happens if it is queued, released, or the gate is closed.  Any thread."""
+        """A channel has data or an error; nothing happens if it is queued, released, or the gate is closed.
+
+        Any thread.
+        """
         pending = self.enqueue_channel(channel)
         if pending is not None:
             pending.complete()
 
     def enqueue_channel(self, channel: InputChannel) -> AvailabilityFuture | None:
-        """Queue a channel that has data or an error, without waking the reader: the caller completes the future that this returns.
+        """Queue a channel that has data or an error, without waking the reader: the caller completes the future that
+        this returns.
 
         None: there is nobody to wake, or nothing to queue (as in ``notify_channel_non_empty``).  Any thread.
         """
@@ -421,7 +447,11 @@ class SingleInputGate(InputQueue[InputChannel]):
             if self._channels.lifecycle is _CLOSED or channel.lifecycle is _RELEASED:
                 return
             known = channel.prioritized_by
-            if sequence_number is None or not channel.is_prioritized or (known is not None and is_before(known, sequence_number)):
+            if (
+                sequence_number is None
+                or not channel.is_prioritized
+                or (known is not None and is_before(known, sequence_number))
+            ):
                 channel.prioritized_by = sequence_number
             self._enqueue_locked(channel, has_priority=True)
             futures = self._become_available_locked(with_priority=True)
@@ -455,7 +485,9 @@ class SingleInputGate(InputQueue[InputChannel]):
         self._channels.send_task_event(event)
 
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask all producers for buffers of this size from now on; channels that have ended are passed over (FLINK-24738)."""
+        """Ask all producers for buffers of this size from now on; channels that have ended are passed over
+        (FLINK-24738).
+        """
         self._channels.announce_buffer_size(size_bytes)
 
     # ---------------------------------------------------------------- checkpoints
@@ -483,7 +515,10 @@ class SingleInputGate(InputQueue[InputChannel]):
     # ---------------------------------------------------------------- end and numbers
 
     def close(self) -> None:
-        """Release every channel and wake whoever waits; any thread, any number of times.  Buffers in the caller's hands stay his."""
+        """Release every channel and wake whoever waits; any thread, any number of times.
+
+        Buffers in the caller's hands stay his.
+        """
         channels = self._channels.close()
         if channels is None:
             return
@@ -504,4 +539,6 @@ class SingleInputGate(InputQueue[InputChannel]):
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
-        self._check_queue(self._channels.by_index, has_ended=self.is_closed or self.is_finished, is_closed=self.is_closed)
+        self._check_queue(
+            self._channels.by_index, has_ended=self.is_closed or self.is_finished, is_closed=self.is_closed
+        )

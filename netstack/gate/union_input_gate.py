@@ -2,9 +2,9 @@
 
 Side:       shared.  The task thread polls; gates become available on any thread.
 Hot path:   per buffer.
-Invariants: those of ``InputQueue``.  A gate stands in the queue, or its future will put it there; it is taken out before it is polled; the
-            future of the union stays done once every gate is finished.
-            The channels of gate n come after those of gate n - 1, in their own order.
+Invariants: those of ``InputQueue``.  A gate stands in the queue, or its future will put it there; it is taken out
+            before it is polled; the future of the union stays done once every gate is finished.  The channels of gate n
+            come after those of gate n - 1, in their own order.
 Lock order: gates are polled outside the lock of the queue, which is a leaf.
 Source:     Flink ``UnionInputGate``.
 """
@@ -35,7 +35,8 @@ class _Member:
         # Guarded by the union's lock.
         self.is_queued = False
         self.is_prioritized = False
-        # Written by the task thread: the futures that will queue this member; a future must not collect a callback per poll.
+        # Written by the task thread: the futures that will queue this member; a future must not collect a callback per
+        # poll.
         self.watched: AvailabilityFuture | None = None
         self.watched_priority: AvailabilityFuture | None = None
 
@@ -43,7 +44,8 @@ class _Member:
 class UnionInputGate(InputQueue[_Member]):
     """Reads its gates in turns, those with priority events first.
 
-    Life cycle: made of gates that have all their channels -> ``request_partitions`` -> polled until ``is_finished`` -> ``close``.
+    Life cycle: made of gates that have all their channels -> ``request_partitions`` -> polled until ``is_finished`` ->
+        ``close``.
     """
 
     def __init__(self, gates: Sequence[BatchInputGate], *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
@@ -102,9 +104,12 @@ class UnionInputGate(InputQueue[_Member]):
                 return found
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.  Never blocks.  Task thread.
+        """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.
 
-        A gate yields several buffers in a row only if it is the only one that has data, and then as its own ``poll_many`` does.
+        Never blocks.  Task thread.
+
+        A gate yields several buffers in a row only if it is the only one that has data, and then as its own
+        ``poll_many`` does.
 
         Raises:
             ResourceClosedError: a gate was closed.
@@ -117,7 +122,10 @@ class UnionInputGate(InputQueue[_Member]):
         return found
 
     def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
-        """Data of the gates whose turn it is; nothing if the first one has something else.  Never blocks.  Task thread."""
+        """Data of the gates whose turn it is; nothing if the first one has something else.
+
+        Never blocks.  Task thread.
+        """
         with self._lock:
             queue = self._queue
             if queue.priority or not queue.rest:
@@ -133,11 +141,14 @@ class UnionInputGate(InputQueue[_Member]):
                 break
             found.append((member, items))
         more_priority_events = self._settle(
-            [(member, items[-1].more_available, items[-1].more_priority_events) for member, items in found], members[len(found) :]
+            [(member, items[-1].more_available, items[-1].more_priority_events) for member, items in found],
+            members[len(found) :],
         )
         return self._as_items(found, more_priority_events=more_priority_events)
 
-    def _as_items(self, found: Sequence[tuple[_Member, list[BufferOrEvent]]], *, more_priority_events: bool) -> list[BufferOrEvent]:
+    def _as_items(
+        self, found: Sequence[tuple[_Member, list[BufferOrEvent]]], *, more_priority_events: bool
+    ) -> list[BufferOrEvent]:
         """What the union says of data that its gates yielded."""
         merged = [
             _new(BufferOrEvent, (member.first_channel + index, buffer, event, True, more_priority_events, size))
@@ -206,7 +217,9 @@ class UnionInputGate(InputQueue[_Member]):
         return more_priority_events
 
     def _requeue(self, polled: Sequence[tuple[_Member, bool, bool]], unpolled: Sequence[_Member] = ()) -> bool:
-        """Put back who was polled and has more (and whether with priority), and in front who was not; whether anything has priority."""
+        """Put back who was polled and has more (and whether with priority), and in front who was not; whether anything
+        has priority.
+        """
         pending = None
         with self._lock:
             queue = self._queue
@@ -245,7 +258,8 @@ class UnionInputGate(InputQueue[_Member]):
         future.add_done_callback(partial(self._on_available, member, has_priority=True))
 
     def _on_available(self, member: _Member, *, has_priority: bool) -> None:
-        # Whoever tells of a priority event may come late: it may have been polled meanwhile, as something that its gate had anyway.
+        # Whoever tells of a priority event may come late: it may have been polled meanwhile, as something that its gate
+        # had anyway.
         has_priority = has_priority and member.gate.priority_event_available_future().is_done
         with self._lock:
             self._enqueue_locked(member, has_priority=has_priority)
@@ -254,7 +268,7 @@ class UnionInputGate(InputQueue[_Member]):
                 futures.append(self._priority_availability.unavailable_to_reset_available())
         run_all([future.complete for future in futures if future is not None])
 
-    # ---------------------------------------------------------------- orders, each to the gate of the channel, or to all
+    # ------------------------------------------------------ orders, each to the gate of the channel, or to all
 
     def request_partitions(self) -> None:
         """Let every gate ask for its data.

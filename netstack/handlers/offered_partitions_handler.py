@@ -1,9 +1,9 @@
 """Receives the offers of producers that dialled this process's gates.
 
 Side:       loop, except ``NetworkOfferedPartitionClient``, which any thread calls.
-Invariants: a connection offers to one gate, that of its token.  After an accepted offer this handler is an ordinary client; an error of one
-            offer does not touch the others of the connection.  When the token has expired, new offers are refused, accepted ones continue,
-            and the connection closes after the last one.
+Invariants: a connection offers to one gate, that of its token.  After an accepted offer this handler is an ordinary
+            client; an error of one offer does not touch the others of the connection.  When the token has expired, new
+            offers are refused, accepted ones continue, and the connection closes after the last one.
 """
 
 import asyncio
@@ -59,7 +59,8 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         self._loop = loop
         self._taker = taker
         self._logs = RateLimit(_LOGS_PER_S, loop.loop.time)
-        self._refusals: deque[tuple[PartitionOffer, RefusalCode, str]] = deque()  # Any thread appends, the loop thread takes.
+        # Any thread appends, the loop thread takes.
+        self._refusals: deque[tuple[PartitionOffer, RefusalCode, str]] = deque()
 
     def _on_other(self, message: object) -> None:
         if not isinstance(message, PartitionOffer) or self.identity is None:
@@ -67,7 +68,11 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
             return
         client = NetworkOfferedPartitionClient(self, self._loop)
         if self.identity.is_expired(self._clock_ms()):
-            client.refuse(message, RefusalCode.TOKEN_EXPIRED, f"the token for {self.identity} was good until {_readable(self.identity)}")
+            client.refuse(
+                message,
+                RefusalCode.TOKEN_EXPIRED,
+                f"the token for {self.identity} was good until {_readable(self.identity)}",
+            )
             return
         self._taker.take_offer(self.identity, message, client)
 
@@ -106,7 +111,8 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
             self._refuse(*self._refusals.popleft())
 
     def _cancel_once(self, receiver: InputChannelID, *, is_answer: bool = False) -> None:
-        # Data for a channel that was just released cancels it before the refusal's own hop to the loop: the reason must go first.
+        # Data for a channel that was just released cancels it before the refusal's own hop to the loop: the reason must
+        # go first.
         self.write_refusals()
         super()._cancel_once(receiver, is_answer=is_answer)
 
@@ -115,7 +121,13 @@ class OfferedPartitionsHandler(CreditBasedPartitionRequestClientHandler):
         if ctx is None or not ctx.channel.is_active:
             return
         if self._logs.take():
-            _log.info("an offer was refused or queued", gate=str(self.identity), offer=str(offer), code=code.name, reason=reason)
+            _log.info(
+                "an offer was refused or queued",
+                gate=str(self.identity),
+                offer=str(offer),
+                code=code.name,
+                reason=reason,
+            )
         if self._replies.spend(len(reason), is_writable=ctx.channel.is_writable):
             ctx.write_and_flush(OfferRefused(offer.offer_id, offer.subtask, code, reason))
         else:
@@ -127,7 +139,8 @@ def _readable(gate: GateIdentity) -> str:
 
 
 class NetworkOfferedPartitionClient:
-    """The ``PartitionRequestClient`` of offered partitions: uses the connection of the offer and never makes another one.
+    """The ``PartitionRequestClient`` of offered partitions: uses the connection of the offer and never makes another
+    one.
 
     Threading: any thread; every call is one hop to the loop, calls of one thread keep their order.
     """
@@ -142,7 +155,9 @@ class NetworkOfferedPartitionClient:
         return f"<NetworkOfferedPartitionClient of {self._handler!r}>"
 
     def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
-        """Request the offered subpartition; it exists already, so the request is never repeated and ``delay_ms`` is 0."""
+        """Request the offered subpartition; it exists already, so the request is never repeated and
+        ``delay_ms`` is 0.
+        """
         assert not delay_ms, "an offered partition is there"
         self._order(self._handler.request_subpartition, channel)
 

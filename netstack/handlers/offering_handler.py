@@ -1,8 +1,8 @@
 """Offers partitions to a gate over a connection that the producer dialled, and tracks the offers.
 
 Side:       loop.
-Invariants: every message of the gate about an open offer goes on to the handlers behind, which serve it as any consumer's.  When the
-            connection ends, the listener of every open offer is told.
+Invariants: every message of the gate about an open offer goes on to the handlers behind, which serve it as any
+            consumer's.  When the connection ends, the listener of every open offer is told.
 """
 
 from typing import Protocol
@@ -57,7 +57,8 @@ class OfferingHandler(ChannelHandler):
         self._offers: dict[tuple[bytes, int], tuple[PartitionOffer, OfferListener]] = {}
         self._by_partition: dict[tuple[ResultPartitionID, int], tuple[bytes, int]] = {}
         self._by_receiver: dict[InputChannelID, tuple[bytes, int]] = {}
-        self._receivers: dict[tuple[bytes, int], list[InputChannelID]] = {}  # the reverse: a gate that restarts asks again
+        # The reverse: a gate that restarts asks again.
+        self._receivers: dict[tuple[bytes, int], list[InputChannelID]] = {}
 
     def __repr__(self) -> str:
         return f"<OfferingHandler {len(self._offers)} offers>"
@@ -72,7 +73,9 @@ class OfferingHandler(ChannelHandler):
         self._ctx = ctx
 
     def offer(self, offer: PartitionOffer, listener: OfferListener) -> None:
-        """Send an offer; ``listener`` is told of its progress until ``forget``, or at once that the connection is lost."""
+        """Send an offer; ``listener`` is told of its progress until ``forget``, or at once that the
+        connection is lost.
+        """
         ctx = self._ctx
         if ctx is None or not ctx.channel.is_active:
             listener.failed(ConnectionLostError("the connection to the gate ended before the offer was sent"))
@@ -100,8 +103,11 @@ class OfferingHandler(ChannelHandler):
             return
         if isinstance(message, PartitionRequest):
             key = self._by_partition.get((message.partition, message.first_subpartition))
-            if key is None:  # not for the handlers behind: they would wait for the partition, and a place of the gate with them
-                ctx.write_and_flush(ErrorResponse(ErrorCode.PRODUCER_FAILED, "the offer was withdrawn", message.receiver))
+            # Not for the handlers behind: they would wait for the partition, and a place of the gate with them.
+            if key is None:
+                ctx.write_and_flush(
+                    ErrorResponse(ErrorCode.PRODUCER_FAILED, "the offer was withdrawn", message.receiver)
+                )
                 return
             if message.receiver not in self._by_receiver:
                 self._by_receiver[message.receiver] = key
@@ -152,7 +158,9 @@ class OfferingHandler(ChannelHandler):
 
     def exception_caught(self, ctx: ChannelHandlerContext, error: Exception) -> None:
         """Tell every listener of an error of the connection."""
-        lost = ConnectionLostError(f"the connection to the gate at {ctx.channel.peer} failed: {type(error).__name__}: {error}")
+        lost = ConnectionLostError(
+            f"the connection to the gate at {ctx.channel.peer} failed: {type(error).__name__}: {error}"
+        )
         lost.__cause__ = error
         self._fail_all(lost)
         ctx.fire_exception_caught(error)

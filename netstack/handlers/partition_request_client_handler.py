@@ -1,9 +1,9 @@
 """Receives buffers for all input channels of one connection and announces their credit.
 
 Side:       loop.  Hot path.
-Invariants: a payload is written once, into a buffer of its channel.  One channel's error never touches the others (FLINK-17992).  An
-            unknown receiver is cancelled once.  Orders leave in their order while the socket is writable; the credit of a channel is
-            summed up when its announcement leaves.
+Invariants: a payload is written once, into a buffer of its channel.  One channel's error never touches the others
+            (FLINK-17992).  An unknown receiver is cancelled once.  Orders leave in their order while the socket is
+            writable; the credit of a channel is summed up when its announcement leaves.
 Source:     Flink ``CreditBasedPartitionRequestClientHandler``.
 """
 
@@ -53,7 +53,8 @@ _log = LogLines(__name__)
 _LOGS_PER_S = 1.0  # of the errors of channels that have ended
 
 _Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
-# Remembered cancels; a forgotten receiver is cancelled again.  As many as a server allows readers per connection (max_readers).
+# Remembered cancels; a forgotten receiver is cancelled again.  As many as a server allows readers per connection
+# (max_readers).
 _MAX_CANCELLED: Final = 10_000
 _CANCEL_BYTES: Final = 25
 _RELEASED: Final = ChannelLifecycle.RELEASED  # compared per buffer; ``is_released`` would be a call
@@ -86,7 +87,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._error: NetstackError | None = None  # the first error of the connection; later channels get it at once
 
     def __repr__(self) -> str:
-        return f"<ClientHandler {len(self._channels)} channels{'' if self._error is None else f', failed: {self._error}'}>"
+        return (
+            f"<ClientHandler {len(self._channels)} channels{'' if self._error is None else f', failed: {self._error}'}>"
+        )
 
     def handler_added(self, ctx: ChannelHandlerContext) -> None:
         """Remember the place in the pipeline."""
@@ -104,7 +107,8 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     # ---------------------------------------------------------------- orders of the clients
 
     def request_subpartition(self, channel: RemoteInputChannel) -> None:
-        """Send the channel's partition request, with its exclusive buffers as credit; again if the partition was not found.
+        """Send the channel's partition request, with its exclusive buffers as credit; again if the partition was not
+        found.
 
         A request without an answer is not sent again: to the server it would be a second receiver with the same id.
         """
@@ -165,10 +169,14 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     # ---------------------------------------------------------------- inbound
 
-    def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
+    def allocate(
+        self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool
+    ) -> NetworkBuffer | None:
         """For the decoder: a buffer of the receiving channel; None if the channel is unknown or has no buffer."""
         channel = self._channels.get(receiver)
-        return None if channel is None else channel.receiver.allocate(size_bytes, data_type, is_compressed=is_compressed)
+        return (
+            None if channel is None else channel.receiver.allocate(size_bytes, data_type, is_compressed=is_compressed)
+        )
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[NetworkBuffer]:
         """For the decoder: several buffers for plain data; fewer if the channel has less credit."""
@@ -258,7 +266,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             self._fail_channel(channel, second)
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:
-        """Wake the tasks, once per read: earlier they would only wait for the channel's lock while the rest is queued."""
+        """Wake the tasks, once per read: earlier they would only wait for the channel's lock while
+        the rest is queued.
+        """
         self._wake()
         ctx.fire_channel_read_complete()
 
@@ -279,7 +289,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
     def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
         """The connection ended: every channel that still reads gets an error."""
         if self._channels:
-            _log.warning("connection ended while channels read from it", peer=ctx.channel.peer, num_channels=len(self._channels))
+            _log.warning(
+                "connection ended while channels read from it", peer=ctx.channel.peer, num_channels=len(self._channels)
+            )
         text = f"Connection unexpectedly closed by remote task manager '{ctx.channel.peer}'."
         self.fail_all(ConnectionLostError(f"{text} This might indicate that the remote task manager was lost."))
         ctx.fire_channel_inactive()
@@ -347,7 +359,9 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         return self._channels.pop(receiver, None) is not None
 
     def _cancel_once(self, receiver: InputChannelID, *, is_answer: bool = False) -> None:
-        """Cancel a receiver once; ``is_answer``: because the server sent data for an unknown receiver, so the cancel is a reply."""
+        """Cancel a receiver once; ``is_answer``: because the server sent data for an unknown receiver, so the cancel is
+        a reply.
+        """
         cancelled, ctx = self._cancelled, self._ctx
         if receiver in cancelled or ctx is None:
             return

@@ -1,16 +1,19 @@
 """Sends the buffers of all readers of one connection, in strict turns, as credit and writability allow.
 
-Side:       loop, except ``notify_reader_non_empty_threadsafe``, which any thread calls.  Hot path.
-            The notifying thread may send one small buffer itself if the connection is idle (``DirectWriter``).  Then it touches only the
-            reader and holds the channel's turn; every method here that polls or releases a reader holds the turn, too.
-Invariants: a reader is in the ready queue at most once.  Data buffers sent to a receiver never exceed its credit.  One pass hands at most
-            ``max_write_batch_bytes`` to the transport, because a peer that reads fast would otherwise never let the loop do other work.
-            Replies to a peer that does not read are bounded; announcements of backlogs wait until the peer reads.
-Errors:     an error of one receiver ends at most that receiver's reader.  A wrong message in a good frame is answered without receiver,
-            and the connection stays open (Flink 2.3).  A broken stream is answered, and the connection closes.
-Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback.  Here a gather write takes up to
-            ``max_gather_bytes``: one buffer per reader and turn while several are ready, or a run of whole segments of a single reader.
-            Writability is checked before each gather write.
+Side:       loop, except ``notify_reader_non_empty_threadsafe``, which any thread calls.  Hot path.  The notifying
+            thread may send one small buffer itself if the connection is idle (``DirectWriter``).  Then it touches only
+            the reader and holds the channel's turn; every method here that polls or releases a reader holds the turn,
+            too.
+Invariants: a reader is in the ready queue at most once.  Data buffers sent to a receiver never exceed its credit.  One
+            pass hands at most ``max_write_batch_bytes`` to the transport, because a peer that reads fast would
+            otherwise never let the loop do other work.  Replies to a peer that does not read are bounded; announcements
+            of backlogs wait until the peer reads.
+Errors:     an error of one receiver ends at most that receiver's reader.  A wrong message in a good frame is answered
+            without receiver, and the connection stays open (Flink 2.3).  A broken stream is answered, and the
+            connection closes.
+Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback.  Here a gather write
+            takes up to ``max_gather_bytes``: one buffer per reader and turn while several are ready, or a run of whole
+            segments of a single reader.  Writability is checked before each gather write.
 """
 
 import contextlib
@@ -63,9 +66,11 @@ class PartitionRequestQueue(ChannelHandler):
         self._gather: list[OutboundBuffer | OutboundRun] = []  # of the current gather write, not yet written
         self._is_writing = False
         self._is_continuation_scheduled = False
-        self._is_reading = False  # while messages of one read are served; readers that become ready are written after the last one
+        # While messages of one read are served; readers that become ready are written after the last one.
+        self._is_reading = False
         self._is_closed = False
-        self._unannounced: dict[CreditBasedSequenceNumberingViewReader, None] = {}  # their backlogs wait until the channel is writable
+        # Their backlogs wait until the channel is writable.
+        self._unannounced: dict[CreditBasedSequenceNumberingViewReader, None] = {}
         self._max_readers = config.max_readers
         self._replies = ReplyBudget()
         self._late_replies = ReplyBudget(config.max_waiting_requests)
@@ -89,7 +94,9 @@ class PartitionRequestQueue(ChannelHandler):
             RemoteProtocolError: the receiver id is in use on this connection.
         """
         if reader.receiver in self._readers:
-            raise RemoteProtocolError(f"receiver {reader.receiver.hex()} has requested a subpartition on this connection already")
+            raise RemoteProtocolError(
+                f"receiver {reader.receiver.hex()} has requested a subpartition on this connection already"
+            )
         self._readers[reader.receiver] = reader
         if self._direct is None and self._ctx is not None:
             self._direct, self._seal = self._ctx.channel.direct_writer(), self._ctx.channel.seal
@@ -104,7 +111,10 @@ class PartitionRequestQueue(ChannelHandler):
         return self._readers.get(receiver)
 
     def notify_reader_non_empty_threadsafe(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        """Data became available; any thread.  It sends one small buffer over an idle connection itself, else it hops to the loop."""
+        """Data became available; any thread.
+
+        It sends one small buffer over an idle connection itself, else it hops to the loop.
+        """
         direct = self._direct
         if direct is not None and direct.try_begin() and self._send_directly(direct, reader):
             return
@@ -113,9 +123,12 @@ class PartitionRequestQueue(ChannelHandler):
             self._loop.execute_threadsafe(self.enqueue_available_reader, reader)
 
     def _send_directly(self, direct: DirectWriter, reader: CreditBasedSequenceNumberingViewReader) -> bool:
-        """Send the one small buffer of ``reader`` and give the turn back, which the caller took; False: the loop must send."""
+        """Send the one small buffer of ``reader`` and give the turn back, which the caller took; False: the loop must
+        send.
+        """
         try:
-            # Queued readers go first; their credit must not be spent here.  With the turn held, no reader can be queued meanwhile.
+            # Queued readers go first; their credit must not be spent here.  With the turn held, no reader can be queued
+            # meanwhile.
             if len(self._ready) or self._is_closed:
                 return False
             little = reader.next_little(MAX_DIRECT_BYTES)
@@ -125,7 +138,9 @@ class PartitionRequestQueue(ChannelHandler):
             if sequence_number > _MAX_SEQUENCE_NUMBER:
                 sequence_number = _wrapped(sequence_number)
             reader.last_sequence_number = sequence_number
-            direct.write(encode_buffer(reader.receiver, reader.subpartition, sequence_number, backlog, buffer, self._seal))
+            direct.write(
+                encode_buffer(reader.receiver, reader.subpartition, sequence_number, backlog, buffer, self._seal)
+            )
         finally:
             direct.end()
         buffer.recycle()
@@ -198,7 +213,9 @@ class PartitionRequestQueue(ChannelHandler):
             self._obeys(receiver, reader.acknowledge_all_data_processed)
 
     def notify_new_buffer_size(self, receiver: InputChannelID, size_bytes: int) -> None:
-        """The receiver wants buffers of another size; ignored without a reader, because consumers tell all their producers."""
+        """The receiver wants buffers of another size; ignored without a reader, because consumers tell all their
+        producers.
+        """
         reader = self._readers.get(receiver)
         if reader is not None:
             self._obeys(receiver, partial(reader.notify_new_buffer_size, size_bytes))
@@ -240,7 +257,9 @@ class PartitionRequestQueue(ChannelHandler):
                 reader.release()
 
     def _open_reader(self, receiver: InputChannelID, what: str) -> CreditBasedSequenceNumberingViewReader | None:
-        """The reader for the order ``what``; None if it has ended (the order was on its way) or is unknown (the peer is told)."""
+        """The reader for the order ``what``; None if it has ended (the order was on its way) or is unknown (the peer is
+        told).
+        """
         reader = self._readers.get(receiver)
         if reader is None or not (reader.has_view or reader.is_released):
             self._refuse_unknown(receiver, what)
@@ -252,7 +271,9 @@ class PartitionRequestQueue(ChannelHandler):
         self.reply(ErrorResponse(ErrorCode.UNKNOWN_RECEIVER, text, None, about=receiver))
 
     def _end_reader(self, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        """Release a reader before its error is sent; its id stays known until the receiver cancels, for orders still on their way."""
+        """Release a reader before its error is sent; its id stays known until the receiver cancels, for orders still on
+        their way.
+        """
         self._ready.discard(reader)
         try:
             with self._turn:
@@ -282,21 +303,29 @@ class PartitionRequestQueue(ChannelHandler):
     # ---------------------------------------------------------------- writing
 
     def reply(self, message: ErrorResponse, *, is_late: bool = False) -> None:
-        """Send an error as reply to a message of the peer; close the connection of a peer that does not read its replies.
+        """Send an error as reply to a message of the peer; close the connection of a peer that does not read its
+        replies.
 
-        ``is_late``: the reply to a request that waited.  Many of them may time out at once through no fault of the peer.
+        ``is_late``: the reply to a request that waited.  Many of them may time out at once through no fault of the
+            peer.
         """
         ctx = self._ctx
         if ctx is None or self._is_closed:
             return
         if self._logs.take():
-            _log.warning("answered with an error", peer=ctx.channel.peer, code=message.code.name, error=message.message[:200])
+            _log.warning(
+                "answered with an error", peer=ctx.channel.peer, code=message.code.name, error=message.message[:200]
+            )
         num_bytes = BUFFER_RESPONSE_HEADER_BYTES + len(message.message.encode("utf-8", "replace"))
         replies = self._late_replies if is_late else self._replies
         if replies.spend(num_bytes, is_writable=ctx.channel.is_writable):
             ctx.write_and_flush(message)
             return
-        _log.warning("closing the connection of a peer that does not read our answers", peer=ctx.channel.peer, replies=repr(replies))
+        _log.warning(
+            "closing the connection of a peer that does not read our answers",
+            peer=ctx.channel.peer,
+            replies=repr(replies),
+        )
         self.release_all()
         ctx.close()
 
@@ -374,7 +403,8 @@ class PartitionRequestQueue(ChannelHandler):
         if next_one is None:
             cause = reader.failure_cause
             if cause is not None:
-                # Its id stays known until the receiver cancels: orders sent before the receiver heard of the failure are not errors.
+                # Its id stays known until the receiver cancels: orders sent before the receiver heard of the failure
+                # are not errors.
                 self._end_reader(reader)
                 self._tell(ErrorResponse(ErrorCode.PRODUCER_FAILED, describe_error(cause), reader.receiver))
             return 0
@@ -388,7 +418,9 @@ class PartitionRequestQueue(ChannelHandler):
         # The size is read before the write: a written buffer may be recycled at any moment.
         size = buffer.size
         # As ``OutboundBuffer(...)``, without the Python call of its ``__new__``.  bench: transport.
-        self._gather.append(_new_tuple(OutboundBuffer, (reader.receiver, subpartition, sequence_number, backlog, buffer, ())))
+        self._gather.append(
+            _new_tuple(OutboundBuffer, (reader.receiver, subpartition, sequence_number, backlog, buffer, ()))
+        )
         return size + BUFFER_RESPONSE_HEADER_BYTES
 
     def _poll_run(self, reader: CreditBasedSequenceNumberingViewReader, max_bytes: int) -> int | None:

@@ -1,13 +1,15 @@
 """Serves the messages of consumers.
 
 Side:       loop.
-Source:     Flink ``PartitionRequestServerHandler`` with the listener for partitions that are not registered yet (1.18+): a request waits
-            ``partition_request_timeout_s`` for its partition, then the reply is PartitionNotFound.
-Errors:     as in Flink 2.3.  A broken frame or a message that no server serves: an error without receiver, and the connection closes.
-            A wrong message in a good frame (unknown receiver, subpartition taken or out of range): an error without receiver, and the
-            connection stays open; our mark in it names the receiver, so that our own client fails only that channel.  A partition that
-            is not registered in time, or a task event without subscriber: an error for that receiver.
-            Stricter than Flink: a receiver id in use ends the connection, overflowing credit ends that receiver's reader.
+Source:     Flink ``PartitionRequestServerHandler`` with the listener for partitions that are not registered yet
+            (1.18+): a request waits ``partition_request_timeout_s`` for its partition, then the reply is
+            PartitionNotFound.
+Errors:     as in Flink 2.3.  A broken frame or a message that no server serves: an error without receiver, and the
+            connection closes.  A wrong message in a good frame (unknown receiver, subpartition taken or out of range):
+            an error without receiver, and the connection stays open; our mark in it names the receiver, so that our own
+            client fails only that channel.  A partition that is not registered in time, or a task event without
+            subscriber: an error for that receiver.  Stricter than Flink: a receiver id in use ends the connection,
+            overflowing credit ends that receiver's reader.
 """
 
 import contextlib
@@ -47,7 +49,11 @@ class PartitionRequestServerHandler(ChannelHandler):
     """Turns messages into calls of the ``PartitionRequestQueue`` behind it."""
 
     def __init__(
-        self, config: NetstackConfig, loop: EventLoopThread, manager: ResultPartitionManager, queue: PartitionRequestQueue
+        self,
+        config: NetstackConfig,
+        loop: EventLoopThread,
+        manager: ResultPartitionManager,
+        queue: PartitionRequestQueue,
     ) -> None:
         self._timeout_s = config.partition_request_timeout_s
         self._loop = loop
@@ -101,7 +107,9 @@ class PartitionRequestServerHandler(ChannelHandler):
             text = f"this connection has {self._max_readers} readers already (max_readers)"
             self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
             return
-        reader = CreditBasedSequenceNumberingViewReader(request.receiver, request.credit, self._queue, first=first, last=last)
+        reader = CreditBasedSequenceNumberingViewReader(
+            request.receiver, request.credit, self._queue, first=first, last=last
+        )
         self._queue.add_reader(reader)
         self._try_to_open(request, reader)
 
@@ -118,7 +126,9 @@ class PartitionRequestServerHandler(ChannelHandler):
                 self._loop.execute_threadsafe(self._on_partition_registered, request, reader)
 
         partition, first, last = request.partition, request.first_subpartition, request.last_subpartition
-        view = self._manager.create_view_or_listen(partition, first, reader, on_partition, last=None if last == first else last)
+        view = self._manager.create_view_or_listen(
+            partition, first, reader, on_partition, last=None if last == first else last
+        )
         if view is not None:
             reader.set_view(view)
             self._queue.enqueue_available_reader(reader)
@@ -128,7 +138,12 @@ class PartitionRequestServerHandler(ChannelHandler):
         else:
             self._wait(request, reader, on_partition)
 
-    def _wait(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader, on_partition: Callable[[], None]) -> None:
+    def _wait(
+        self,
+        request: PartitionRequest,
+        reader: CreditBasedSequenceNumberingViewReader,
+        on_partition: Callable[[], None],
+    ) -> None:
         timer = RunningTimer(self._loop.loop, self._timeout_s, partial(self._on_timeout, request, reader))
         self._num_waiting += 1
 
@@ -139,7 +154,9 @@ class PartitionRequestServerHandler(ChannelHandler):
 
         reader.on_release = stop_waiting
 
-    def _on_partition_registered(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
+    def _on_partition_registered(
+        self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader
+    ) -> None:
         if reader.is_released:
             return
         if reader.on_release is not None:
@@ -163,7 +180,9 @@ class PartitionRequestServerHandler(ChannelHandler):
 
     def _refuse_waiting(self, request: PartitionRequest) -> None:
         self._queue.remove_reader(request.receiver)
-        text = f"{self._max_waiting} requests of this connection wait for their partition already (max_waiting_requests)"
+        text = (
+            f"{self._max_waiting} requests of this connection wait for their partition already (max_waiting_requests)"
+        )
         self._queue.reply(ErrorResponse(ErrorCode.LIMIT_EXCEEDED, text, request.receiver))
 
     # ---------------------------------------------------------------- task events

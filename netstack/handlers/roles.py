@@ -1,8 +1,8 @@
 """Leaves only the handlers of the peer's role in the pipeline of an accepted connection.
 
 Side:       loop.
-Invariants: a peer with a gate's token reaches no handler that serves partitions; a peer with the secret reaches none that takes offers.
-            This handler, too, leaves the pipeline when the connection is active.
+Invariants: a peer with a gate's token reaches no handler that serves partitions; a peer with the secret reaches none
+            that takes offers.  This handler, too, leaves the pipeline when the connection is active.
 """
 
 from collections.abc import Sequence

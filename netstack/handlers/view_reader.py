@@ -2,10 +2,12 @@
 
 Side:       loop, except ``notify_data_available`` and ``notify_priority_event``, which any thread calls.  Hot path.
             A thread that polls, spends credit or takes credit back holds the turn of the connection (``DirectWriter``).
-Invariants: data buffers polled never exceed the credit granted.  A receiver without exclusive buffers (initial credit 0) has no credit
-            after ``resume_consumption``: it released its floating buffers while the subpartition was blocked.
+Invariants: data buffers polled never exceed the credit granted.  A receiver without exclusive buffers (initial credit
+            0) has no credit after ``resume_consumption``: it released its floating buffers while the subpartition was
+            blocked.
 Units:      credit and backlog in buffers.
-Source:     Flink ``CreditBasedSequenceNumberingViewReader``; sequence numbers come from the subpartition (Flink 1.20 and later).
+Source:     Flink ``CreditBasedSequenceNumberingViewReader``; sequence numbers come from the subpartition (Flink 1.20
+            and later).
 """
 
 from collections.abc import Callable
@@ -69,7 +71,13 @@ class CreditBasedSequenceNumberingViewReader:
     )
 
     def __init__(
-        self, receiver: InputChannelID, initial_credit: int, queue: "PartitionRequestQueue", *, first: int = 0, last: int = 0
+        self,
+        receiver: InputChannelID,
+        initial_credit: int,
+        queue: "PartitionRequestQueue",
+        *,
+        first: int = 0,
+        last: int = 0,
     ) -> None:
         self.receiver = receiver
         self.credit = SenderCredit(initial_credit)
@@ -115,7 +123,9 @@ class CreditBasedSequenceNumberingViewReader:
     # ---------------------------------------------------------------- the queue
 
     def availability(self) -> tuple[bool, int]:
-        """Whether the next element may be sent (credit is available, or it is an event or a failure), and the backlog."""
+        """Whether the next element may be sent (credit is available, or it is an event or a
+        failure), and the backlog.
+        """
         view = self._view
         if view is None:
             return False, 0

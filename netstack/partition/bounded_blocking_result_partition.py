@@ -18,7 +18,8 @@ from netstack.partition.result_partition_type import ResultPartitionType
 class BoundedBlockingResultPartition(ResultPartition):
     """A partition in one file, whatever the number of its consumers: it can be read from its finish until its release.
 
-    Threading: as its base, but ``flush`` and ``flush_all`` belong to the task thread, since they end the buffers that are being written.
+    Threading: as its base, but ``flush`` and ``flush_all`` belong to the task thread, since they end the buffers that
+               are being written.
     Ownership: its file, which goes with ``release`` (or ``fail``, or an unfinished ``close``).
 
     Args:
@@ -54,7 +55,12 @@ class BoundedBlockingResultPartition(ResultPartition):
             return BoundedBlockingSubpartition(index, parent, create_bounded_data(kind, file), compressor)
 
         super().__init__(
-            partition_id, num_subpartitions, buffer_pool, owner, partition_type=partition_type, new_subpartition=new_subpartition
+            partition_id,
+            num_subpartitions,
+            buffer_pool,
+            owner,
+            partition_type=partition_type,
+            new_subpartition=new_subpartition,
         )
 
     def flush(self, subpartition: int) -> None:

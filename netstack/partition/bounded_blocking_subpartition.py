@@ -1,11 +1,11 @@
 """A subpartition that is written to a file first, and then read as often as one likes.
 
 Side:       shared.  The task thread writes; anybody releases.
-Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last reader, or the write
-            that was going on, is over.
+Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last
+            reader, or the write that was going on, is over.
 Units:      backlog in data buffers.
-Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners and the partition are called after it, and files but
-            for the first read of a new reader.
+Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners and the partition are called after it,
+            and files but for the first read of a new reader.
 Source:     Flink ``BoundedBlockingSubpartition``.
 Absent:     direct transfer from file to socket.
 """
@@ -34,7 +34,9 @@ class BoundedBlockingSubpartition:
     Ownership: owns ``data``, which goes when it was released and nobody reads or writes any more.
     """
 
-    def __init__(self, index: int, parent: SubpartitionParent, data: BoundedData, compressor: BufferCompressor | None = None) -> None:
+    def __init__(
+        self, index: int, parent: SubpartitionParent, data: BoundedData, compressor: BufferCompressor | None = None
+    ) -> None:
         self.index = index
         self.parent = parent
         self.desired_buffer_size = NO_BUFFER_SIZE
@@ -51,7 +53,10 @@ class BoundedBlockingSubpartition:
         self._readers: set[BoundedBlockingSubpartitionReader] = set()
 
     def __repr__(self) -> str:
-        return f"<BoundedBlockingSubpartition {self.index} {self.state.value}, {len(self._readers)} readers, {self._data!r}>"
+        return (
+            f"<BoundedBlockingSubpartition {self.index} {self.state.value}, {len(self._readers)} readers, "
+            f"{self._data!r}>"
+        )
 
     @property
     def is_released(self) -> bool:
@@ -196,7 +201,12 @@ class BoundedBlockingSubpartition:
         """For the readers: this one is done."""
         with self._lock:
             self._readers.discard(reader)
-        run_all([self._close_if_unused, partial(self.parent.on_consumed_subpartition, self.index, has_read_all=has_read_all)])
+        run_all(
+            [
+                self._close_if_unused,
+                partial(self.parent.on_consumed_subpartition, self.index, has_read_all=has_read_all),
+            ]
+        )
 
     def release(self) -> None:
         """Let nobody read or write any more; the file goes with the last who does now."""
@@ -223,4 +233,6 @@ class BoundedBlockingSubpartition:
         with self._lock:
             assert self.state is not SubpartitionState.OPEN or not self._readers, "readers come after the end"
             assert not (self.is_released and self._current), "a released subpartition keeps nothing"
-            assert self._data is None or not self.is_released or self._is_writing or self._readers, "nobody uses it and its file is there"
+            assert self._data is None or not self.is_released or self._is_writing or self._readers, (
+                "nobody uses it and its file is there"
+            )

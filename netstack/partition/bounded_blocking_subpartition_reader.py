@@ -2,8 +2,10 @@
 
 Side:       shared.  One thread polls; anybody releases.
 Units:      backlog in data buffers.
-Lock order: ``BoundedBlockingSubpartitionReader._lock`` is a leaf: files, listeners and the subpartition are called after it.
-Source:     Flink ``BoundedBlockingSubpartitionReader``.  Readers learn at once of a release; they keep the file, but get nothing more.
+Lock order: ``BoundedBlockingSubpartitionReader._lock`` is a leaf: files, listeners and the subpartition are called
+    after it.
+Source:     Flink ``BoundedBlockingSubpartitionReader``.  Readers learn at once of a release; they keep the file, but
+            get nothing more.
 """
 
 import threading
@@ -26,11 +28,14 @@ _RELEASED: Final = SubpartitionState.RELEASED
 class BoundedBlockingSubpartitionReader:
     """One pass over a subpartition.
 
-    Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the thread that polls, so
+    Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the
+               thread that polls, so
     that nobody reads from a file that is closed.
     """
 
-    def __init__(self, subpartition: "BoundedBlockingSubpartition", data: BoundedData, listener: BufferAvailabilityListener) -> None:
+    def __init__(
+        self, subpartition: "BoundedBlockingSubpartition", data: BoundedData, listener: BufferAvailabilityListener
+    ) -> None:
         self.listener = listener
         self._subpartition = subpartition
         self._reader = data.create_reader(self._on_room)
@@ -43,10 +48,13 @@ class BoundedBlockingSubpartitionReader:
 
     def __repr__(self) -> str:
         state = "released" if self.is_released else "open"
-        return f"<BoundedBlockingSubpartitionReader {state}, {self._backlog} data buffers left of {self._subpartition!r}>"
+        return (
+            f"<BoundedBlockingSubpartitionReader {state}, {self._backlog} data buffers left of {self._subpartition!r}>"
+        )
 
     def next_buffer(self) -> BufferAndBacklog | None:
-        """The next element, which the caller recycles; None at the end, without room to read it, or when it was released.
+        """The next element, which the caller recycles; None at the end, without room to read it, or when it was
+        released.
 
         Raises:
             ResourceBrokenError: the file cannot be read.

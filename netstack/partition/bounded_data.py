@@ -1,15 +1,16 @@
 """Where the buffers of a blocking partition lie: one file, read back through buffers of its own or mapped into memory.
 
-Side:       shared.  One thread writes; each reader belongs to one thread, and is closed while nobody polls it; buffers are recycled by
-            any.
-Invariants: the subpartitions of a partition share one file and so one descriptor; each has regions of its own in it, and no buffer spans
-            two regions.  A header stands before each buffer, and what a reader looks at next is known from its header before it is read;
-            a file-backed reader has two buffers, so it reads on only when one of them came home, and says so to whoever waits.
+Side:       shared.  One thread writes; each reader belongs to one thread, and is closed while nobody polls it; buffers
+            are recycled by any.
+Invariants: the subpartitions of a partition share one file and so one descriptor; each has regions of its own in it,
+            and no buffer spans two regions.  A header stands before each buffer, and what a reader looks at next is
+            known from its header before it is read; a file-backed reader has two buffers, so it reads on only when one
+            of them came home, and says so to whoever waits.
 Units:      sizes and positions in bytes.
 Errors:     the file system's, as ``ResourceBrokenError`` with the path.
-Source:     Flink ``BoundedData``, ``FileChannelBoundedData``, ``FileChannelMemoryMappedBoundedData``, ``BufferReaderWriterUtil``;
-            one file with regions as ``PartitionedFile`` of its sort-merge shuffle.
-            Headers are private to this module: u16 data type, u16 compressed, u32 size, big endian.
+Source:     Flink ``BoundedData``, ``FileChannelBoundedData``, ``FileChannelMemoryMappedBoundedData``,
+            ``BufferReaderWriterUtil``; one file with regions as ``PartitionedFile`` of its sort-merge shuffle.  Headers
+            are private to this module: u16 data type, u16 compressed, u32 size, big endian.
 Absent:     a store that is written through the mapping, and direct transfer from file to socket.
 """
 
@@ -164,7 +165,9 @@ class BoundedDataFile:
             return memoryview(self._map)
 
     def leave(self) -> None:
-        """One user less; the last one unmaps the file (or leaves that to the last buffer that is still in use) and deletes it."""
+        """One user less; the last one unmaps the file (or leaves that to the last buffer that is still in use) and
+        deletes it.
+        """
         with self._lock:
             self._num_users -= 1
             if self._num_users:
@@ -242,7 +245,9 @@ class FileBoundedData(_RegionsOfFile):
 class FileReader:
     """Reads regions buffer by buffer, with the header of the next one behind each."""
 
-    def __init__(self, file: BoundedDataFile, regions: Sequence[Region], buffer_bytes: int, on_room: Callable[[], None]) -> None:
+    def __init__(
+        self, file: BoundedDataFile, regions: Sequence[Region], buffer_bytes: int, on_room: Callable[[], None]
+    ) -> None:
         self._file = file
         self._on_room = on_room
         self._place = _Place(regions)
@@ -310,7 +315,9 @@ class FileReader:
             return
         num_read = self._file.read(place.position, parts)
         if num_read != num_bytes:
-            raise ResourceBrokenError(f"{self._file.path} ends in the middle of a buffer, at byte {place.position + num_read}")
+            raise ResourceBrokenError(
+                f"{self._file.path} ends in the middle of a buffer, at byte {place.position + num_read}"
+            )
 
 
 class MmapBoundedData(_RegionsOfFile):
@@ -318,7 +325,9 @@ class MmapBoundedData(_RegionsOfFile):
 
     def create_reader(self, on_room: Callable[[], None]) -> "MmapReader":
         """A reader of the mapping."""
-        return MmapReader(self._file.mapping(max(region.start + region.num_bytes for region in self._regions)), self._regions)
+        return MmapReader(
+            self._file.mapping(max(region.start + region.num_bytes for region in self._regions)), self._regions
+        )
 
 
 class MmapReader:

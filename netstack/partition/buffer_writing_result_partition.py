@@ -1,14 +1,15 @@
 """How records get into the buffers of a partition.
 
-Side:       shared.  ``emit_*``, ``broadcast_*``, ``reserve_segments`` and ``notify_end_of_data`` on the task thread; ``flush*`` and
-            numbers from any thread.
+Side:       shared.  ``emit_*``, ``broadcast_*``, ``reserve_segments`` and ``notify_end_of_data`` on the task thread;
+            ``flush*`` and numbers from any thread.
 Hot path:   ``emit_record``, per serialized chunk.
-Invariants: an open builder is the last element of its subpartition; there are builders of single subpartitions or one for all, never both.
-            A subpartition whose consumer left early drops what is emitted to it.
+Invariants: an open builder is the last element of its subpartition; there are builders of single subpartitions or one
+            for all, never both.  A subpartition whose consumer left early drops what is emitted to it.
 Units:      sizes in bytes, times in nanoseconds.
-Source:     Flink ``BufferWritingResultPartition``.  There the partition that can be read and released is the base of the one that writes;
-            here it is the other way round, since only ``ResultPartition`` is named by others.  A buffer is added to its subpartition with
-            its first bytes in it (Flink adds it empty); no reader can tell, since the first unfinished buffer is never announced.
+Source:     Flink ``BufferWritingResultPartition``.  There the partition that can be read and released is the base of
+            the one that writes; here it is the other way round, since only ``ResultPartition`` is named by others.  A
+            buffer is added to its subpartition with its first bytes in it (Flink adds it empty); no reader can tell,
+            since the first unfinished buffer is never announced.
 """
 
 from collections.abc import Sequence
@@ -40,10 +41,12 @@ from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, se
 class ResultPartitionState(Enum):
     """The life of a partition.
 
-    It takes data only while it is ``OPEN``; ``FINISHING`` stays if the end cannot be written.  A finished partition is released when every
-    subpartition was consumed and its task closed it; one that fails, or is closed unfinished, at once::
+    It takes data only while it is ``OPEN``; ``FINISHING`` stays if the end cannot be written.  A finished partition is
+    released when every subpartition was consumed and its task closed it; one that fails, or is closed unfinished, at
+    once::
 
-        OPEN -- finish --> FINISHING -- the end is written --> FINISHED -- close --> CLOSED -- all is consumed --> RELEASED
+        OPEN -- finish --> FINISHING -- the end is written --> FINISHED -- close --> CLOSED -- all is consumed -->
+        RELEASED
           |                    |                                  |                    |                              ^
           `--------------------+------------------ release, fail, close unfinished ----+-----------------------------'
     """
@@ -74,10 +77,12 @@ class ResultPartitionStatistics:
 class BufferWritingResultPartition:
     """The writing side of a partition: builders, buffers and their numbers.
 
-    State: all of ``_builders``, ``_broadcast_builder``, ``_trimmed_segment_bytes`` and the numbers is the task thread's; ``statistics``
-    reads the numbers bare, one buffer stale.  Of ``ResultPartition``, which writes them under its lock, it reads ``_state`` and
-    ``_failure_cause`` bare, one buffer stale: what is emitted meanwhile is dropped by the subpartitions.
-    Ownership: owns ``buffer_pool``, which ends with ``close`` or ``release``; buffers in flight go home when they are recycled.
+    State: all of ``_builders``, ``_broadcast_builder``, ``_trimmed_segment_bytes`` and the numbers is the task
+           thread's; ``statistics``
+    reads the numbers bare, one buffer stale.  Of ``ResultPartition``, which writes them under its lock, it reads
+    ``_state`` and ``_failure_cause`` bare, one buffer stale: what is emitted meanwhile is dropped by the subpartitions.
+    Ownership: owns ``buffer_pool``, which ends with ``close`` or ``release``; buffers in flight go home when they are
+               recycled.
     """
 
     def __init__(
@@ -115,7 +120,9 @@ class BufferWritingResultPartition:
 
     @property
     def num_obtainable(self) -> int:
-        """How many buffers emits would find without a wait, overdraft included; a guess while others request and recycle."""
+        """How many buffers emits would find without a wait, overdraft included; a guess while others request and
+        recycle.
+        """
         return self._pool.num_obtainable
 
     @property
@@ -160,7 +167,8 @@ class BufferWritingResultPartition:
         return self._subpartitions[subpartition].takes_contents
 
     def emit_content(self, content: BufferContent, subpartition: int) -> bool:
-        """Append whole records that are no bytes yet, behind all that was emitted, if the consumer takes them so; may block for a buffer.
+        """Append whole records that are no bytes yet, behind all that was emitted, if the consumer takes them so; may
+        block for a buffer.
 
         Ownership: the content is taken over, unless False is returned: then ``emit_record`` its bytes.
 
@@ -250,8 +258,12 @@ class BufferWritingResultPartition:
         self._builders[index] = builder
         return written
 
-    def _fill_buffers(self, subpartition: ResultSubpartition, data: bytes | memoryview, *, is_continuation: bool) -> int:
-        """Whole buffers at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has gone."""
+    def _fill_buffers(
+        self, subpartition: ResultSubpartition, data: bytes | memoryview, *, is_continuation: bool
+    ) -> int:
+        """Whole buffers at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has
+        gone.
+        """
         index, pool = subpartition.index, self._pool
         size = pool.segment_size_bytes
         if len(data) < 2 * size:
@@ -275,7 +287,9 @@ class BufferWritingResultPartition:
         self._num_buffers_out += len(segments)
         return num_bytes
 
-    def _fill_buffer(self, subpartition: ResultSubpartition, data: bytes | memoryview, partial_record_length: int) -> int:
+    def _fill_buffer(
+        self, subpartition: ResultSubpartition, data: bytes | memoryview, partial_record_length: int
+    ) -> int:
         """One whole buffer."""
         index, pool = subpartition.index, self._pool
         segment = pool.request_segment_blocking(index)
@@ -310,8 +324,8 @@ class BufferWritingResultPartition:
     def _make_room(self, builder: BufferBuilder, num_missing: int) -> bool:
         """Let a full buffer that was made smaller grow again, rather than wait for another one.
 
-        By one byte more than is missing, so that the next record finds it open and can ask again.  Not inside a record if a consumer may
-        take another one's place: what it can read of a buffer begins with a record.
+        By one byte more than is missing, so that the next record finds it open and can ask again.  Not inside a record
+        if a consumer may take another one's place: what it can read of a buffer begins with a record.
         """
         if builder.capacity_bytes >= self._trimmed_segment_bytes or self._pool.is_available:
             return False
@@ -323,7 +337,8 @@ class BufferWritingResultPartition:
     # ---------------------------------------------------------------- to everybody
 
     def broadcast_record(self, record: bytes | memoryview) -> None:
-        """Append ``record`` (single bytes) to every subpartition, written once into buffers that all share; may block for a buffer.
+        """Append ``record`` (single bytes) to every subpartition, written once into buffers that all share; may block
+        for a buffer.
 
         Raises:
             ResourceClosedError: the partition was released or closed, before or meanwhile.
@@ -332,7 +347,11 @@ class BufferWritingResultPartition:
         if self._state is not _OPEN:
             self._refuse()
         builder = self._broadcast_builder
-        written = builder.append_and_commit(record) if builder is not None else self._start_broadcast_buffer(record, is_continuation=False)
+        written = (
+            builder.append_and_commit(record)
+            if builder is not None
+            else self._start_broadcast_buffer(record, is_continuation=False)
+        )
         if written < len(record):
             self._broadcast_rest(memoryview(record)[written:])
         builder = self._broadcast_builder
@@ -350,10 +369,14 @@ class BufferWritingResultPartition:
             rest = rest[written:]
 
     def _start_broadcast_buffer(self, data: bytes | memoryview, *, is_continuation: bool) -> int:
-        """Open a builder for all with ``data`` in it; returns how much of it was taken, all if every consumer has gone."""
+        """Open a builder for all with ``data`` in it; returns how much of it was taken, all if
+        every consumer has gone.
+        """
         for index in range(self.num_subpartitions):
             self._finish_builder(index)
-        readers = [subpartition for subpartition in self._subpartitions if subpartition.state is not _SUBPARTITION_RELEASED]
+        readers = [
+            subpartition for subpartition in self._subpartitions if subpartition.state is not _SUBPARTITION_RELEASED
+        ]
         if not readers:
             return len(data)
         builder = self._pool.request_builder_blocking(0)  # Flink counts it for the first one
@@ -387,7 +410,8 @@ class BufferWritingResultPartition:
             self._finish_builder(index)
 
     def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
-        """Append ``event`` to every subpartition, behind all that was emitted (or before it, with priority); readers are told at once.
+        """Append ``event`` to every subpartition, behind all that was emitted (or before it, with priority); readers
+        are told at once.
 
         Raises:
             ResourceClosedError: the partition was released or closed.
@@ -412,7 +436,9 @@ class BufferWritingResultPartition:
             self._has_notified_end_of_data = True
 
     def finish_buffer(self, subpartition: int) -> None:
-        """End the buffer that is being filled: what is emitted next begins a new one, and the reader may have this one at once."""
+        """End the buffer that is being filled: what is emitted next begins a new one, and the reader may have this one
+        at once.
+        """
         self._finish_broadcast_builder()
         self._finish_builder(subpartition)
         self._subpartitions[subpartition].flush()

@@ -37,12 +37,20 @@ class ChannelStateWriter(Protocol):
     """
 
     def add_input_data(
-        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         """``buffers`` of an input channel belong to the checkpoint; the writer recycles them."""
 
     def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        subpartition: ResultSubpartitionInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         """``buffers`` of a subpartition belong to the checkpoint; the writer recycles them."""
 
@@ -58,14 +66,22 @@ class NoChannelState:
     __slots__ = ()
 
     def add_input_data(
-        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Recycle ``buffers``."""
         for buffer in buffers:
             buffer.recycle()
 
     def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        subpartition: ResultSubpartitionInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Recycle ``buffers``."""
         for buffer in buffers:
@@ -82,7 +98,8 @@ NO_CHANNEL_STATE: Final = NoChannelState()
 
 
 class DecompressedInput:
-    """Passes everything on, input data as it was before it was compressed: whoever reads it back knows nothing of the connection.
+    """Passes everything on, input data as it was before it was compressed: whoever reads it back knows nothing of the
+    connection.
 
     Args:
         writer: gets the data.
@@ -98,7 +115,11 @@ class DecompressedInput:
         self.add_output_data_future = writer.add_output_data_future
 
     def add_input_data(
-        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Restore what is compressed, and pass all on.
 

@@ -1,7 +1,8 @@
 """The buffers before a barrier, once it is known which they are.
 
 Side:       shared.
-Invariants: completed or failed once; every callback is called once, outside the lock; its buffers have one owner, whoever ``take``s them.
+Invariants: completed or failed once; every callback is called once, outside the lock; its buffers have one owner,
+            whoever ``take``s them.
 Source:     the ``CompletableFuture<List<Buffer>>`` of Flink's ``PipelinedSubpartition`` for barriers that can time out.
 """
 
@@ -17,7 +18,8 @@ class InFlightData:
     """A result that comes when the barrier is consumed (nothing was in flight), times out, or its checkpoint ends.
 
     Threading: any thread.
-    Ownership: it holds the buffers until they are taken; untaken ones of a failed checkpoint are its completer's to recycle.
+    Ownership: it holds the buffers until they are taken; untaken ones of a failed checkpoint are its completer's to
+               recycle.
     """
 
     __slots__ = ("_buffers", "_callbacks", "_error", "_is_done", "_lock")

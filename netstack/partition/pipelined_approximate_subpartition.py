@@ -1,12 +1,12 @@
 """A pipelined subpartition that outlives its consumer, for approximate recovery.
 
 Side:       shared.
-Invariants: one view at a time; a new one takes the place of the last, starts at a whole record and with sequence number 0; from then on
-            the last one takes nothing more, whatever it was about to do.
-Lock order: ``_reader_lock``, then ``PipelinedSubpartition._lock``, then that of the view.  A partition that compresses gives a buffer
-            back to its pool under the first one; no job makes such a partition.
-Source:     Flink ``PipelinedApproximateSubpartition``.  Unlike there, the rest of a record is skipped also if the first reader
-            had read all of its beginning before that buffer was finished.
+Invariants: one view at a time; a new one takes the place of the last, starts at a whole record and with sequence number
+            0; from then on the last one takes nothing more, whatever it was about to do.
+Lock order: ``_reader_lock``, then ``PipelinedSubpartition._lock``, then that of the view.  A partition that compresses
+            gives a buffer back to its pool under the first one; no job makes such a partition.
+Source:     Flink ``PipelinedApproximateSubpartition``.  Unlike there, the rest of a record is skipped also if the first
+            reader had read all of its beginning before that buffer was finished.
 Absent:     recovery of channel state, as in Flink: approximate recovery and unaligned checkpoints exclude each other.
 """
 
@@ -25,7 +25,8 @@ from netstack.partition.result_subpartition_view import BufferAndBacklog
 
 
 class PipelinedApproximateSubpartition(PipelinedSubpartition):
-    """A subpartition that a new consumer may go on reading when the last one failed: some records are lost then, but none is torn.
+    """A subpartition that a new consumer may go on reading when the last one failed: some records are lost then, but
+    none is torn.
 
     Life cycle: released by its partition only; a view that goes leaves everything queued.
     """
@@ -41,7 +42,13 @@ class PipelinedApproximateSubpartition(PipelinedSubpartition):
         partition_index: int = 0,
         compressor: BufferCompressor | None = None,
     ) -> None:
-        super().__init__(index, parent, sends_empty_buffers=sends_empty_buffers, partition_index=partition_index, compressor=compressor)
+        super().__init__(
+            index,
+            parent,
+            sends_empty_buffers=sends_empty_buffers,
+            partition_index=partition_index,
+            compressor=compressor,
+        )
         self._reader_lock = threading.Lock()
         self._postponed: list[tuple[Sequence[BufferConsumer], InFlightData | None]] = []  # Guarded by _reader_lock.
 
@@ -62,7 +69,9 @@ class PipelinedApproximateSubpartition(PipelinedSubpartition):
     def _after_poll(self, consumed: Sequence[BufferConsumer], in_flight: InFlightData | None) -> None:
         self._postponed.append((consumed, in_flight))
 
-    def _create_view(self, listener: BufferAvailabilityListener) -> tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]:
+    def _create_view(
+        self, listener: BufferAvailabilityListener
+    ) -> tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]:
         with self._reader_lock:
             return super()._create_view(listener)
 

@@ -1,16 +1,18 @@
 """The queue between one producer task and one consumer.
 
 Side:       shared.  The task thread adds and flushes; the consumer's thread (loop or task) polls; anybody releases.
-Hot path:   per buffer.  Data takes ``add`` and ``poll`` alone; whatever belongs to events stands in functions of its own.
-Invariants: only the last consumer in the queue may be unfinished; the backlog reported equals the data buffers that can be polled now;
-            sequence numbers start at 0 and rise by one per polled element; priority events stand before everything else.
-            The reader is notified if and only if something became available of which it does not know (the table below); availability is a
-            level, so a reader that polls until the next data type is NONE misses nothing.
+Hot path:   per buffer.  Data takes ``add`` and ``poll`` alone; whatever belongs to events stands in functions of its
+            own.
+Invariants: only the last consumer in the queue may be unfinished; the backlog reported equals the data buffers that can
+            be polled now; sequence numbers start at 0 and rise by one per polled element; priority events stand before
+            everything else.  The reader is notified if and only if something became available of which it does not know
+            (the table below); availability is a level, so a reader that polls until the next data type is NONE misses
+            nothing.
 Units:      backlog in data buffers, events do not count; sizes in bytes.
-Lock order: ``PipelinedSubpartition._lock`` before a buffer's lease; listeners, the channel state writer, closed consumers (which may
-            recycle a segment) and the partition are called after it.
-Source:     Flink ``PipelinedSubpartition``.
-            Unlike Flink's, resuming tells the listener itself, so that no reader can forget to look (FLINK-23223, FLINK-25664).
+Lock order: ``PipelinedSubpartition._lock`` before a buffer's lease; listeners, the channel state writer, closed
+            consumers (which may recycle a segment) and the partition are called after it.
+Source:     Flink ``PipelinedSubpartition``.  Unlike Flink's, resuming tells the listener itself, so that no reader can
+            forget to look (FLINK-23223, FLINK-25664).
 
 ================================== ============================== ========= =======================
 situation                          listener is told               available backlog
@@ -70,20 +72,22 @@ _new_tuple: Final = tuple.__new__  # half the cost of a named tuple's own constr
 class PipelinedSubpartition:
     """First in, first out (but for priority events), read once, by one view.
 
-    Life cycle: ``SubpartitionState``.  Released by its partition, or by its view, whichever comes first; from then on everything added is
+    Life cycle: ``SubpartitionState``.  Released by its partition, or by its view, whichever comes first; from then on
+        everything added is
     dropped, so a producer whose consumer has gone runs on at full speed.
 
     State, guarded by ``_lock`` unless it says otherwise, and who uses it:
-        queue: ``_buffers``, ``_num_data_buffers``, ``_num_priority``, ``_flush_requested``.  Producers, readers and release.
-        reading: ``_sequence_number``, ``_is_blocked``, ``_skips_partial_record``, ``_sends_empty_buffers``.  Readers alone change it; a
+        queue: ``_buffers``, ``_num_data_buffers``, ``_num_priority``, ``_flush_requested``.  Producers, readers and
+            release.
+        reading: ``_sequence_number``, ``_is_blocked``, ``_skips_partial_record``, ``_sends_empty_buffers``.  Readers
+            alone change it; a
         producer looks at ``_is_blocked``.
         ends: ``state``, ``_view``.
-        barriers: ``_barriers`` and, written once, ``channel_state`` and ``info``.  Events and time-outs; data buffers never.
+        barriers: ``_barriers`` and, written once, ``channel_state`` and ``info``.  Events and time-outs; data buffers
+            never.
 
-    Args:
-        index: which subpartition of its partition it is.
-        parent: the partition.
-        sends_empty_buffers: whether a finished buffer without unread bytes is sent too: a receiver without exclusive buffers has to learn
+    Args: index: which subpartition of its partition it is. parent: the partition. sends_empty_buffers: whether a
+        finished buffer without unread bytes is sent too: a receiver without exclusive buffers has to learn
             that the room it made for it is free again.  Its reader can ask for it later (``send_empty_buffers``).
     """
 
@@ -119,7 +123,8 @@ class PipelinedSubpartition:
     ) -> None:
         self.index = index
         self.info = ResultSubpartitionInfo(partition_index, index)
-        self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE  # Written before the first barrier, by the task thread.
+        # Written before the first barrier, by the task thread.
+        self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE
         self._parent = parent
         self._compressor = compressor
         self._sends_empty_buffers = sends_empty_buffers
@@ -191,8 +196,8 @@ class PipelinedSubpartition:
             consumer: a data buffer, or an event, which goes before everything else if it has priority.
             partial_record_length: how many of the first bytes belong to a record that began in an earlier buffer.
 
-        Returns:
-            the buffer size the consumer wants from now on; or ``ADD_REFUSED`` (and ``consumer`` is closed) if nobody will read it.
+        Returns: the buffer size the consumer wants from now on; or ``ADD_REFUSED`` (and ``consumer`` is closed) if
+            nobody will read it.
 
         Raises:
             LocalProtocolError: a barrier is marked as something it is not; ``consumer`` is closed.
@@ -217,7 +222,9 @@ class PipelinedSubpartition:
         return self.desired_buffer_size
 
     def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
-        """``add`` for several data buffers, in one lock round and with one notification; they know their partial records."""
+        """``add`` for several data buffers, in one lock round and with one notification; they know their partial
+        records.
+        """
         view = None
         buffers = self._buffers
         with self._lock:
@@ -286,7 +293,9 @@ class PipelinedSubpartition:
         run_all(calls)
         return self.desired_buffer_size
 
-    def _add_priority_locked(self, consumer: BufferConsumer, barrier: CheckpointBarrier | None) -> list[Callable[[], object]]:
+    def _add_priority_locked(
+        self, consumer: BufferConsumer, barrier: CheckpointBarrier | None
+    ) -> list[Callable[[], object]]:
         """Put it behind the other priority events; what an unaligned barrier overtakes belongs to its checkpoint."""
         # Before anything changes: whoever makes bytes of a content may fail.
         overtaken = [] if barrier is None else copies_of_unread(self._buffers)
@@ -339,7 +348,9 @@ class PipelinedSubpartition:
         run_all(calls)
         return view
 
-    def _create_view(self, listener: BufferAvailabilityListener) -> tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]:
+    def _create_view(
+        self, listener: BufferAvailabilityListener
+    ) -> tuple[PipelinedSubpartitionView | None, list[Callable[[], object]]]:
         """The view, and what to tell outside every lock."""
         with self._lock:
             if self.is_released:
@@ -352,7 +363,9 @@ class PipelinedSubpartition:
 
     def _new_view_locked(self, listener: BufferAvailabilityListener) -> PipelinedSubpartitionView:
         if self._view is not None:
-            raise LocalProtocolError(f"subpartition {self.index} is being read by somebody else already, and can only be consumed once")
+            raise LocalProtocolError(
+                f"subpartition {self.index} is being read by somebody else already, and can only be consumed once"
+            )
         return PipelinedSubpartitionView(self, listener)
 
     def poll(self) -> BufferAndBacklog | None:
@@ -407,7 +420,9 @@ class PipelinedSubpartition:
             in_flight.complete(())
 
     def poll_run(self, max_segments: int) -> SegmentRun | None:
-        """Whole segments at the head, at most so many, of one recycler; None if the next element is something else: see ``poll``."""
+        """Whole segments at the head, at most so many, of one recycler; None if the next element is something else: see
+        ``poll``.
+        """
         with self._lock:
             if self._is_blocked or self._num_priority or self._skips_partial_record:
                 return None
@@ -448,7 +463,8 @@ class PipelinedSubpartition:
         if not consumer.is_buffer:
             return
         if not consumer.is_start_of_data_buffer:
-            # What is added behind what was read begins with a record; if nothing is, that may have been the beginning of one.
+            # What is added behind what was read begins with a record; if nothing is, that may have been the beginning
+            # of one.
             self._skips_partial_record = not consumer.is_data_available
             return
         length = consumer.partial_record_length
@@ -466,7 +482,11 @@ class PipelinedSubpartition:
             if len(buffers) != 1 or self._is_blocked or self._skips_partial_record or self._compressor is not None:
                 return None
             head = buffers[0]
-            if not head.is_buffer or not (self._flush_requested or head.is_finished) or not 0 < head.num_bytes_unread <= max_bytes:
+            if (
+                not head.is_buffer
+                or not (self._flush_requested or head.is_finished)
+                or not 0 < head.num_bytes_unread <= max_bytes
+            ):
                 return None
             buffer = head.take()
             assert buffer is not None, "there were bytes"
@@ -572,12 +592,16 @@ class PipelinedSubpartition:
         """Assert the invariants of this module."""
         with self._lock:
             buffers = list(self._buffers)
-            assert self._num_data_buffers == sum(consumer.is_buffer for consumer in buffers), "the backlog is miscounted"
+            assert self._num_data_buffers == sum(consumer.is_buffer for consumer in buffers), (
+                "the backlog is miscounted"
+            )
             assert not (self.is_released and buffers), "a released subpartition keeps nothing"
             is_available, backlog = self._availability_locked()
             assert is_available or backlog == 0, "a backlog that cannot be polled"
             assert buffers or not self._flush_requested, "nothing is left to be flushed"
             has_priority = [consumer.data_type.has_priority for consumer in buffers]
-            assert has_priority == [position < self._num_priority for position in range(len(buffers))], "priority events come first"
+            assert has_priority == [position < self._num_priority for position in range(len(buffers))], (
+                "priority events come first"
+            )
             waiting = self._barriers.waiting
             assert waiting is None or waiting.consumer in buffers, "a barrier that was consumed cannot time out"

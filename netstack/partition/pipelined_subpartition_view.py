@@ -2,8 +2,8 @@
 
 Side:       shared.  One thread polls, the event loop's or the consuming task's; anybody releases.
 Hot path:   none of its own: readers take ``poller`` and ``run_poller``, which are methods of the subpartition.
-Lock order: ``PipelinedSubpartition._lock`` is never held while its own lock is taken, nor the other way round, but for the approximate
-            subpartition, which retires a view under its lock.
+Lock order: ``PipelinedSubpartition._lock`` is never held while its own lock is taken, nor the other way round, but for
+            the approximate subpartition, which retires a view under its lock.
 Source:     Flink ``PipelinedSubpartitionView``.
 """
 

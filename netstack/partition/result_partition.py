@@ -1,12 +1,13 @@
 """What one task produces for one edge: a subpartition per consumer.
 
-Side:       shared.  ``finish`` and ``close`` on the task thread, as all that writes; ``fail``, ``release``, checkpoints and views from any
-            thread.
-Invariants: the partition is released when every subpartition was consumed and the task closed it (users = subpartitions + 1), or at once
-            by ``fail`` and ``release``.
-            A subpartition whose consumer left early counts as processed: a consumer that is gone never holds up its producer.
+Side:       shared.  ``finish`` and ``close`` on the task thread, as all that writes; ``fail``, ``release``, checkpoints
+            and views from any thread.
+Invariants: the partition is released when every subpartition was consumed and the task closed it (users = subpartitions
+            + 1), or at once by ``fail`` and ``release``.  A subpartition whose consumer left early counts as processed:
+            a consumer that is gone never holds up its producer.
 Lock order: ``ResultPartition._lock`` is a leaf: subpartitions, pool, futures and listeners are called after it.
-Source:     Flink ``ResultPartition``, ``PipelinedResultPartition``; records are written by ``BufferWritingResultPartition``.
+Source:     Flink ``ResultPartition``, ``PipelinedResultPartition``; records are written by
+            ``BufferWritingResultPartition``.
 Absent:     addition of recovered state.
 """
 
@@ -35,15 +36,14 @@ class ResultPartition(BufferWritingResultPartition):
     """A pipelined partition.
 
     Life cycle: ``ResultPartitionState``.  A task closes its partition in any case.
-    State, guarded by ``_lock``: ``_state`` and ``_failure_cause``, which others read bare; ``_unconsumed``, ``_unprocessed``,
-    ``_release_listeners``, ``_consumer_listeners``.  What the writing side adds belongs to the task thread.
+    State, guarded by ``_lock``: ``_state`` and ``_failure_cause``, which others read bare; ``_unconsumed``,
+    ``_unprocessed``, ``_release_listeners``, ``_consumer_listeners``.  What the writing side adds belongs to the task
+    thread.
 
-    Args:
-        partition_type: how it is consumed and released.
-        partition_index: which output of its task it is; channel state is kept under it.
-        sends_empty_buffers: whether its receivers have no exclusive buffers, and so have to see empty buffers too.
-        compressor: makes buffers smaller on their way to the reader (an extension: Flink compresses blocking partitions only).
-        new_subpartition: makes the subpartitions of another kind of partition.
+    Args: partition_type: how it is consumed and released. partition_index: which output of its task it is; channel
+        state is kept under it. sends_empty_buffers: whether its receivers have no exclusive buffers, and so have to see
+        empty buffers too. compressor: makes buffers smaller on their way to the reader (an extension: Flink compresses
+        blocking partitions only). new_subpartition: makes the subpartitions of another kind of partition.
     """
 
     def __init__(
@@ -78,7 +78,8 @@ class ResultPartition(BufferWritingResultPartition):
 
     def __repr__(self) -> str:
         return (
-            f"<{type(self).__name__} {self.partition_id} of {self.owner}: {self._state.value}, {len(self._unconsumed)} of "
+            f"<{type(self).__name__} {self.partition_id} of {self.owner}: {self._state.value}, {len(self._unconsumed)} "
+            "of "
             f"{self.num_subpartitions} subpartitions unconsumed, {self._pool!r}>"
         )
 
@@ -112,7 +113,10 @@ class ResultPartition(BufferWritingResultPartition):
         self._change_state(ResultPartitionState.FINISHING, ResultPartitionState.FINISHED)
 
     def close(self) -> None:
-        """The task is done with it; the second call does nothing.  An unfinished partition fails, so that no consumer waits for ever."""
+        """The task is done with it; the second call does nothing.
+
+        An unfinished partition fails, so that no consumer waits for ever.
+        """
         is_finished = self._change_state(ResultPartitionState.FINISHED, ResultPartitionState.CLOSED)
         self._finish_builders()
         if not is_finished and self._state is not ResultPartitionState.CLOSED:
@@ -148,19 +152,23 @@ class ResultPartition(BufferWritingResultPartition):
         """The data before the barriers of ``checkpoint_id`` is not wanted any more."""
         run_all([partial(subpartition.abort_checkpoint, checkpoint_id, cause) for subpartition in self._subpartitions])
 
-    def create_subpartition_view(self, index: int, listener: BufferAvailabilityListener, last: int | None = None) -> ResultSubpartitionView:
-        """A view of subpartition ``index``, or of all from ``index`` to ``last``: for pipelined types the one view there is.
+    def create_subpartition_view(
+        self, index: int, listener: BufferAvailabilityListener, last: int | None = None
+    ) -> ResultSubpartitionView:
+        """A view of subpartition ``index``, or of all from ``index`` to ``last``: for pipelined types the one view
+        there is.
 
         A range is read as a whole or refused as a whole: of one that is refused nothing is lost or consumed.
 
-        Raises:
-            PartitionNotFoundError: the partition or subpartition was released.
-            LocalProtocolError: there is no such subpartition, it is read already, or it is not finished (blocking types).
+        Raises: PartitionNotFoundError: the partition or subpartition was released.  LocalProtocolError: there is no
+            such subpartition, it is read already, or it is not finished (blocking types).
         """
         last = index if last is None else last
         if not 0 <= index <= last < self.num_subpartitions:
             what = f"{index} is" if index == last else f"{index} to {last} are"
-            raise LocalProtocolError(f"partition {self.partition_id} has {self.num_subpartitions} subpartitions, {what} none of them")
+            raise LocalProtocolError(
+                f"partition {self.partition_id} has {self.num_subpartitions} subpartitions, {what} none of them"
+            )
         if index == last:
             return self._create_view(index, listener)
         union = UnionResultSubpartitionView(listener, range(index, last + 1))
@@ -198,8 +206,12 @@ class ResultPartition(BufferWritingResultPartition):
         self.release(error)
 
     def release(self, cause: BaseException | None = None) -> None:
-        """Drop everything, from any state; views that are still read report ``cause``.  The second call does nothing."""
-        failure = self._producer_failed(cause)  # asks for the text of an exception, which may be a user's: not under the lock
+        """Drop everything, from any state; views that are still read report ``cause``.
+
+        The second call does nothing.
+        """
+        # Asks for the text of an exception, which may be a user's: not under the lock.
+        failure = self._producer_failed(cause)
         with self._lock:
             if self.is_released:
                 return
@@ -220,7 +232,12 @@ class ResultPartition(BufferWritingResultPartition):
         self._tell_consumer_left(index, has_read_all=has_read_all)
 
     def _tell_consumer_left(self, index: int, *, has_read_all: bool) -> None:
-        run_all([partial(listener.on_consumer_left, index, has_read_all=has_read_all) for listener in list(self._consumer_listeners)])
+        run_all(
+            [
+                partial(listener.on_consumer_left, index, has_read_all=has_read_all)
+                for listener in list(self._consumer_listeners)
+            ]
+        )
 
     def on_all_data_processed(self, index: int) -> None:
         """For the view of ``index``: its consumer processed everything up to the end of data."""
@@ -239,9 +256,13 @@ class ResultPartition(BufferWritingResultPartition):
         for subpartition in self._subpartitions:
             subpartition.check_invariants()
         with self._lock:
-            assert self._unconsumed or self._state is not ResultPartitionState.CLOSED, "nobody uses it and it is not released"
+            assert self._unconsumed or self._state is not ResultPartitionState.CLOSED, (
+                "nobody uses it and it is not released"
+            )
             assert self._unprocessed <= self._unconsumed, "a consumed subpartition counts as processed"
-        assert self._broadcast_builder is None or not any(self._builders), "a builder for all and one for a single subpartition"
+        assert self._broadcast_builder is None or not any(self._builders), (
+            "a builder for all and one for a single subpartition"
+        )
 
     # ---------------------------------------------------------------- helpers
 

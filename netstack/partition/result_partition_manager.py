@@ -1,12 +1,14 @@
 """Finds the partitions of this process by their id.
 
 Side:       shared.
-Invariants: a partition is registered from ``register`` to its release; a ``register`` that fails changes nothing; whoever asked
-            too early is called exactly once, when it comes or when the manager shuts down (and then asks again and gets the answer).
+Invariants: a partition is registered from ``register`` to its release; a ``register`` that fails changes nothing;
+            whoever asked too early is called exactly once, when it comes or when the manager shuts down (and then asks
+            again and gets the answer).
 Lock order: ``ResultPartitionManager._lock`` is a leaf: partitions and listeners are called after it (FLINK-28942).
 Units:      timeouts in milliseconds.
-Source:     Flink ``ResultPartitionManager`` with the partition request listeners of 1.18 and later.  A listener has a timer of its own
-            instead of a check of all listeners now and then, so that it ends when its time is over and not up to twice as late.
+Source:     Flink ``ResultPartitionManager`` with the partition request listeners of 1.18 and later.  A listener has a
+            timer of its own instead of a check of all listeners now and then, so that it ends when its time is over and
+            not up to twice as late.
 """
 
 import threading
@@ -87,7 +89,9 @@ class ResultPartitionManager:
                 self._check_free_locked(partition_id)
                 self._partitions[partition_id] = partition
                 listeners = self._listeners.pop(partition_id, [])
-                calls: list[Callable[[], None]] = [lambda: partition.add_release_listener(lambda: self._remove(partition))]
+                calls: list[Callable[[], None]] = [
+                    lambda: partition.add_release_listener(lambda: self._remove(partition))
+                ]
                 for waiting in listeners:
                     calls += [*waiting.end(), waiting.on_partition]
         except BaseException:
@@ -96,7 +100,12 @@ class ResultPartitionManager:
         run_all(calls)
 
     def create_subpartition_view(
-        self, partition_id: ResultPartitionID, index: int, listener: BufferAvailabilityListener, *, last: int | None = None
+        self,
+        partition_id: ResultPartitionID,
+        index: int,
+        listener: BufferAvailabilityListener,
+        *,
+        last: int | None = None,
     ) -> ResultSubpartitionView:
         """A view of subpartition ``index``, or of all from ``index`` to ``last``.
 
@@ -120,9 +129,11 @@ class ResultPartitionManager:
         timeout_ms: float | None = None,
         on_timeout: Callable[[], None] | None = None,
     ) -> ResultSubpartitionView | None:
-        """The view; or None, and ``on_partition`` is called once, on the registering thread, when it is worth to ask again.
+        """The view; or None, and ``on_partition`` is called once, on the registering thread, when it is worth to ask
+        again.
 
-        With ``timeout_ms`` the wait ends then: ``on_timeout`` is called once, instead of ``on_partition``, on the timers' thread.
+        With ``timeout_ms`` the wait ends then: ``on_timeout`` is called once, instead of ``on_partition``, on the
+        timers' thread.
 
         Raises:
             PartitionNotFoundError: the partition was released just now.
@@ -146,7 +157,10 @@ class ResultPartitionManager:
     def cancel_listener(self, partition_id: ResultPartitionID, on_partition: Callable[[], None]) -> None:
         """Do not call ``on_partition`` any more; nothing happens if it was called or never waited."""
         with self._lock:
-            found = next((waiting for waiting in self._listeners.get(partition_id, ()) if waiting.on_partition == on_partition), None)
+            found = next(
+                (waiting for waiting in self._listeners.get(partition_id, ()) if waiting.on_partition == on_partition),
+                None,
+            )
             calls = [] if found is None else self._end_locked(partition_id, found)
         run_all(calls)
 
@@ -178,7 +192,9 @@ class ResultPartitionManager:
         with self._lock:
             self._partitions.pop(partition.partition_id, None)
 
-    def _start_timer(self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]) -> None:
+    def _start_timer(
+        self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]
+    ) -> None:
         assert self._timers is not None, "checked when the listener came"
         cancel = self._timers.call_later(timeout_ms, partial(self._on_timeout, partition_id, waiting, on_timeout))
         with self._lock:

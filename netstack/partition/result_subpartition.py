@@ -57,7 +57,10 @@ class ConsumerListener(Protocol):
         """
 
     def on_consumer_left(self, subpartition: int, *, has_read_all: bool) -> None:
-        """The consumer reads no more.  ``has_read_all``: everything, the end included, was handed to its connection before."""
+        """The consumer reads no more.
+
+        ``has_read_all``: everything, the end included, was handed to its connection before.
+        """
 
 
 class ResultSubpartition(Protocol):
@@ -80,7 +83,9 @@ class ResultSubpartition(Protocol):
 
     @property
     def takes_contents(self) -> bool:
-        """Whether its reader takes contents (``netstack.buffer.content_buffer``) as they are; once it does, it always will."""
+        """Whether its reader takes contents (``netstack.buffer.content_buffer``) as they are; once it does, it always
+        will.
+        """
 
     @property
     def num_queued_buffers(self) -> int:
@@ -91,7 +96,9 @@ class ResultSubpartition(Protocol):
         """How many bytes wait for the consumer, those of events included."""
 
     def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
-        """Append ``consumer`` and take it over; the buffer size wanted, or -1 (and it is closed) if nobody will read it."""
+        """Append ``consumer`` and take it over; the buffer size wanted, or -1 (and it is closed) if nobody will read
+        it.
+        """
 
     def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
         """``add`` for several data buffers, which know their partial records."""

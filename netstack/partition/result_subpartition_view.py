@@ -53,13 +53,17 @@ class ResultSubpartitionView(Protocol):
         """
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes; None if that is not known."""
+        """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes; None if that is not
+        known.
+        """
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - per buffer; a keyword costs
-        """Whether something can be polled (without credit: only an event), and how many data buffers can be; one lock round."""
+        """Whether something can be polled (without credit: only an event), and how many data buffers can be; one lock
+        round.
+        """
 
     @property
     def backlog(self) -> int:
@@ -79,7 +83,9 @@ class ResultSubpartitionView(Protocol):
         """Ask the producer for buffers of ``size_bytes`` from the next one on."""
 
     def send_empty_buffers(self) -> None:
-        """Hand out finished buffers without unread bytes too: the reader's receiver keeps room for each that it was told of."""
+        """Hand out finished buffers without unread bytes too: the reader's receiver keeps room for each that it was
+        told of.
+        """
 
     def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
         """Say which segment of a tiered subpartition is wanted next; others ignore it."""

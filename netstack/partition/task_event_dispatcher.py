@@ -1,8 +1,8 @@
 """Events that go against the stream: from a consumer to the task that produces its partition.
 
 Side:       shared.
-Invariants: an event reaches the handlers of its partition and kind only; handlers are called outside the lock, in the order of their
-            subscription, on the publisher's thread.
+Invariants: an event reaches the handlers of its partition and kind only; handlers are called outside the lock, in the
+            order of their subscription, on the publisher's thread.
 Lock order: ``TaskEventDispatcher._lock`` is a leaf.
 Source:     Flink ``TaskEventDispatcher``, ``TaskEventHandler``.
 """

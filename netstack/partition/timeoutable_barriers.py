@@ -31,9 +31,12 @@ class TimeoutableBarrier:
 class TimeoutableBarriers:
     """The barrier of one subpartition that waits for its consumer or for its time-out.
 
-    Threading: guarded by the lock of the subpartition, which the caller holds.  The calls that a method returns are made after it.
-    Life cycle: nothing waits -> ``expect_locked`` -> a barrier waits -> ``consumed_locked``, ``take_locked`` (it timed out, or its
-    checkpoint was aborted), ``release_locked``, or ``expect_locked`` of the next one, which is an error of the coordinator.
+    Threading: guarded by the lock of the subpartition, which the caller holds.  The calls that a method returns are
+               made after it.
+    Life cycle: nothing waits -> ``expect_locked`` -> a barrier waits -> ``consumed_locked``, ``take_locked`` (it timed
+        out, or its
+    checkpoint was aborted), ``release_locked``, or ``expect_locked`` of the next one, which is an error of the
+    coordinator.
     """
 
     __slots__ = ("_waiting",)
@@ -47,23 +50,33 @@ class TimeoutableBarriers:
         return self._waiting
 
     def expect_locked(
-        self, consumer: BufferConsumer, barrier: CheckpointBarrier, info: ResultSubpartitionInfo, writer: ChannelStateWriter
+        self,
+        consumer: BufferConsumer,
+        barrier: CheckpointBarrier,
+        info: ResultSubpartitionInfo,
+        writer: ChannelStateWriter,
     ) -> list[Callable[[], object]]:
         """Wait for ``barrier``, which is about to be queued; the calls tell ``writer`` of what will be in flight."""
         calls: list[Callable[[], object]] = []
         former = self._waiting
         if former is not None:
             error = LocalProtocolError(
-                f"subpartition {info.subpartition_index} got the barrier of checkpoint {barrier.checkpoint_id} while that of "
+                f"subpartition {info.subpartition_index} got the barrier of checkpoint {barrier.checkpoint_id} while "
+                "that of "
                 f"{former.barrier.checkpoint_id} was neither consumed nor timed out"
             )
             calls.append(partial(former.in_flight.fail, error))
         in_flight = InFlightData()
         self._waiting = TimeoutableBarrier(consumer, barrier, in_flight)
-        return [*calls, partial(writer.add_output_data_future, barrier.checkpoint_id, info, SEQUENCE_NUMBER_UNKNOWN, in_flight)]
+        return [
+            *calls,
+            partial(writer.add_output_data_future, barrier.checkpoint_id, info, SEQUENCE_NUMBER_UNKNOWN, in_flight),
+        ]
 
     def consumed_locked(self, consumer: BufferConsumer) -> InFlightData | None:
-        """The event of ``consumer`` was polled; returns what to complete if the barrier was in it: nothing was in flight."""
+        """The event of ``consumer`` was polled; returns what to complete if the barrier was in it: nothing was in
+        flight.
+        """
         waiting = self._waiting
         if waiting is None or waiting.consumer is not consumer:
             return None
@@ -83,7 +96,12 @@ class TimeoutableBarriers:
         waiting, self._waiting = self._waiting, None
         if waiting is None:
             return []
-        return [partial(waiting.in_flight.fail, ResourceClosedError(f"subpartition {index} was released before the barrier was consumed"))]
+        return [
+            partial(
+                waiting.in_flight.fail,
+                ResourceClosedError(f"subpartition {index} was released before the barrier was consumed"),
+            )
+        ]
 
 
 def copies_of_unread(consumers: Iterable[BufferConsumer]) -> list[NetworkBuffer]:

@@ -1,14 +1,17 @@
 """Several subpartitions read as one.
 
 Side:       shared.
-Invariants: buffers of one subpartition keep their order; buffers that may hold parts of one record follow each other, so the next
-            subpartition has its turn only after an event or a buffer that ends with a record; each subpartition that was told of is read
-            or stands in line.  Once the producer released one of them nothing can be polled any more, and the listener was told.
+Invariants: buffers of one subpartition keep their order; buffers that may hold parts of one record follow each other,
+            so the next subpartition has its turn only after an event or a buffer that ends with a record; each
+            subpartition that was told of is read or stands in line.  Once the producer released one of them nothing can
+            be polled any more, and the listener was told.
 Units:      backlog in data buffers.
-Lock order: ``UnionResultSubpartitionView._lock`` is a leaf: views are polled, and the listener is called, outside it.  One thread at a
-            time looks ahead; whoever finds another one doing so goes by what is there, and is told afterwards.
-Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelector``.  What was told before all views existed is kept and
-            passed on by ``start``.  A range that cannot be had consumes nothing; in Flink it consumes the subpartitions that it got.
+Lock order: ``UnionResultSubpartitionView._lock`` is a leaf: views are polled, and the listener is called, outside it.
+            One thread at a time looks ahead; whoever finds another one doing so goes by what is there, and is told
+            afterwards.
+Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelector``.  What was told before all views
+            existed is kept and passed on by ``start``.  A range that cannot be had consumes nothing; in Flink it
+            consumes the subpartitions that it got.
 """
 
 import threading
@@ -61,7 +64,9 @@ class _ListenerOfOne:
         self._union.on_data_available(self._index)
 
     def notify_priority_event(self, sequence_number: int) -> None:
-        """The subpartition has a priority event at its head; in a union it has no priority over the other subpartitions."""
+        """The subpartition has a priority event at its head; in a union it has no priority over the other
+        subpartitions.
+        """
         self._union.on_data_available(self._index)
 
 
@@ -69,7 +74,8 @@ class UnionResultSubpartitionView:
     """The reader's end of a range of subpartitions.
 
     Threading: one thread polls; everything else from any thread.
-    Life cycle: ``UnionViewState``.  Made; a view added for each subpartition, under the listener made for it; ``start`` or ``hand_back``;
+    Life cycle: ``UnionViewState``.  Made; a view added for each subpartition, under the listener made for it; ``start``
+        or ``hand_back``;
     ``release``.
     """
 
@@ -88,7 +94,9 @@ class UnionResultSubpartitionView:
         self._state = UnionViewState.OPENING  # A bare read may be one pass stale.
 
     def __repr__(self) -> str:
-        return f"<UnionResultSubpartitionView {self._subpartitions} {self._state.value}, {len(self._cache)} buffers ahead>"
+        return (
+            f"<UnionResultSubpartitionView {self._subpartitions} {self._state.value}, {len(self._cache)} buffers ahead>"
+        )
 
     def listener_of(self, subpartition: int) -> BufferAvailabilityListener:
         """Who is to be told about ``subpartition``."""
@@ -275,7 +283,9 @@ class UnionResultSubpartitionView:
         run_all([view.acknowledge_all_data_processed for view in self._views.values()])
 
     def hand_back(self) -> None:
-        """End a union that was not started: not all of its subpartitions can be had, and others may read those that it has."""
+        """End a union that was not started: not all of its subpartitions can be had, and others may read those that it
+        has.
+        """
         run_all([view.hand_back for view in self._views.values()])
 
     def release(self) -> None:

@@ -1,9 +1,10 @@
 """A channel without a socket, with which a test drives the handlers of a pipeline.
 
 Side:       any (the test's thread is the loop thread).
-Invariants: frames that reach the head can be read after a flush, in order.  They stay pending until ``flush_outbound``, so that the test
-            decides when the channel is writable.
-Source:     Netty ``EmbeddedChannel``.  It differs from ``NetworkChannel`` in one point: ``channel_inactive`` is fired inside ``close``.
+Invariants: frames that reach the head can be read after a flush, in order.  They stay pending until ``flush_outbound``,
+            so that the test decides when the channel is writable.
+Source:     Netty ``EmbeddedChannel``.  It differs from ``NetworkChannel`` in one point: ``channel_inactive`` is fired
+            inside ``close``.
 """
 
 import threading
@@ -27,7 +28,10 @@ class EmbeddedChannel(Channel):
     """
 
     def __init__(
-        self, *handlers: ChannelHandler, config: NetstackConfig | None = None, event_loop: EmbeddedEventLoop | None = None
+        self,
+        *handlers: ChannelHandler,
+        config: NetstackConfig | None = None,
+        event_loop: EmbeddedEventLoop | None = None,
     ) -> None:
         config = NetstackConfig() if config is None else config
         self.peer = "embedded"
@@ -57,7 +61,9 @@ class EmbeddedChannel(Channel):
     # ---------------------------------------------------------------- for the test
 
     def write_inbound(self, message: object) -> None:
-        """Deliver ``message`` as if it had been decoded; ``bytes`` go through the pipeline's ``MessageDecoder`` as from a socket."""
+        """Deliver ``message`` as if it had been decoded; ``bytes`` go through the pipeline's ``MessageDecoder`` as from
+        a socket.
+        """
         if isinstance(message, bytes):
             self._read_bytes(memoryview(message))
         else:
@@ -82,14 +88,18 @@ class EmbeddedChannel(Channel):
         while self._readable:
             part = self._readable.popleft()
             if not isinstance(part, bytes):
-                raise LocalProtocolError(f"{type(part).__name__} reached the head of {self.pipeline!r} without being encoded")
+                raise LocalProtocolError(
+                    f"{type(part).__name__} reached the head of {self.pipeline!r} without being encoded"
+                )
             parts.append(part)
         return b"".join(parts)
 
     def flush_outbound(self, max_bytes: int | None = None) -> int:
-        """Flush, then take up to ``max_bytes`` (None: all) pending bytes, as the kernel would; returns the number taken.
+        """Flush, then take up to ``max_bytes`` (None: all) pending bytes, as the kernel would; returns the number
+        taken.
 
-        Calls ``on_written`` of complete frames, and fires ``channel_writability_changed`` if the channel becomes writable.
+        Calls ``on_written`` of complete frames, and fires ``channel_writability_changed`` if the channel becomes
+        writable.
         """
         self.transport_flush()
         pending = self._outbound.pending_bytes

@@ -1,13 +1,13 @@
 """Runs the handshake of a connection before any other handler sees the connection.
 
 Side:       loop.
-Invariants: until the handshake is over, the decoder accepts nothing but its messages, one by one, and has little memory.  Then the
-            handler seals the connection (without TLS), fires ``channel_active`` and leaves the pipeline: it costs nothing per message.
-            A peer that fails learns neither the reason nor the moment: the server sends nothing more, reads nothing more and closes the
-            connection ``failure_delay_s`` later.
-Rules:      a server that hangs up before its hello has not judged the secret, which it was not shown yet: that is a ``ConnectError``, and
-            another attempt may help.  A certificate or a producer's token can be refused there, so with these it stays an
-            ``AuthenticationError``.
+Invariants: until the handshake is over, the decoder accepts nothing but its messages, one by one, and has little
+            memory.  Then the handler seals the connection (without TLS), fires ``channel_active`` and leaves the
+            pipeline: it costs nothing per message.  A peer that fails learns neither the reason nor the moment: the
+            server sends nothing more, reads nothing more and closes the connection ``failure_delay_s`` later.
+Rules:      a server that hangs up before its hello has not judged the secret, which it was not shown yet: that is a
+            ``ConnectError``, and another attempt may help.  A certificate or a producer's token can be refused there,
+            so with these it stays an ``AuthenticationError``.
 Source:     modelled on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler``.
 """
 
@@ -49,15 +49,11 @@ class AuthenticationHandler(ChannelHandler):
 
     Life cycle: calls ``on_ready`` (after ``channel_active``) or ``on_failed``, once.
 
-    Args:
-        handshake: this end of the handshake.
-        loop: for the two timers.
-        timeout_s: from connected to ready; time in which this loop stood still does not count.
-        failure_delay_s: from a failure to the close.
-        pins: SHA-256 digests of the accepted certificates; empty: every certificate that TLS accepts.
-        on_ready: the connection is ready.
-        on_failed: the connection failed; gets the cause.
-        late_after_s: a peer that hangs up so long after this end began to dial may have waited for it in vain, or was late itself: that is
+    Args: handshake: this end of the handshake. loop: for the two timers. timeout_s: from connected to ready; time in
+        which this loop stood still does not count. failure_delay_s: from a failure to the close. pins: SHA-256 digests
+        of the accepted certificates; empty: every certificate that TLS accepts. on_ready: the connection is ready.
+        on_failed: the connection failed; gets the cause. late_after_s: a peer that hangs up so long after this end
+        began to dial may have waited for it in vain, or was late itself: that is
             a ``LateHandshakeError``.
         logs: limits the log of failures of all connections of one server; None: no limit.
     """
@@ -203,16 +199,19 @@ class AuthenticationHandler(ChannelHandler):
             tell = _log.info if _is_gone(error) else _log.warning
             tell("a connection was not authenticated", peer=peer, reason=repr(reason))
         failure: NetstackError = AuthenticationError(
-            f"{peer} did not authenticate: {reason}; do both processes use the same secret file, and is nothing between them?"
+            f"{peer} did not authenticate: {reason}; do both processes use the same secret file, and is nothing "
+            "between them?"
         )
         took_s = self._loop.time() - self._began_s
         if _is_gone(error) and took_s >= self._late_after_s:
             failure = LateHandshakeError(
-                f"{peer} closed the connection during the handshake, which took {took_s:.0f} s: this process or that one stood still"
+                f"{peer} closed the connection during the handshake, which took {took_s:.0f} s: this process or that "
+                "one stood still"
             )
         elif _is_gone(error) and self._is_judged_late:
             failure = ConnectError(
-                f"{peer} closed the connection before it said anything: it has no file descriptors left, has too many connections, serves "
+                f"{peer} closed the connection before it said anything: it has no file descriptors left, has too many "
+                "connections, serves "
                 "another address than this one, or ends just now; see its log"
             )
         failure.__cause__ = error

@@ -20,7 +20,9 @@ class CertificateHandler(ChannelHandler):
         on_failed: called with the cause when the connection is ended instead.
     """
 
-    def __init__(self, pins: frozenset[bytes], *, on_ready: Callable[[Channel], None], on_failed: Callable[[NetstackError], None]) -> None:
+    def __init__(
+        self, pins: frozenset[bytes], *, on_ready: Callable[[Channel], None], on_failed: Callable[[NetstackError], None]
+    ) -> None:
         self._pins = pins
         self._on_ready = on_ready
         self._on_failed = on_failed
@@ -31,7 +33,11 @@ class CertificateHandler(ChannelHandler):
         channel = ctx.channel
         if not is_expected(channel.peer_certificate, self._pins):
             self._is_refused = True
-            self._on_failed(AuthenticationError(f"{channel.peer} has none of the expected certificates (security.tls.peer_fingerprints)"))
+            self._on_failed(
+                AuthenticationError(
+                    f"{channel.peer} has none of the expected certificates (security.tls.peer_fingerprints)"
+                )
+            )
             channel.abort()
             return
         ctx.pipeline.remove(ctx)

@@ -38,22 +38,23 @@ async def connect(
 ) -> NetworkChannel:
     """Connect and authenticate; returns a channel whose handlers have seen ``channel_active``.
 
-    Args:
-        config: with the secret, or with the token of ``gate`` in its place.
-        connection_id: the peer's address.
-        handlers_factory: makes the handlers of the pipeline.
-        timeout_s: for the connection, TLS and the handshake together; time in which this loop stood still does not count.
-        gate: the gate to offer partitions to; None: the connection is for partition requests.
+    Args: config: with the secret, or with the token of ``gate`` in its place. connection_id: the peer's address.
+        handlers_factory: makes the handlers of the pipeline. timeout_s: for the connection, TLS and the handshake
+        together; time in which this loop stood still does not count. gate: the gate to offer partitions to; None: the
+        connection is for partition requests.
 
     Raises:
         AuthenticationError: one end did not prove that it knows the secret, or TLS failed.
         ConfigError: ``config.security`` is not set, its certificates cannot be read, or the kernel does not offer
             ``config.congestion_control``.
-        ConnectError: the peer does not listen or hangs up at once, the address is not allowed, or ``timeout_s`` is over.
+        ConnectError: the peer does not listen or hangs up at once, the address is not allowed, or ``timeout_s`` is
+            over.
     """
     security = required_security(config.security)
     if security.tls is None and not is_loopback(connection_id.host):
-        raise ConnectError(f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}")
+        raise ConnectError(
+            f"cannot connect to {connection_id}: only loopback addresses are allowed with security mode {security.mode}"
+        )
     check_congestion_control(config.congestion_control)
     for _ in range(_MAX_LATE_HANDSHAKES):
         with contextlib.suppress(LateHandshakeError):
@@ -135,18 +136,21 @@ class _Attempt:
     async def _dial(self) -> None:
         """Connect; a cancellation reaches ``create_connection`` only before ``connection_made``.
 
-        Later, uvloop would close the transport without calling ``connection_lost``, and ``wait_closed`` would never return.
+        Later, uvloop would close the transport without calling ``connection_lost``, and ``wait_closed`` would never
+        return.
         """
         address, channel = self._id, self._channel
         dial = self._loop.create_task(
-            self._loop.create_connection(lambda: channel, address.host, address.port, **self._tls_options()), name=f"dial {address}"
+            self._loop.create_connection(lambda: channel, address.host, address.port, **self._tls_options()),
+            name=f"dial {address}",
         )
         try:
             await asyncio.shield(dial)  # waits for the connection; ended by the timeout of its caller
         except asyncio.CancelledError:
             if channel.is_connecting:
                 dial.cancel()
-            await asyncio.gather(dial, return_exceptions=True)  # waits for TLS of a cancelled attempt; ended by tls_handshake_timeout_s
+            # waits for TLS of a cancelled attempt; ended by tls_handshake_timeout_s.
+            await asyncio.gather(dial, return_exceptions=True)
             raise
 
     def _tls_options(self) -> dict[str, Any]:
@@ -172,7 +176,8 @@ class _Attempt:
         authentication = AuthenticationHandler(
             handshake,
             self._loop,
-            timeout_s=self._timeout_s,  # not ``handshake_timeout_s``: a peer that is only busy must not look like an impostor
+            # Not ``handshake_timeout_s``: a peer that is only busy must not look like an impostor.
+            timeout_s=self._timeout_s,
             failure_delay_s=0,
             pins=frozenset() if security.tls is None else security.tls.pins,
             on_ready=self._succeed,
@@ -187,7 +192,11 @@ class _Attempt:
             self._ready.set_result(None)
 
     def _refuse(self, peer: str) -> None:
-        self._fail(ConnectError(f"cannot connect to {self._id}: that is {peer}, and only loopback addresses are allowed without TLS"))
+        self._fail(
+            ConnectError(
+                f"cannot connect to {self._id}: that is {peer}, and only loopback addresses are allowed without TLS"
+            )
+        )
 
     def _fail(self, error: NetstackError) -> None:
         if not self._ready.done():

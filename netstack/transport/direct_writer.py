@@ -2,11 +2,13 @@
 
 Hot path.  Why: waking the loop takes longer than all other work on a single record.  bench: latency.
 
-Side:       shared.  ``try_begin``, ``write`` and ``end`` on any thread but the loop's; the channel makes and closes it on the loop thread.
-Invariants: a thread, the loop's too, holds the channel's ``turn`` from the choice of the next frame until the frame is in the kernel or in
-            the outbound buffer.  So a direct write never splits a frame and never overtakes an earlier one.  The holder does not block.
-            The socket is a duplicate: the transport may close its own at any moment, and its number would then mean another file.
-            The main thread is barred: a signal handler that raises there (Ctrl-C) would keep the turn, and the loop would wait for ever.
+Side:       shared.  ``try_begin``, ``write`` and ``end`` on any thread but the loop's; the channel makes and closes it
+            on the loop thread.
+Invariants: a thread, the loop's too, holds the channel's ``turn`` from the choice of the next frame until the frame is
+            in the kernel or in the outbound buffer.  So a direct write never splits a frame and never overtakes an
+            earlier one.  The holder does not block.  The socket is a duplicate: the transport may close its own at any
+            moment, and its number would then mean another file.  The main thread is barred: a signal handler that
+            raises there (Ctrl-C) would keep the turn, and the loop would wait for ever.
 Lock order: ``turn`` before the locks of subpartitions and pools; callbacks of handlers run on the loop thread only.
 """
 
@@ -39,16 +41,22 @@ class DirectWriter:
     Life cycle: until ``close``; afterwards ``try_begin`` returns False.
     Ownership: owns ``sock``.
 
-    Args:
-        sock: non-blocking, a duplicate of the transport's.
-        outbound: the channel's frames that the kernel has not taken.
-        turn: the channel's.
-        is_open: whether the channel still takes frames.
-        flush_threadsafe: makes the loop write what is in ``outbound``.
-        barred_threads: ids of threads that ``try_begin`` refuses.  Default: the calling thread (the loop's) and the main thread.
+    Args: sock: non-blocking, a duplicate of the transport's. outbound: the channel's frames that the kernel has not
+        taken. turn: the channel's. is_open: whether the channel still takes frames. flush_threadsafe: makes the loop
+        write what is in ``outbound``. barred_threads: ids of threads that ``try_begin`` refuses.  Default: the calling
+        thread (the loop's) and the main thread.
     """
 
-    __slots__ = ("_barred_threads", "_flush_threadsafe", "_is_open", "_outbound", "_sock", "_turn", "num_bytes_out", "num_writes")
+    __slots__ = (
+        "_barred_threads",
+        "_flush_threadsafe",
+        "_is_open",
+        "_outbound",
+        "_sock",
+        "_turn",
+        "num_bytes_out",
+        "num_writes",
+    )
 
     def __init__(
         self,
@@ -73,7 +81,9 @@ class DirectWriter:
         return f"<DirectWriter {'closed' if self._sock is None else 'open'}, {self.num_writes} writes>"
 
     def try_begin(self) -> bool:
-        """Take the turn; False if it is taken, earlier frames are pending, the channel is closing, or the thread is barred."""
+        """Take the turn; False if it is taken, earlier frames are pending, the channel is closing, or the thread is
+        barred.
+        """
         if get_ident() in self._barred_threads or not self._turn.acquire(blocking=False):
             return False
         outbound = self._outbound
@@ -83,7 +93,9 @@ class DirectWriter:
         return True
 
     def write(self, frame: bytes) -> None:
-        """Send one whole frame, once between ``try_begin`` and ``end``; the loop sends the bytes that the kernel does not take."""
+        """Send one whole frame, once between ``try_begin`` and ``end``; the loop sends the bytes that the kernel does
+        not take.
+        """
         assert self._sock is not None, "the turn was taken"
         try:
             num_sent = self._sock.send(frame, _NO_SIGNAL)

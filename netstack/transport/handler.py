@@ -1,9 +1,11 @@
 """``ChannelHandler``, ``ChannelHandlerContext`` and ``Channel``.
 
 Side:       loop.  Hot path.
-Invariants: inbound events go from the head to the tail, outbound operations from the tail to the head.  An exception of an inbound method
-            goes to ``exception_caught`` of the same handler, one of an outbound method to the caller of the operation.
-Source:     Netty's classes of these names.  Operations return no promise; the ``on_written`` of a frame is called instead.
+Invariants: inbound events go from the head to the tail, outbound operations from the tail to the head.  An exception of
+            an inbound method goes to ``exception_caught`` of the same handler, one of an outbound method to the caller
+            of the operation.
+Source:     Netty's classes of these names.  Operations return no promise; the ``on_written`` of a frame is called
+            instead.
 Absent:     adding handlers to a connected channel; executors of single handlers.
 """
 
@@ -74,18 +76,31 @@ class ChannelHandler:
 class ChannelHandlerContext:
     """One handler's place in its pipeline.
 
-    ``fire_*`` pass an inbound event to the next handler towards the tail; ``write``, ``flush`` and ``close`` pass an operation to the next
-    handler towards the head.  Handlers that do not override a hot method are skipped.
+    ``fire_*`` pass an inbound event to the next handler towards the tail; ``write``, ``flush`` and ``close`` pass an
+    operation to the next handler towards the head.  Handlers that do not override a hot method are skipped.
     """
 
-    __slots__ = ("_completer", "_flusher", "_next", "_previous", "_reader", "_watcher", "_writer", "channel", "handler", "pipeline")
+    __slots__ = (
+        "_completer",
+        "_flusher",
+        "_next",
+        "_previous",
+        "_reader",
+        "_watcher",
+        "_writer",
+        "channel",
+        "handler",
+        "pipeline",
+    )
 
     def __init__(self, pipeline: "ChannelPipeline", handler: ChannelHandler) -> None:
         self.pipeline = pipeline
         self.channel: Channel = pipeline.channel
         self.handler = handler
         # The pipeline links the contexts.  Those at both ends stay linked to themselves; these links are never used.
-        self._next = self._previous = self._reader = self._completer = self._watcher = self._writer = self._flusher = self
+        self._next = self._previous = self._reader = self._completer = self._watcher = self._writer = self._flusher = (
+            self
+        )
 
     def __repr__(self) -> str:
         return f"<context of {self.handler!r}>"
@@ -97,11 +112,15 @@ class ChannelHandlerContext:
         self._flusher = previous if _overrides(previous.handler, "flush") else previous._flusher
 
     def link_reader(self) -> None:
-        """Pipeline only: find the next handlers of reads and of writability; called from the tail to the head after ``link``."""
+        """Pipeline only: find the next handlers of reads and of writability; called from the tail to the head after
+        ``link``.
+        """
         following = self._next
         self._reader = following if _overrides(following.handler, "channel_read") else following._reader
         self._completer = following if _overrides(following.handler, "channel_read_complete") else following._completer
-        self._watcher = following if _overrides(following.handler, "channel_writability_changed") else following._watcher
+        self._watcher = (
+            following if _overrides(following.handler, "channel_writability_changed") else following._watcher
+        )
 
     # ---------------------------------------------------------------- inbound
 
@@ -194,7 +213,8 @@ def _overrides(handler: ChannelHandler, name: str) -> bool:
 class Channel(ABC):
     """One connection, as its handlers see it.
 
-    Threading: loop thread only.  The operations enter the pipeline at its tail; the ``transport_*`` methods are its head.
+    Threading: loop thread only.  The operations enter the pipeline at its tail; the ``transport_*`` methods are its
+               head.
     """
 
     pipeline: "ChannelPipeline"
@@ -203,7 +223,10 @@ class Channel(ABC):
     turn: "threading.RLock"
     """Held from the choice of the next frame until it is written; see ``DirectWriter``."""
     seal: "FrameSeal | None" = None
-    """Seals every frame that leaves.  Set once, when the peer has proven that it knows the secret; used with the ``turn`` held."""
+    """Seals every frame that leaves.
+
+    Set once, when the peer has proven that it knows the secret; used with the ``turn`` held.
+    """
 
     @property
     @abstractmethod
@@ -289,7 +312,9 @@ class Channel(ABC):
 
     @abstractmethod
     def transport_close(self) -> None:
-        """Head only: end the connection when the queued frames are sent or ``close_timeout_s`` is over; a second call does nothing."""
+        """Head only: end the connection when the queued frames are sent or ``close_timeout_s`` is over; a second call
+        does nothing.
+        """
 
     @abstractmethod
     def on_unhandled_message(self, message: object) -> None:
@@ -313,5 +338,7 @@ class Channel(ABC):
         self.pipeline.flush()
 
     def close(self) -> None:
-        """End the connection, through all handlers; bytes already written are still sent, within ``close_timeout_s``."""
+        """End the connection, through all handlers; bytes already written are still sent, within
+        ``close_timeout_s``.
+        """
         self.pipeline.close()

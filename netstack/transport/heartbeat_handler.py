@@ -1,17 +1,18 @@
 """Keeps a connection of authenticated peers from hanging: sends heartbeats, and cuts a silent connection.
 
 Side:       loop.
-Invariants: costs nothing per message.  A timer compares the channel's byte counters; only heartbeats reach ``channel_read``, because the
-            handlers before this one pass on nothing else.
-            Both options concern this end's view of its peer: each end tells the other in its heartbeats how often it wants one.  So
-            processes with different options do not cut each other.
-            The end that dialled sends the first heartbeat: until it has read the last message of the handshake, it accepts no other.
-Promises:   a peer whose process is stopped for good, or that is behind a link which acknowledges bytes and forwards none, is lost after
-            ``heartbeat_timeout_s``: a time that C code which keeps the GIL may take.  Producers and clients outside the cluster, who wait
-            for such a peer, have no JobManager that tells them.
-            A host that is gone is lost after ``dead_peer_timeout_s``: at each look the kernel is asked when the other one last acknowledged
-            anything, because TCP_USER_TIMEOUT would also end connections whose peer does not read (``watch_host``).  The kernel's
-            questions to a full receive buffer come at 0.2, 0.6, 1.4, 3, 6.2, 12.6, 25.4, 51 s: a peer that answers them has 50 s.
+Invariants: costs nothing per message.  A timer compares the channel's byte counters; only heartbeats reach
+            ``channel_read``, because the handlers before this one pass on nothing else.  Both options concern this
+            end's view of its peer: each end tells the other in its heartbeats how often it wants one.  So processes
+            with different options do not cut each other.  The end that dialled sends the first heartbeat: until it has
+            read the last message of the handshake, it accepts no other.
+Promises:   a peer whose process is stopped for good, or that is behind a link which acknowledges bytes and forwards
+            none, is lost after ``heartbeat_timeout_s``: a time that C code which keeps the GIL may take.  Producers and
+            clients outside the cluster, who wait for such a peer, have no JobManager that tells them.  A host that is
+            gone is lost after ``dead_peer_timeout_s``: at each look the kernel is asked when the other one last
+            acknowledged anything, because TCP_USER_TIMEOUT would also end connections whose peer does not read
+            (``watch_host``).  The kernel's questions to a full receive buffer come at 0.2, 0.6, 1.4, 3, 6.2, 12.6,
+            25.4, 51 s: a peer that answers them has 50 s.
 Absent:     heartbeats without authentication: a plain Flink peer knows no such message.
 """
 
@@ -24,7 +25,8 @@ from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerCo
 from netstack.wire.messages import Heartbeat
 
 _MS_PER_S = 1000
-_HOST_SHARE = 5 / 6  # of ``dead_peer_timeout_s``; the rest is for the time between two looks, and for probes to be answered
+# Of ``dead_peer_timeout_s``; the rest is for the time between two looks, and for probes to be answered.
+_HOST_SHARE = 5 / 6
 
 
 class HeartbeatHandler(ChannelHandler):
@@ -96,11 +98,13 @@ class HeartbeatHandler(ChannelHandler):
             case Verdict.CUT:
                 self._cut(
                     channel,
-                    f"{channel.peer} sent nothing for {self._heartbeats.silent_s:.1f} s, not even a heartbeat (heartbeat_timeout_s is "
+                    f"{channel.peer} sent nothing for {self._heartbeats.silent_s:.1f} s, not even a heartbeat "
+                    "(heartbeat_timeout_s is "
                     f"{self._timeout_s:g}): its process is stopped or hangs, or the network swallows what is sent",
                 )
                 return
-            case Verdict.SEND if self._may_send and not channel.pending_bytes:  # a heartbeat would wait behind pending bytes
+            # A heartbeat would wait behind pending bytes.
+            case Verdict.SEND if self._may_send and not channel.pending_bytes:
                 ctx.write_and_flush(self._message)
             case _:
                 pass

@@ -1,8 +1,9 @@
 """Limits on the work and memory that one peer can cause.
 
 Side:       pure.
-Invariants: replies that wait for a peer that does not read are bounded in number and bytes (GHSA-8r5v-vm4m-4g25: replies pile up while the
-            window is closed); repeated actions of a peer are bounded per second (CVE-2023-44487: rapid reset).
+Invariants: replies that wait for a peer that does not read are bounded in number and bytes (GHSA-8r5v-vm4m-4g25:
+            replies pile up while the window is closed); repeated actions of a peer are bounded per second
+            (CVE-2023-44487: rapid reset).
 Units:      bytes; actions per second; clocks in seconds.
 """
 
@@ -21,8 +22,8 @@ _BURST_S: Final = 10.0
 class ReplyBudget:
     """Counts the replies that were written while the channel was not writable.
 
-    Args:
-        num_expected: further replies that may be due at once although the peer did nothing wrong: to requests that time out together.
+    Args: num_expected: further replies that may be due at once although the peer did nothing wrong: to requests that
+        time out together.
     """
 
     __slots__ = ("_max_bytes", "_max_messages", "_num_bytes", "_num_messages")

@@ -1,8 +1,9 @@
 """The handlers that encode messages as frames and decode bytes into messages.
 
 Side:       loop.  Hot path.
-Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when its last byte was written, or when the write failed.
-            If the channel has a seal, frames are sealed in the order in which they leave: the channel's turn is held from ``sign`` on.
+Invariants: a buffer handed to ``MessageEncoder`` is recycled exactly once: when its last byte was written, or when the
+            write failed.  If the channel has a seal, frames are sealed in the order in which they leave: the channel's
+            turn is held from ``sign`` on.
 Source:     Flink ``NettyMessage.NettyMessageEncoder``, ``NettyMessageClientDecoderDelegate``.
 """
 
@@ -111,7 +112,9 @@ class OutboundRun(NamedTuple):
 
 
 class MessageEncoder(ChannelHandler):
-    """Encodes a message, an ``OutboundBuffer``, or a list of ``OutboundBuffer``s and ``OutboundRun``s (one gather write)."""
+    """Encodes a message, an ``OutboundBuffer``, or a list of ``OutboundBuffer``s and ``OutboundRun``s (one gather
+    write).
+    """
 
     def write(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Encode ``message`` and pass the frame on.
@@ -136,9 +139,16 @@ class MessageEncoder(ChannelHandler):
 
 
 def encode_buffer(
-    receiver: InputChannelID, subpartition: int, sequence_number: int, backlog: int, buffer: PayloadBuffer, seal: FrameSeal | None
+    receiver: InputChannelID,
+    subpartition: int,
+    sequence_number: int,
+    backlog: int,
+    buffer: PayloadBuffer,
+    seal: FrameSeal | None,
 ) -> bytes:
-    """The frame of one buffer, for a direct write; the caller keeps ``buffer``, and holds the turn of the channel that has ``seal``."""
+    """The frame of one buffer, for a direct write; the caller keeps ``buffer``, and holds the turn of the channel that
+    has ``seal``.
+    """
     view = buffer.view
     size = len(view)
     header = _pack_header(  # ``encode_buffer_response_header`` inlined.  bench: latency.
@@ -160,7 +170,8 @@ def encode_buffer(
 def _sealed(views: Sequence[View], seal: FrameSeal) -> list[View]:
     """``views``, which are pairs of head and payload or one frame without payload, with a seal behind each frame.
 
-    A seal is joined to the next head: one more buffer per frame would make the gather write slower than the copy of 16 bytes.
+    A seal is joined to the next head: one more buffer per frame would make the gather write slower than the copy of 16
+    bytes.
     """
     if len(views) == 1:
         return [b"".join((views[0], seal.sign(views[0])))]
@@ -179,7 +190,14 @@ def _frame_of(message: OutboundBuffer) -> OutboundFrame:
     try:
         view = buffer.view
         header = encode_buffer_response_header(
-            receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, len(view), partial_sizes
+            receiver,
+            subpartition,
+            sequence_number,
+            backlog,
+            buffer.data_type,
+            buffer.is_compressed,
+            len(view),
+            partial_sizes,
         )
     except BaseException:
         buffer.recycle()
@@ -201,7 +219,14 @@ def _frame_of_all(messages: list[OutboundBuffer | OutboundRun]) -> OutboundFrame
             size = len(view)
             if partial_sizes:
                 header = encode_buffer_response_header(
-                    receiver, subpartition, sequence_number, backlog, buffer.data_type, buffer.is_compressed, size, partial_sizes
+                    receiver,
+                    subpartition,
+                    sequence_number,
+                    backlog,
+                    buffer.data_type,
+                    buffer.is_compressed,
+                    size,
+                    partial_sizes,
                 )
             else:  # ``encode_buffer_response_header`` inlined: one Python call less per buffer.  bench: transport.
                 header = _pack_header(
@@ -268,7 +293,11 @@ class MessageDecoder(ChannelHandler):
 
     @classmethod
     def of(
-        cls, config: NetstackConfig, allocator: BufferAllocator | RunAllocator | None = None, *, accepted_ids: frozenset[int] | None = None
+        cls,
+        config: NetstackConfig,
+        allocator: BufferAllocator | RunAllocator | None = None,
+        *,
+        accepted_ids: frozenset[int] | None = None,
     ) -> "MessageDecoder":
         """A decoder for data of up to one segment and events of any size that may be queued.
 
@@ -305,8 +334,8 @@ class MessageDecoder(ChannelHandler):
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Decode the bytes in the read buffer (``message`` is their number) and fire each message.
 
-        Raises:
-            RemoteProtocolError: a frame is broken; the good ones before it were fired.  The error goes to ``exception_caught`` of the
+        Raises: RemoteProtocolError: a frame is broken; the good ones before it were fired.  The error goes to
+            ``exception_caught`` of the
                 handlers behind this one.
         """
         assert type(message) is int, "the transport tells how many bytes it read"

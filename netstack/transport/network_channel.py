@@ -1,14 +1,16 @@
 """A TCP connection as a ``Channel``, on an asyncio transport.
 
 Side:       loop.  Hot path.
-Invariants: bytes go to the transport in one gather write, and only while it holds none.  So the pending bytes are those queued here plus
-            those in the transport, and ``resume_writing`` means that the transport is empty.  A frame's ``on_written`` runs when the kernel
-            has its last byte.  One pass hands at most about ``max_write_batch_bytes`` to the kernel before the loop does other work.
+Invariants: bytes go to the transport in one gather write, and only while it holds none.  So the pending bytes are those
+            queued here plus those in the transport, and ``resume_writing`` means that the transport is empty.  A
+            frame's ``on_written`` runs when the kernel has its last byte.  One pass hands at most about
+            ``max_write_batch_bytes`` to the kernel before the loop does other work.
 Units:      bytes.
-Source:     Netty ``AbstractNioByteChannel``, ``AbstractChannel.AbstractUnsafe``.  A close lingers until the peer has read everything: with
-            unread input the kernel would reset the connection, and the peer would lose our last message.
-TLS:        pending bytes include plaintext before encryption and ciphertext in the TLS transport, but not the at most 64 KiB in the
-            transport below it.
+Source:     Netty ``AbstractNioByteChannel``, ``AbstractChannel.AbstractUnsafe``.  A close lingers until the peer has
+            read everything: with unread input the kernel would reset the connection, and the peer would lose our last
+            message.
+TLS:        pending bytes include plaintext before encryption and ciphertext in the TLS transport, but not the at most
+            64 KiB in the transport below it.
 """
 
 import asyncio
@@ -152,7 +154,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         """Counters since the connection was made."""
         direct = self._direct_writer
         num_writes = self._num_writes + (0 if direct is None else direct.num_writes)
-        return ChannelStatistics(self._num_bytes_in, self.num_bytes_out, self._num_reads, num_writes, self.pending_bytes)
+        return ChannelStatistics(
+            self._num_bytes_in, self.num_bytes_out, self._num_reads, num_writes, self.pending_bytes
+        )
 
     @property
     def local_address(self) -> str:
@@ -167,7 +171,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     @property
     def tls_binding(self) -> bytes | None:
-        """The client's TLS Finished message, which covers the whole TLS handshake with both certificates; None without TLS."""
+        """The client's TLS Finished message, which covers the whole TLS handshake with both certificates; None without
+        TLS.
+        """
         tls = self._tls_object
         return None if tls is None else tls.get_channel_binding("tls-unique")
 
@@ -179,7 +185,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
     @property
     def _tls_object(self) -> ssl.SSLObject | None:
-        return None if self._transport is None else cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
+        return (
+            None
+            if self._transport is None
+            else cast("ssl.SSLObject | None", self._transport.get_extra_info("ssl_object"))
+        )
 
     def direct_writer(self) -> DirectWriter | None:
         """The ``DirectWriter``, made at the first call; None with TLS and before the connection is made."""
@@ -188,7 +198,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             if sock is not None:
                 self._guards.append(ClosedInChildren(sock.fileno(), sock))
                 flush = partial(self._loop.call_soon_threadsafe, self.transport_flush)
-                self._direct_writer = DirectWriter(sock, self._outbound, self.turn, lambda: self._state is _State.OPEN, flush)
+                self._direct_writer = DirectWriter(
+                    sock, self._outbound, self.turn, lambda: self._state is _State.OPEN, flush
+                )
         return self._direct_writer
 
     def abort(self) -> None:
@@ -230,7 +242,12 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     def on_unhandled_message(self, message: object) -> None:
         """Log a message that no handler consumed."""
         if self._logs.take():
-            _log.warning("no handler serves the message", peer=self.peer, kind=type(message).__name__, pipeline=repr(self.pipeline))
+            _log.warning(
+                "no handler serves the message",
+                peer=self.peer,
+                kind=type(message).__name__,
+                pipeline=repr(self.pipeline),
+            )
 
     def on_unhandled_exception(self, error: Exception) -> None:
         """Log an error that no handler handled, and close."""
@@ -248,7 +265,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         if self._is_debug:
             self.event_loop_check()
         if not isinstance(message, OutboundFrame):
-            raise LocalProtocolError(f"{type(message).__name__} reached the transport of {self.pipeline!r} without being encoded")
+            raise LocalProtocolError(
+                f"{type(message).__name__} reached the transport of {self.pipeline!r} without being encoded"
+            )
         views, on_written = message
         if not self.is_open:
             if on_written is not None:
@@ -269,7 +288,10 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
                 self._flush_pass()
 
     def transport_close(self) -> None:
-        """Send the queued frames, then end the connection; after ``close_timeout_s`` it is cut.  A second call does nothing."""
+        """Send the queued frames, then end the connection; after ``close_timeout_s`` it is cut.
+
+        A second call does nothing.
+        """
         if self._is_debug:
             self.event_loop_check()
         if self._state is _State.CONNECTING:
@@ -282,7 +304,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     # ---------------------------------------------------------------- writing
 
     def _flush_pass(self) -> None:
-        """Write the queued frames; a nested flush (of a handler that became writable) is another round of the same pass."""
+        """Write the queued frames; a nested flush (of a handler that became writable) is another round of the same
+        pass.
+        """
         budget = self._max_write_batch_bytes
         self._is_flushing = True
         try:
@@ -313,7 +337,8 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         # ``min``: with TLS the transport counts ciphertext, which is longer than the frames.
         held = self._held_bytes = min(transport.get_write_buffer_size(), num_bytes)
         if held and not self._is_paused:
-            # asyncio's writelines of 3.12.0 to 3.12.8 does not pause the protocol (CVE-2024-12254), so it would never resume.
+            # asyncio's writelines of 3.12.0 to 3.12.8 does not pause the protocol (CVE-2024-12254), so it would never
+            # resume.
             self._set_write_limits(transport)
         self._account(num_bytes - held)
         return num_bytes
@@ -361,7 +386,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
     def _cut(self) -> None:
         if self._transport is not None:
             if self._outbound.pending_bytes:
-                _log.warning("connection cut with bytes unsent", peer=self.peer, unsent_bytes=self._outbound.pending_bytes)
+                _log.warning(
+                    "connection cut with bytes unsent", peer=self.peer, unsent_bytes=self._outbound.pending_bytes
+                )
             self._transport.abort()
 
     def _finish_close(self) -> None:
@@ -382,7 +409,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._closed.set()
 
     def _check_idle(self) -> None:
-        """Cut a peer that stopped in the middle of a frame, because the frame holds memory; between frames it may be silent."""
+        """Cut a peer that stopped in the middle of a frame, because the frame holds memory; between frames it may be
+        silent.
+        """
         assert self._loop is not None, "checked since it was connected"
         timeout_s = self._config.heartbeat_timeout_s  # the peer's process may stand still in the middle of a frame, too
         self._idle_timer = self._loop.call_later(timeout_s / _IDLE_CHECKS, self._check_idle)
@@ -392,7 +421,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         self._num_idle_checks += 1
         if self._num_idle_checks >= _IDLE_CHECKS:
             self.pipeline.fire_exception_caught(
-                ConnectionLostError(f"{self.peer} stopped in the middle of a frame and sent nothing for {timeout_s:g} s")
+                ConnectionLostError(
+                    f"{self.peer} stopped in the middle of a frame and sent nothing for {timeout_s:g} s"
+                )
             )
             self.abort()
 
@@ -454,7 +485,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
             self._flush_pass()
 
     def eof_received(self) -> bool:
-        """The peer has closed its side: close ours; bytes that it does not take within ``close_timeout_s`` are dropped."""
+        """The peer has closed its side: close ours; bytes that it does not take within
+        ``close_timeout_s`` are dropped.
+        """
         if self._loop is not None:
             self._cut_later(self._loop)
         return False
@@ -473,7 +506,9 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
 
 
 def _duplicate(sock: socket.socket | None) -> socket.socket | None:
-    """A duplicate descriptor of the connection; None if there is no socket (a test's transport) or no free descriptor."""
+    """A duplicate descriptor of the connection; None if there is no socket (a test's transport) or
+    no free descriptor.
+    """
     if sock is None or sock.fileno() < 0:
         return None
     try:

@@ -1,8 +1,8 @@
 """The frames of a channel that the kernel has not taken yet.
 
 Side:       pure.  Hot path.
-Invariants: ``pending_bytes`` counts every byte from ``add`` until ``written``; an ``on_written`` callback is returned once, when the last
-            byte of its frame was written, or by ``fail_all``.
+Invariants: ``pending_bytes`` counts every byte from ``add`` until ``written``; an ``on_written`` callback is returned
+            once, when the last byte of its frame was written, or by ``fail_all``.
 Units:      bytes.
 Source:     Netty ``ChannelOutboundBuffer``, without the 96 bytes that Netty adds per message for its own bookkeeping.
 """
@@ -18,7 +18,8 @@ OnWritten: TypeAlias = Callable[[], None]
 class OutboundFrame(NamedTuple):
     """Encoded bytes for the head of a pipeline.
 
-    Ownership: ``views`` must not change until ``on_written`` is called, once, after the last byte was written or the write failed.
+    Ownership: ``views`` must not change until ``on_written`` is called, once, after the last byte was written or the
+               write failed.
     """
 
     views: Sequence[View]
@@ -46,7 +47,9 @@ class ChannelOutboundBuffer:
         self._callbacks: deque[tuple[int, OnWritten]] = deque()  # (num_written at the end of the frame, its callback)
 
     def __repr__(self) -> str:
-        return f"<ChannelOutboundBuffer {'writable' if self._is_writable else 'full'}, {self.pending_bytes} bytes pending>"
+        return (
+            f"<ChannelOutboundBuffer {'writable' if self._is_writable else 'full'}, {self.pending_bytes} bytes pending>"
+        )
 
     @property
     def pending_bytes(self) -> int:

@@ -1,8 +1,9 @@
 """The handlers of one channel, in order.
 
 Side:       loop.
-Invariants: the head, which calls the transport, stands before the first handler, and the tail, which reports unhandled messages, behind
-            the last.  A handler can be removed from a connected channel, as Netty's handshake handlers are; then it costs nothing.
+Invariants: the head, which calls the transport, stands before the first handler, and the tail, which reports unhandled
+            messages, behind the last.  A handler can be removed from a connected channel, as Netty's handshake handlers
+            are; then it costs nothing.
 Source:     Netty ``DefaultChannelPipeline``.
 Absent:     adding handlers to a connected channel.
 """
@@ -107,7 +108,8 @@ class ChannelPipeline:
         self.remove(ctx)
 
     def remove(self, ctx: ChannelHandlerContext) -> None:
-        """Remove the handler of ``ctx`` and call its ``handler_removed``; its last events still go through ``ctx`` to its old neighbours.
+        """Remove the handler of ``ctx`` and call its ``handler_removed``; its last events still go through ``ctx`` to
+        its old neighbours.
 
         Raises:
             LocalProtocolError: it is not in this pipeline, or not any more.

@@ -1,10 +1,10 @@
 """Accepts connections of other TaskManagers and of producers.
 
 Side:       loop.
-Invariants: without mutual TLS the server listens on loopback addresses only, whatever a host name resolves to.  ``Admission`` decides which
-            connections are cut when there are too many.  A TLS connection is counted there once it is encrypted; until then, at most
-            ``tls_handshake_timeout_s``, ``TlsAcceptor`` has it.
-            Producers with tokens get at most half of the connections, so that they cannot keep TaskManagers out.
+Invariants: without mutual TLS the server listens on loopback addresses only, whatever a host name resolves to.
+            ``Admission`` decides which connections are cut when there are too many.  A TLS connection is counted there
+            once it is encrypted; until then, at most ``tls_handshake_timeout_s``, ``TlsAcceptor`` has it.  Producers
+            with tokens get at most half of the connections, so that they cannot keep TaskManagers out.
 Source:     Flink ``NettyServer``.
 """
 
@@ -36,7 +36,8 @@ _log = LogLines(__name__)
 _ACCEPT_PASSES = 3
 _CLOSE_MARGIN_S = 0.2  # a connection that is cut at its deadline ends one turn of the loop later
 _NS_PER_MS = 1_000_000
-_LOGS_PER_S = 1.0  # of failed peers, which could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count all
+# Of failed peers, which could fill a disk; ``num_failed_authentications`` and ``admission_statistics`` count all.
+_LOGS_PER_S = 1.0
 
 
 class _ChannelGroup(ChannelHandler):
@@ -60,22 +61,35 @@ class _ChannelGroup(ChannelHandler):
         evicted = self.admission.arrive(channel, channel.peer_host)
         if evicted is None:
             if self.logs.take():
-                _log.warning("a connection was refused: there are too many", peer=channel.peer, admission=repr(self.admission))
+                _log.warning(
+                    "a connection was refused: there are too many", peer=channel.peer, admission=repr(self.admission)
+                )
             return False
         self.channels.add(channel)
         for each in evicted:
             if self.logs.take():
-                _log.warning("a connection was cut: too many are not authenticated", peer=each.peer, admission=repr(self.admission))
+                _log.warning(
+                    "a connection was cut: too many are not authenticated",
+                    peer=each.peer,
+                    admission=repr(self.admission),
+                )
             each.abort()
         return True
 
     def authenticated(self, channel: Channel, gate: GateIdentity | None) -> None:
-        """The peer of ``channel`` is authenticated; ``gate``: the gate that it may offer partitions to, None: it knows the secret."""
+        """The peer of ``channel`` is authenticated; ``gate``: the gate that it may offer partitions to, None: it knows
+        the secret.
+        """
         assert isinstance(channel, NetworkChannel), "a server makes NetworkChannels"
         if gate is not None and channel in self.channels:
             if len(self._producers) >= self._max_producers:
                 if self.logs.take():
-                    _log.warning("a producer was refused: there are too many", peer=channel.peer, gate=str(gate), limit=self._max_producers)
+                    _log.warning(
+                        "a producer was refused: there are too many",
+                        peer=channel.peer,
+                        gate=str(gate),
+                        limit=self._max_producers,
+                    )
                 channel.abort()
                 return
             self._producers.add(channel)
@@ -112,7 +126,8 @@ class NetworkServer:
 
     def __init__(self, config: NetstackConfig, handlers_factory: HandlersFactory) -> None:
         self._config = config
-        self._security = SecurityConfig.none() if config.security is None else config.security  # None never gets beyond ``start``
+        # None never gets beyond ``start``.
+        self._security = SecurityConfig.none() if config.security is None else config.security
         self._key = derive_key(self._security.secret)
         self._handlers_factory = handlers_factory
         self._group = _ChannelGroup(config, self._security)
@@ -142,7 +157,9 @@ class NetworkServer:
 
     @property
     def has_lost_port(self) -> bool:
-        """Whether somebody else in this process has closed or replaced a socket that listens, so that no connection comes any more."""
+        """Whether somebody else in this process has closed or replaced a socket that listens, so that no connection
+        comes any more.
+        """
         guards = () if self._group.is_closed else self._guards
         return not all(guard.is_intact for guard in guards if isinstance(guard, ClosedInChildren))
 
@@ -153,8 +170,8 @@ class NetworkServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; port 0 picks a free one.  Returns (host, port) to connect to.
 
-        Raises:
-            ConfigError: ``config.security`` is not set, its certificates cannot be read, or it is not TLS and ``host`` is not a loopback
+        Raises: ConfigError: ``config.security`` is not set, its certificates cannot be read, or it is not TLS and
+            ``host`` is not a loopback
                 address; or the kernel does not have ``config.congestion_control``.
             OSError: the address cannot be bound.
             ResourceClosedError: the server was closed.
@@ -171,8 +188,12 @@ class NetworkServer:
             self._make_channel, host, port, backlog=self._config.backlog, start_serving=False
         )
         self._server = server
-        ports = {each.getsockname()[1] for each in server.sockets}  # also of a connection that was accepted, but has no channel yet
-        self._guards = [*(ClosedInChildren(each.fileno(), server) for each in server.sockets), *map(PortClosedInChildren, ports)]
+        # Also of a connection that was accepted, but has no channel yet.
+        ports = {each.getsockname()[1] for each in server.sockets}
+        self._guards = [
+            *(ClosedInChildren(each.fileno(), server) for each in server.sockets),
+            *map(PortClosedInChildren, ports),
+        ]
         if tls is not None:
             self._tls = tls
             tls.serve(server.sockets, self._config.backlog)
@@ -184,7 +205,9 @@ class NetworkServer:
         return str(bound_host), int(bound_port)
 
     async def close(self) -> None:
-        """Stop listening and close every connection; returns when all are gone, at the latest shortly after ``close_timeout_s``."""
+        """Stop listening and close every connection; returns when all are gone, at the latest shortly after
+        ``close_timeout_s``.
+        """
         self._group.is_closed = True
         for guard in self._guards:
             guard.release()
@@ -205,14 +228,16 @@ class NetworkServer:
                 await self._wait_closed(channels)
         except TimeoutError:
             _log.warning(
-                "the server does not wait any longer for its connections to end", peers=[each.peer for each in self._group.channels]
+                "the server does not wait any longer for its connections to end",
+                peers=[each.peer for each in self._group.channels],
             )
 
     async def _wait_closed(self, channels: list[NetworkChannel]) -> None:
         for channel in channels:
             await channel.wait_closed()  # waits for the connection to close; ended by the timeout of close()
         if self._server is not None:
-            await self._server.wait_closed()  # waits for the listening sockets to close; ended by the timeout of close()
+            # waits for the listening sockets to close; ended by the timeout of close().
+            await self._server.wait_closed()
 
     def _make_channel(self) -> NetworkChannel:
         security = self._security
@@ -221,7 +246,9 @@ class NetworkServer:
         if security.mode is SecurityMode.CERTIFICATES:
             assert security.tls is not None, "checked when it was made"
             pins = security.tls.pins
-            return NetworkChannel(self._config, lambda: (self._group, self._certificate_handler(pins), *self._handlers_factory()))
+            return NetworkChannel(
+                self._config, lambda: (self._group, self._certificate_handler(pins), *self._handlers_factory())
+            )
         handshake = Handshake(
             Role.PRODUCER,
             self._key,
@@ -242,10 +269,14 @@ class NetworkServer:
             logs=self._group.logs,
         )
         heartbeats = HeartbeatHandler(self._config, loop, sends_first=False)
-        return NetworkChannel(self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication), heartbeats))
+        return NetworkChannel(
+            self._config, lambda: (self._group, *behind_decoder(self._handlers_factory(), authentication), heartbeats)
+        )
 
     def _certificate_handler(self, pins: frozenset[bytes]) -> CertificateHandler:
-        return CertificateHandler(pins, on_ready=lambda channel: self._group.authenticated(channel, None), on_failed=self._on_failed)
+        return CertificateHandler(
+            pins, on_ready=lambda channel: self._group.authenticated(channel, None), on_failed=self._on_failed
+        )
 
     def _gate_key(self, gate: GateIdentity) -> bytes | None:
         if gate.is_expired(time.time_ns() // _NS_PER_MS):

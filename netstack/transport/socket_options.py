@@ -1,8 +1,9 @@
 """The socket options of connections: ``watch_host`` for those of all ports, ``set_options`` for data connections.
 
 Side:   loop.
-Why:    who waits on a connection must learn of a host that is gone, which sends neither FIN nor RST.  Kernels answer keepalive probes for a
-        process that stands still, such as one whose interpreter a function holds; heartbeats of ours would not be answered.
+Why:    who waits on a connection must learn of a host that is gone, which sends neither FIN nor RST.  Kernels answer
+        keepalive probes for a process that stands still, such as one whose interpreter a function holds; heartbeats of
+        ours would not be answered.
 Source: Flink ``NettyClient.init``, ``NettyServer.init``; ``tcp(7)``.
 """
 
@@ -31,12 +32,15 @@ _LOCAL_CONGESTION_CONTROL: Final = "reno"  # every Linux kernel has it, and ever
 _PROC: Final = Path("/proc/sys/net/ipv4")
 
 
-def watch_host(sock: socket.socket, timeout_s: float = DEAD_HOST_TIMEOUT_S, full_buffer_timeout_s: float | None = None) -> None:
+def watch_host(
+    sock: socket.socket, timeout_s: float = DEAD_HOST_TIMEOUT_S, full_buffer_timeout_s: float | None = None
+) -> None:
     """Let the kernel end the connection once the peer's host has acknowledged nothing for ``timeout_s``.
 
-    TCP_USER_TIMEOUT does that for data that were sent, and keepalive without them.  But Linux (5.11 and later) also ends a connection whose
-    peer acknowledges every probe, if its receive buffer is full for so long: its process reads nothing.  Where that may be one that stands
-    still, ``full_buffer_timeout_s`` is its time, and the caller asks ``host_silent_s``.
+    TCP_USER_TIMEOUT does that for data that were sent, and keepalive without them.  But Linux (5.11 and later) also
+    ends a connection whose peer acknowledges every probe, if its receive buffer is full for so long: its process reads
+    nothing.  Where that may be one that stands still, ``full_buffer_timeout_s`` is its time, and the caller asks
+    ``host_silent_s``.
 
     Raises:
         OSError: the connection ended.
@@ -137,7 +141,11 @@ def _set(sock: socket.socket, name: str) -> None:
 @functools.cache
 def _tell_once(error: str) -> None:
     """Log a reason once per process; it is the same for every connection."""
-    _log.debug("connections on this machine keep the congestion control of the kernel", wanted=_LOCAL_CONGESTION_CONTROL, error=error)
+    _log.debug(
+        "connections on this machine keep the congestion control of the kernel",
+        wanted=_LOCAL_CONGESTION_CONTROL,
+        error=error,
+    )
 
 
 def _offered() -> str:
@@ -164,9 +172,11 @@ def _is_on_this_machine(sock: socket.socket) -> bool:
 
 
 def within_descriptors(max_strangers: int) -> int:
-    """How many connections that have proved nothing a server may keep: ``max_strangers``, or a quarter of the descriptors if that is less.
+    """How many connections that have proved nothing a server may keep: ``max_strangers``, or a quarter of the
+    descriptors if that is less.
 
     A process may have two servers, whose strangers must leave half of its descriptors to the work.
     """
-    soft = os.sysconf("SC_OPEN_MAX")  # RLIMIT_NOFILE; -1: there is no limit.  A module called ``resource`` may be the program's
+    # RLIMIT_NOFILE; -1: there is no limit.  A module called ``resource`` may be the program's.
+    soft = os.sysconf("SC_OPEN_MAX")
     return max_strangers if soft < 0 else max(1, min(max_strangers, soft // 4))

@@ -23,7 +23,8 @@ def server_context(tls: TlsConfig) -> ssl.SSLContext:
 
 
 def client_context(tls: TlsConfig) -> ssl.SSLContext:
-    """The context of the side that dials: the server's certificate must name the dialled host, unless ``verify_hostname`` is False.
+    """The context of the side that dials: the server's certificate must name the dialled host, unless
+    ``verify_hostname`` is False.
 
     Raises:
         ConfigError: as ``server_context``.
@@ -33,7 +34,10 @@ def client_context(tls: TlsConfig) -> ssl.SSLContext:
 
 def timeouts(security: SecurityConfig) -> dict[str, Any]:
     """The TLS timeouts as keyword arguments of asyncio's connection methods, whose defaults are 60 and 30 s."""
-    return {"ssl_handshake_timeout": security.tls_handshake_timeout_s, "ssl_shutdown_timeout": security.tls_shutdown_timeout_s}
+    return {
+        "ssl_handshake_timeout": security.tls_handshake_timeout_s,
+        "ssl_shutdown_timeout": security.tls_shutdown_timeout_s,
+    }
 
 
 def _context(tls: TlsConfig, protocol: int, side: str) -> ssl.SSLContext:
@@ -49,7 +53,8 @@ def _context(tls: TlsConfig, protocol: int, side: str) -> ssl.SSLContext:
     except (OSError, ValueError) as error:  # SSLError is an OSError
         # Flink: "Failed to initialize SSL Context for the Netty Server/Client".
         raise ConfigError(
-            f"failed to initialize the TLS context of the {side} from {tls.certificate_file}, {tls.key_file} and {tls.ca_file}: {error}"
+            f"failed to initialize the TLS context of the {side} from {tls.certificate_file}, {tls.key_file} and "
+            f"{tls.ca_file}: {error}"
         ) from error
     return context
 
@@ -60,5 +65,7 @@ def _no_password() -> str:
 
 
 def is_expected(certificate: bytes | None, pins: frozenset[bytes]) -> bool:
-    """Whether a peer's certificate (DER) is one of the pinned ones; without pins every certificate that TLS accepted is."""
+    """Whether a peer's certificate (DER) is one of the pinned ones; without pins every certificate that TLS accepted
+    is.
+    """
     return certificate is not None and (not pins or hashlib.sha256(certificate).digest() in pins)

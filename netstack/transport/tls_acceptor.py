@@ -1,9 +1,11 @@
 """Accepts connections and runs their TLS handshakes.
 
 Side:       loop.
-Invariants: at most ``max_handshakes`` connections are inside their TLS handshake; the oldest is cut for a new one.  ``close`` leaves none.
-Source:     Netty's ``SslHandler`` is part of the pipeline, so Netty's channel group contains connections inside their handshake.  asyncio
-            makes the protocol only after the handshake; so connections are accepted here, and a task per connection starts TLS.
+Invariants: at most ``max_handshakes`` connections are inside their TLS handshake; the oldest is cut for a new one.
+            ``close`` leaves none.
+Source:     Netty's ``SslHandler`` is part of the pipeline, so Netty's channel group contains connections inside their
+            handshake.  asyncio makes the protocol only after the handshake; so connections are accepted here, and a
+            task per connection starts TLS.
 """
 
 import asyncio
@@ -85,7 +87,8 @@ class TlsAcceptor:
                 await asyncio.sleep(_PAUSE_S)
             else:
                 self.encrypt(sock)
-                await asyncio.sleep(0)  # the task starts and owns its socket; other work has its turn before the next accept
+                # The task starts and owns its socket; other work has its turn before the next accept.
+                await asyncio.sleep(0)
 
     def encrypt(self, sock: socket.socket) -> None:
         """Start TLS on an accepted connection; takes ownership of ``sock``."""

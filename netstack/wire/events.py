@@ -1,11 +1,12 @@
 """The events of a subpartition, and their bytes.
 
 Side:       pure.
-Invariants: a decoded event encodes to the same bytes again.  Bytes behind the event are refused, which Flink does not do, except the zeros
-            that Flink leaves at the end of the arrays of barriers and watermarks and sends when it broadcasts them.
+Invariants: a decoded event encodes to the same bytes again.  Bytes behind the event are refused, which Flink does not
+            do, except the zeros that Flink leaves at the end of the arrays of barriers and watermarks and sends when it
+            broadcasts them.
 Units:      timestamps and timeouts in milliseconds.
-Source:     Flink 2.3 ``EventSerializer`` (i32 type, then the fields, big endian), ``CheckpointOptions``, ``WatermarkEvent`` and
-            ``Buffer.DataType.getDataType``; the tests hold bytes that Flink's own classes wrote.
+Source:     Flink 2.3 ``EventSerializer`` (i32 type, then the fields, big endian), ``CheckpointOptions``,
+            ``WatermarkEvent`` and ``Buffer.DataType.getDataType``; the tests hold bytes that Flink's own classes wrote.
 """
 
 from collections.abc import Callable
@@ -137,7 +138,9 @@ class CheckpointOptions:
         return replace(self, alignment=Alignment.UNALIGNED, aligned_timeout_ms=NO_ALIGNED_TIMEOUT)
 
     def with_unaligned_unsupported(self) -> "CheckpointOptions":
-        """The options for a channel whose buffers in flight cannot be stored: FORCED_ALIGNED if they would be needed."""
+        """The options for a channel whose buffers in flight cannot be stored: FORCED_ALIGNED if
+        they would be needed.
+        """
         if not self.needs_channel_state:
             return self
         return replace(self, alignment=Alignment.FORCED_ALIGNED)
@@ -229,7 +232,8 @@ class WatermarkEvent:
 
 @dataclass(frozen=True, slots=True)
 class OtherEvent:
-    """An event of a class unknown to this package, such as a task event: the class name and the bytes that the class wrote.
+    """An event of a class unknown to this package, such as a task event: the class name and the bytes that the class
+    wrote.
 
     If Flink broadcast the event, ``body`` may end with zeros that are not part of it; only its class can tell.
     """
@@ -468,7 +472,9 @@ def _unpack_start(name: str, layout: Struct, view: memoryview, at: int) -> tuple
 
 
 def _without_filling(view: memoryview, num_bytes: int, num_array_bytes: int) -> memoryview:
-    """``view`` cut to ``num_bytes`` if it has ``num_array_bytes`` bytes and all behind the cut are zero; else ``view``."""
+    """``view`` cut to ``num_bytes`` if it has ``num_array_bytes`` bytes and all behind the cut are
+    zero; else ``view``.
+    """
     if len(view) == num_array_bytes and not any(view[num_bytes:]):
         return view[:num_bytes]
     return view
@@ -487,7 +493,8 @@ def _member(name: str, kind: type[E], number: int) -> E:
 def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
     """The data type of the buffer of ``event``; it tells the receiver the kind of event without decoding it.
 
-    ``EndOfSegment`` and ``RecoveryMetadata`` are EVENT_BUFFER, as in Flink, whose tiered storage and recovery set the type themselves.
+    ``EndOfSegment`` and ``RecoveryMetadata`` are EVENT_BUFFER, as in Flink, whose tiered storage and recovery set the
+    type themselves.
     """
     if has_priority:
         return DataType.PRIORITIZED_EVENT_BUFFER
@@ -501,8 +508,18 @@ def event_data_type(event: Event, *, has_priority: bool = False) -> DataType:
         case WatermarkEvent():
             return DataType.ALIGNED_WATERMARK_EVENT if event.is_aligned else DataType.UNALIGNED_WATERMARK_EVENT
         case CheckpointBarrier(options=options) if options.needs_alignment:
-            return DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER if options.is_timeoutable else DataType.ALIGNED_CHECKPOINT_BARRIER
-        case CheckpointBarrier() | CancelCheckpointMarker() | EventAnnouncement() | EndOfSuperstep() | EndOfInputChannelState():
+            return (
+                DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
+                if options.is_timeoutable
+                else DataType.ALIGNED_CHECKPOINT_BARRIER
+            )
+        case (
+            CheckpointBarrier()
+            | CancelCheckpointMarker()
+            | EventAnnouncement()
+            | EndOfSuperstep()
+            | EndOfInputChannelState()
+        ):
             return DataType.EVENT_BUFFER
         case EndOfSegment() | RecoveryMetadata() | SubtaskConnectionDescriptor() | OtherEvent():
             return DataType.EVENT_BUFFER

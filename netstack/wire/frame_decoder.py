@@ -1,16 +1,16 @@
 """Decodes the bytes of a socket into messages.
 
 Side:       pure.  Hot path.
-Invariants: ``0 <= start <= end <= capacity``.  After each ``buffer_updated`` the staging buffer holds less than one frame without payload.
-            It never grows beyond the largest frame allowed, and has at most 512 bytes until the peer is known (``accept``).
-            After the first error the decoder refuses every byte.
-            The buffer of a payload is allocated when the header of its frame is complete, and written once: bytes that were read together
-            with other frames are copied there, a large rest is read there by the socket itself.
-            On a sealed connection no message is returned before the seal of its frame was checked.
-            Consecutive complete frames of plain data with payloads of one size become one ``BufferRun``, if the allocator gives several
-            buffers at once.
+Invariants: ``0 <= start <= end <= capacity``.  After each ``buffer_updated`` the staging buffer holds less than one
+            frame without payload.  It never grows beyond the largest frame allowed, and has at most 512 bytes until the
+            peer is known (``accept``).  After the first error the decoder refuses every byte.  The buffer of a payload
+            is allocated when the header of its frame is complete, and written once: bytes that were read together with
+            other frames are copied there, a large rest is read there by the socket itself.  On a sealed connection no
+            message is returned before the seal of its frame was checked.  Consecutive complete frames of plain data
+            with payloads of one size become one ``BufferRun``, if the allocator gives several buffers at once.
 Units:      bytes.
-Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder`` and Netty's ``LengthFieldBasedFrameDecoder``.
+Source:     Flink ``NettyMessageClientDecoderDelegate``, ``BufferResponseDecoder`` and Netty's
+            ``LengthFieldBasedFrameDecoder``.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,15 @@ from netstack.wire.message_bytes import (
     NUMBERS_START,
     decode_body,
 )
-from netstack.wire.messages import BufferAllocator, BufferResponse, BufferRun, DataType, Message, PayloadBuffer, RunAllocator
+from netstack.wire.messages import (
+    BufferAllocator,
+    BufferResponse,
+    BufferRun,
+    DataType,
+    Message,
+    PayloadBuffer,
+    RunAllocator,
+)
 
 Decoded: TypeAlias = Message | BufferRun
 
@@ -52,7 +60,9 @@ _unpack_frame_header = FRAME_HEADER.unpack_from
 _unpack_data_header = BUFFER_RESPONSE_HEADER.unpack_from
 # A header in three parts: bytes that are equal in a run, sequence number and backlog, bytes that are equal in a run.
 _RUN_HEADER: Final = Struct(f">{NUMBERS_START}sii{BUFFER_RESPONSE_HEADER_BYTES - NUMBERS_END}s")
-_unpack_receiver = Struct(f"> 9x {INPUT_CHANNEL_ID_BYTES}s i {NUMBERS_START - FRAME_HEADER_BYTES - INPUT_CHANNEL_ID_BYTES - 4}x").unpack
+_unpack_receiver = Struct(
+    f"> 9x {INPUT_CHANNEL_ID_BYTES}s i {NUMBERS_START - FRAME_HEADER_BYTES - INPUT_CHANNEL_ID_BYTES - 4}x"
+).unpack
 _PLAIN: Final = DataType.DATA_BUFFER
 _RECEIVER_OFFSET: Final = FRAME_HEADER_BYTES  # behind length, magic number and id
 _unpack_run_header = _RUN_HEADER.unpack_from
@@ -118,7 +128,9 @@ class FrameDecoder:
             accepted_ids: the messages accepted until ``accept`` is called; None: all.
         """
         if max_data_frame_bytes < BUFFER_RESPONSE_HEADER_BYTES:
-            raise ConfigError(f"max_data_frame_bytes is {max_data_frame_bytes}, the least is {BUFFER_RESPONSE_HEADER_BYTES}")
+            raise ConfigError(
+                f"max_data_frame_bytes is {max_data_frame_bytes}, the least is {BUFFER_RESPONSE_HEADER_BYTES}"
+            )
         if staging_bytes < FRAME_HEADER_BYTES:
             raise ConfigError(f"staging_bytes is {staging_bytes}, the least is {FRAME_HEADER_BYTES}")
         self._allocator = allocator
@@ -134,7 +146,8 @@ class FrameDecoder:
         self._end = 0  # first free byte
         self._needed = FRAME_HEADER_BYTES  # bytes of the incomplete frame without which it cannot be decoded further
         self.failure: RemoteProtocolError | None = None
-        # The message whose payload or seal is incomplete, its missing payload bytes, and where they go (empty if the payload is skipped).
+        # The message whose payload or seal is incomplete, its missing payload bytes, and where they go (empty if the
+        # payload is skipped).
         self._pending: BufferResponse | None = None
         self._num_missing = 0
         self._rest = _NO_PAYLOAD
@@ -146,7 +159,9 @@ class FrameDecoder:
 
     def __repr__(self) -> str:
         state = "open" if self.failure is None else f"failed: {self.failure}"
-        return f"<FrameDecoder {state}, {self.num_buffered_bytes} bytes in hand, {self._num_missing} of a payload missing>"
+        return (
+            f"<FrameDecoder {state}, {self.num_buffered_bytes} bytes in hand, {self._num_missing} of a payload missing>"
+        )
 
     @property
     def num_buffered_bytes(self) -> int:
@@ -161,10 +176,9 @@ class FrameDecoder:
     def accept(self, message_ids: frozenset[int], seal: FrameSeal | None = None, *, is_known: bool = True) -> None:
         """Accept the messages with these ids, and no others, from the next ``buffer_updated`` on.
 
-        Args:
-            message_ids: in a range that ``FRAME_BYTES`` knows.
-            seal: checks the seals behind all later frames; None: there are none.
-            is_known: False: the peer is a stranger, so there is little memory for it, and ``buffer_updated`` returns at most one message:
+        Args: message_ids: in a range that ``FRAME_BYTES`` knows. seal: checks the seals behind all later frames; None:
+            there are none. is_known: False: the peer is a stranger, so there is little memory for it, and
+            ``buffer_updated`` returns at most one message:
                 the answer to it decides how the bytes behind it are read.
         """
         self._limits = {message_id: self._limits_of(message_id) for message_id in message_ids}
@@ -191,7 +205,8 @@ class FrameDecoder:
         return self._staging[self._end :]
 
     def buffer_updated(self, num_bytes: int) -> list[Decoded]:
-        """Decode ``num_bytes`` bytes that were read into the last ``get_buffer()``; returns the messages completed by them.
+        """Decode ``num_bytes`` bytes that were read into the last ``get_buffer()``; returns the messages completed by
+        them.
 
         If a broken frame follows good ones, returns the good ones and keeps the error in ``failure``.
 
@@ -235,7 +250,8 @@ class FrameDecoder:
 
     def close(self) -> None:
         """Recycle the buffer of an incomplete payload, and drop the staging buffer; a second call does nothing."""
-        self._staging, self._capacity = _NO_PAYLOAD, 0  # now: the garbage collector comes late to a channel and its handlers
+        # Now: the garbage collector comes late to a channel and its handlers.
+        self._staging, self._capacity = _NO_PAYLOAD, 0
         if self.failure is not None:
             self.failure.__traceback__ = None  # its frames hold the staging buffer, too
         self._start = self._end = 0
@@ -252,7 +268,9 @@ class FrameDecoder:
             assert self._end - self._start < self._needed, f"a whole frame is left over in {self!r}"
         assert self._num_missing >= 0, repr(self)
         assert (self._num_missing > 0) <= (self._pending is not None), repr(self)
-        assert self._num_missing or self._seal is not None or self._pending is None, f"{self!r} waits for a seal that will not come"
+        assert self._num_missing or self._seal is not None or self._pending is None, (
+            f"{self!r} waits for a seal that will not come"
+        )
         assert len(self._rest) in (0, self._num_missing), repr(self)
 
     # ---------------------------------------------------------------- payloads
@@ -307,11 +325,27 @@ class FrameDecoder:
                 start += length
                 continue
             header = _unpack_data_header(staging, start)
-            length, magic, _, receiver, subpartition, num_partial, sequence_number, backlog, data_type, is_compressed, size_bytes = header
+            (
+                length,
+                magic,
+                _,
+                receiver,
+                subpartition,
+                num_partial,
+                sequence_number,
+                backlog,
+                data_type,
+                is_compressed,
+                size_bytes,
+            ) = header
             if magic != MAGIC or not BUFFER_RESPONSE_HEADER_BYTES <= length <= max_data_frame_bytes:
                 self._refuse(length, magic, BUFFER_RESPONSE_ID)
             body, partial_sizes = start + BUFFER_RESPONSE_HEADER_BYTES, _NO_SIZES
-            if num_partial or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES or length > max_plain_data_frame_bytes:
+            if (
+                num_partial
+                or size_bytes != length - BUFFER_RESPONSE_HEADER_BYTES
+                or length > max_plain_data_frame_bytes
+            ):
                 self._check_sizes(num_partial, size_bytes, length - BUFFER_RESPONSE_HEADER_BYTES, data_type)
                 body += _BYTES_PER_PARTIAL_SIZE * num_partial
                 if end < body:
@@ -332,14 +366,17 @@ class FrameDecoder:
                     start += run_bytes
                     continue
                 if num_alike:
-                    allocate_run = None  # no buffers now; without this, each frame would search all frames behind it again
+                    # No buffers now; without this, each frame would search all frames behind it again.
+                    allocate_run = None
             is_whole = start + stride <= end
             if seal is not None and is_whole:
                 seal.check(staging[start:body], staging[body:behind], staging[behind : behind + SEAL_BYTES])
             if not 0 < data_type < _NUM_DATA_TYPES or is_compressed > 1 or backlog < 0 or subpartition < 0:
                 raise _bad_field(data_type, is_compressed, backlog, subpartition)
             kind, is_packed = _DATA_TYPES[data_type], is_compressed == 1
-            buffer = None if allocator is None else allocator.allocate(receiver, size_bytes, kind, is_compressed=is_packed)
+            buffer = (
+                None if allocator is None else allocator.allocate(receiver, size_bytes, kind, is_compressed=is_packed)
+            )
             # As ``BufferResponse(...)``, without the Python call of its ``__new__``.  bench: transport.
             fields = (receiver, subpartition, sequence_number, backlog, kind, is_packed, partial_sizes, buffer)
             message: BufferResponse = _new_tuple(BufferResponse, fields)
@@ -357,7 +394,8 @@ class FrameDecoder:
     def _decode_run(self, start: int, length: int, messages: list[Decoded]) -> tuple[int, int]:
         """Append one ``BufferRun`` for the complete frames from ``start`` on that are alike.
 
-        Returns how many frames are alike (0 if there are not two with payloads), and the bytes of the frames that got a buffer.
+        Returns how many frames are alike (0 if there are not two with payloads), and the bytes of the frames that got a
+        buffer.
         """
         staging, stride = self._staging, length + self._seal_bytes
         common, first_number, backlog, common_end = _unpack_run_header(staging, start)
@@ -388,7 +426,9 @@ class FrameDecoder:
         return len(backlogs), at - start
 
     def _check_run(self, seal: FrameSeal, start: int, length: int, buffers: Sequence[PayloadBuffer]) -> None:
-        """Check the seals of as many frames from ``start`` on as there are ``buffers``, which are recycled if one does not fit."""
+        """Check the seals of as many frames from ``start`` on as there are ``buffers``, which are recycled if one does
+        not fit.
+        """
         staging, at = self._staging, start
         try:
             for _ in buffers:
@@ -401,7 +441,9 @@ class FrameDecoder:
             raise
 
     def _decode_other(self, start: int, end: int, messages: list[Decoded]) -> int:
-        """Decode a frame that is not data, or whose header is incomplete; returns its length if it was consumed, else 0."""
+        """Decode a frame that is not data, or whose header is incomplete; returns its length if it was consumed, else
+        0.
+        """
         length: int
         length, magic, message_id = _unpack_frame_header(self._staging, start)
         least, greatest = self._limits.get(message_id, _NO_LENGTH)
@@ -418,14 +460,17 @@ class FrameDecoder:
         return length + self._seal_bytes
 
     def _start_payload(self, message: BufferResponse, start: int, body: int, behind: int) -> None:
-        """Begin the payload of ``message``, whose frame is from ``start`` to ``behind``; a part of it, or only of its seal, is not here."""
+        """Begin the payload of ``message``, whose frame is from ``start`` to ``behind``; a part of it, or only of its
+        seal, is not here.
+        """
         end = min(self._end, behind)
         self._pending, self._num_missing = message, behind - end
         view = _NO_PAYLOAD if message.buffer is None else message.buffer.view
         if self._seal is not None:
             self._head = bytes(self._staging[start:body])
             if message.buffer is None:
-                view = memoryview(bytearray(behind - body))  # a payload that is skipped is covered by the seal all the same
+                # A payload that is skipped is covered by the seal all the same.
+                view = memoryview(bytearray(behind - body))
             self._payload = view
         num_here = end - body
         if view:
@@ -437,14 +482,19 @@ class FrameDecoder:
     def _refuse(self, length: int, magic: int, message_id: int) -> NoReturn:
         if magic != MAGIC:
             raise RemoteProtocolError(
-                f"network stream corrupted: received the magic number {magic:08X}, expected {MAGIC:08X}{_foreign_protocol(length)}"
+                f"network stream corrupted: received the magic number {magic:08X}, expected "
+                f"{MAGIC:08X}{_foreign_protocol(length)}"
             )
         if message_id not in FRAME_BYTES:
             raise RemoteProtocolError(f"unknown message id {message_id} in a frame of {length} bytes")
         if message_id not in self._limits:
-            raise RemoteProtocolError(f"message id {message_id} in a frame of {length} bytes is not understood here, or not yet")
+            raise RemoteProtocolError(
+                f"message id {message_id} in a frame of {length} bytes is not understood here, or not yet"
+            )
         least, greatest = self._limits[message_id]
-        raise RemoteProtocolError(f"a frame with message id {message_id} has {length} bytes, expected {least} to {greatest}")
+        raise RemoteProtocolError(
+            f"a frame with message id {message_id} has {length} bytes, expected {least} to {greatest}"
+        )
 
     def _limits_of(self, message_id: int) -> tuple[int, int]:
         least, greatest = FRAME_BYTES[message_id]
@@ -454,7 +504,9 @@ class FrameDecoder:
         return least, self._max_frame_bytes if greatest is None else min(greatest, self._max_frame_bytes)
 
     def _check_length(self, start: int) -> None:
-        """Refuse a frame that is too short for a header: its other bytes will never come, and waiting for them holds the connection."""
+        """Refuse a frame that is too short for a header: its other bytes will never come, and waiting for them holds
+        the connection.
+        """
         (length,) = _LENGTH.unpack_from(self._staging, start)
         if length < FRAME_HEADER_BYTES:
             raise RemoteProtocolError(f"a frame of {length} bytes, the least is {FRAME_HEADER_BYTES}")
@@ -462,12 +514,15 @@ class FrameDecoder:
     def _check_sizes(self, num_partial: int, size_bytes: int, num_body_bytes: int, data_type: int) -> None:
         if num_partial < 0 or size_bytes < 0 or _BYTES_PER_PARTIAL_SIZE * num_partial + size_bytes != num_body_bytes:
             raise RemoteProtocolError(
-                f"a BufferResponse announces {size_bytes} bytes and {num_partial} partial sizes, {num_body_bytes} bytes follow its header"
+                f"a BufferResponse announces {size_bytes} bytes and {num_partial} partial sizes, {num_body_bytes} "
+                "bytes follow its header"
             )
         is_event = 0 < data_type < _NUM_DATA_TYPES and not _DATA_TYPES[data_type].is_buffer
         greatest = self._max_event_bytes if is_event else self._max_data_frame_bytes - BUFFER_RESPONSE_HEADER_BYTES
         if size_bytes > greatest:
-            raise RemoteProtocolError(f"a BufferResponse has a payload of {size_bytes} bytes, expected at most {greatest}")
+            raise RemoteProtocolError(
+                f"a BufferResponse has a payload of {size_bytes} bytes, expected at most {greatest}"
+            )
 
 
 def _foreign_protocol(first_word: int) -> str:
@@ -487,11 +542,14 @@ def _partial_sizes(view: memoryview, size_bytes: int) -> tuple[int, ...]:
         return _NO_SIZES
     sizes: tuple[int, ...] = Struct(f">{len(view) // _BYTES_PER_PARTIAL_SIZE}i").unpack(view)
     if min(sizes, default=0) < 0 or sum(sizes) != size_bytes:
-        raise RemoteProtocolError(f"the {len(sizes)} partial sizes of a BufferResponse do not add up to its {size_bytes} bytes")
+        raise RemoteProtocolError(
+            f"the {len(sizes)} partial sizes of a BufferResponse do not add up to its {size_bytes} bytes"
+        )
     return sizes
 
 
 def _bad_field(data_type: int, is_compressed: int, backlog: int, subpartition: int) -> RemoteProtocolError:
     return RemoteProtocolError(
-        f"a BufferResponse with data type {data_type}, compression flag {is_compressed}, backlog {backlog}, subpartition {subpartition}"
+        f"a BufferResponse with data type {data_type}, compression flag {is_compressed}, backlog {backlog}, "
+        f"subpartition {subpartition}"
     )

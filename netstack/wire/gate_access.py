@@ -1,10 +1,10 @@
 """Tokens with which a producer outside the cluster may offer partitions to one gate.
 
 Side:       pure.
-Invariants: a token is derived from the cluster's secret, the job, the gate's name and its expiry time.  Its holder learns neither the
-            secret nor another token, and may do nothing but offer partitions to that gate (and what its job's master lets it do with
-            it: in flowlet, ask about them, commit and abort them).  After its expiry it opens no connection, and
-            a connection made with it carries no new offer; accepted offers continue.
+Invariants: a token is derived from the cluster's secret, the job, the gate's name and its expiry time.  Its holder
+            learns neither the secret nor another token, and may do nothing but offer partitions to that gate (and what
+            its job's master lets it do with it: in flowlet, ask about them, commit and abort them).  After its expiry
+            it opens no connection, and a connection made with it carries no new offer; accepted offers continue.
 Units:      milliseconds since the epoch.
 Source:     Hadoop's delegation tokens, which Flink hands to its jobs.
 Absent:     revoking a token: at the end of the job its gate is gone.
@@ -33,7 +33,9 @@ class GateIdentity:
         if len(self.job_id) != JOB_ID_BYTES:
             raise LocalProtocolError(f"a job id has {JOB_ID_BYTES} bytes, got {len(self.job_id)}")
         if not 1 <= len(self.name.encode()) <= MAX_GATE_NAME_BYTES:
-            raise LocalProtocolError(f"a gate's name has 1 to {MAX_GATE_NAME_BYTES} bytes, got {len(self.name.encode())}")
+            raise LocalProtocolError(
+                f"a gate's name has 1 to {MAX_GATE_NAME_BYTES} bytes, got {len(self.name.encode())}"
+            )
         if not 0 <= self.expires_ms < 2**63:
             raise LocalProtocolError(f"a token expires at {self.expires_ms} ms, which is not a time")
 

@@ -1,9 +1,10 @@
 """Java's string and serialization formats, as far as Flink puts them on the wire.
 
 Side:       pure.
-Invariants: a decoded text encodes to the same bytes again.  Of a throwable only class names and messages are read; nothing is instantiated,
-            and the number of bytes, classes and causes that are read is bounded.
-Source:     ``java.io.DataOutput.writeUTF``; Java Object Serialization Specification, chapter 6; ``Throwable.readObject``.
+Invariants: a decoded text encodes to the same bytes again.  Of a throwable only class names and messages are read;
+            nothing is instantiated, and the number of bytes, classes and causes that are read is bounded.
+Source:     ``java.io.DataOutput.writeUTF``; Java Object Serialization Specification, chapter 6;
+            ``Throwable.readObject``.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,8 @@ _MAX_UTF_BYTES = 0xFFFF
 
 
 def encode_utf(text: str) -> bytes:
-    """``text`` in Java's modified UTF-8 (NUL takes two bytes, a character beyond 16 bits six), behind its length as u16.
+    """``text`` in Java's modified UTF-8 (NUL takes two bytes, a character beyond 16 bits six), behind its length as
+    u16.
 
     Raises:
         LocalProtocolError: the text takes more than 65,535 bytes.
@@ -111,8 +113,13 @@ def encode_throwable(classes: Sequence[JavaClass], message: str) -> bytes:
     parts = [_STREAM_START, bytes([_OBJECT])]
     for each in (*classes, THROWABLE):
         parts += bytes([_CLASS_DESCRIPTION]), encode_utf(each.name), bytes.fromhex(each.version)
-        parts += bytes([_IS_SERIALIZABLE | (_HAS_WRITE_METHOD if each.has_write_method else 0)]), len(each.fields).to_bytes(2, "big")
-        parts += (code.encode() + encode_utf(name) + bytes([_STRING]) + encode_utf(kind) for code, name, kind in each.fields)
+        parts += (
+            bytes([_IS_SERIALIZABLE | (_HAS_WRITE_METHOD if each.has_write_method else 0)]),
+            len(each.fields).to_bytes(2, "big"),
+        )
+        parts += (
+            code.encode() + encode_utf(name) + bytes([_STRING]) + encode_utf(kind) for code, name, kind in each.fields
+        )
         parts.append(bytes([_END]))
     # The null ends the chain of base classes; then come the values, those of the base classes first.
     parts += bytes([_NULL, _NULL, _STRING]), encode_utf(message), bytes([_NULL, _NULL, _END])

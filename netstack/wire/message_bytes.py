@@ -1,13 +1,13 @@
 """Encodes messages as frames and decodes the bodies of frames.
 
 Side:       pure.  ``encode_buffer_response_header`` is hot path.
-Invariants: a frame starts with its length, the magic number and the message id.  The length does not count the seal (``frame_seal``) that
-            follows every frame of a sealed connection.  The decoder refuses every value that the encoder refuses (a credit below one, a
-            negative backlog).
+Invariants: a frame starts with its length, the magic number and the message id.  The length does not count the seal
+            (``frame_seal``) that follows every frame of a sealed connection.  The decoder refuses every value that the
+            encoder refuses (a credit below one, a negative backlog).
 Units:      lengths in bytes, all integers big endian.
-Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a serialized Java throwable.  Its class makes Flink react correctly;
-            its message starts with the name of our error code.  ``Hello``, ``Proof``, ``Ready``, ``Heartbeat`` and ``offer_messages`` are
-            ours.
+Source:     Flink 2.x ``NettyMessage``.  An ``ErrorResponse`` carries a serialized Java throwable.  Its class makes
+            Flink react correctly; its message starts with the name of our error code.  ``Hello``, ``Proof``, ``Ready``,
+            ``Heartbeat`` and ``offer_messages`` are ours.
 """
 
 import re
@@ -71,7 +71,8 @@ MAX_FRAME_BYTES: Final = 1 << 20
 # Flink packs small buffers into one message of at most one segment; no peer needs more parts than this.
 MAX_PARTIAL_SIZES: Final = 4096
 BUFFER_RESPONSE_ID: Final = 0
-# Frame header, receiver, subpartition, number of partial sizes, sequence number, backlog, data type, is compressed, size.
+# Frame header, receiver, subpartition, number of partial sizes, sequence number, backlog, data type, is compressed,
+# size.
 BUFFER_RESPONSE_HEADER: Final = Struct(">IIB16siiiiBBi")
 BUFFER_RESPONSE_HEADER_BYTES: Final = BUFFER_RESPONSE_HEADER.size
 # Sequence number and backlog in this header: the headers of one run of full buffers differ in nothing else.
@@ -82,7 +83,8 @@ NUMBERS_END: Final = NUMBERS_START + BUFFER_RESPONSE_NUMBERS.size
 HANDSHAKE_MESSAGE_IDS: Final = frozenset({64, 65, 66, GATE_HELLO_ID})
 SERVER_MESSAGE_IDS: Final = frozenset({2, 3, 4, 5, 6, 7, 8, 10, 11})
 CLIENT_MESSAGE_IDS: Final = frozenset({BUFFER_RESPONSE_ID, 1, 9})
-# A gate that listens is a client that also accepts offers; a producer that dials is a server that also accepts refusals.
+# A gate that listens is a client that also accepts offers; a producer that dials is a server that also accepts
+# refusals.
 GATE_MESSAGE_IDS: Final = CLIENT_MESSAGE_IDS | {PARTITION_OFFER_ID}
 OFFERING_MESSAGE_IDS: Final = SERVER_MESSAGE_IDS | {OFFER_REFUSED_ID}
 # Accepted from authenticated peers, beside the messages above.
@@ -169,18 +171,21 @@ def encode_buffer_response_header(
         return header
     if num_partial > MAX_PARTIAL_SIZES or min(partial_sizes) < 0:
         raise LocalProtocolError(
-            f"{num_partial} partial sizes from {min(partial_sizes)} cannot be sent, the most is {MAX_PARTIAL_SIZES} from 0"
+            f"{num_partial} partial sizes from {min(partial_sizes)} cannot be sent, the most is {MAX_PARTIAL_SIZES} "
+            "from 0"
         )
     if sum(partial_sizes) != size_bytes:
-        raise LocalProtocolError(f"partial sizes {partial_sizes} add up to {sum(partial_sizes)}, not to {size_bytes} bytes")
+        raise LocalProtocolError(
+            f"partial sizes {partial_sizes} add up to {sum(partial_sizes)}, not to {size_bytes} bytes"
+        )
     return header + Struct(f">{num_partial}i").pack(*partial_sizes)
 
 
 def encode(message: Message) -> bytes:
     """The frame of any message but ``BufferResponse``, whose payload is written without a copy.
 
-    Raises:
-        LocalProtocolError: a field is out of range, an id has the wrong length, the frame exceeds ``MAX_FRAME_BYTES``, or the message is a
+    Raises: LocalProtocolError: a field is out of range, an id has the wrong length, the frame exceeds
+        ``MAX_FRAME_BYTES``, or the message is a
             ``BufferResponse``.
     """
     try:
@@ -189,7 +194,9 @@ def encode(message: Message) -> bytes:
         raise LocalProtocolError(f"{message!r} cannot be encoded: {error}") from error
     num_bytes = FRAME_HEADER_BYTES + len(body)
     if num_bytes > MAX_FRAME_BYTES:
-        raise LocalProtocolError(f"a {type(message).__name__} of {num_bytes} bytes cannot be sent, the most is {MAX_FRAME_BYTES}")
+        raise LocalProtocolError(
+            f"a {type(message).__name__} of {num_bytes} bytes cannot be sent, the most is {MAX_FRAME_BYTES}"
+        )
     return FRAME_HEADER.pack(num_bytes, MAGIC, message_id) + body
 
 
@@ -226,7 +233,9 @@ def _encode_body(message: Message) -> tuple[int, bytes]:
         case Hello(version_min, version_max, role, nonce, authority):
             if version_min > version_max:
                 raise LocalProtocolError(f"versions {version_min} to {version_max} are not a range")
-            return 64, _HELLO.pack(version_min, version_max, role, _checked_secret("nonce", nonce)) + encode_authority(authority)
+            return 64, _HELLO.pack(version_min, version_max, role, _checked_secret("nonce", nonce)) + encode_authority(
+                authority
+            )
         case Proof(mac):
             return 65, _checked_secret("proof", mac)
         case Ready(version):
@@ -300,7 +309,9 @@ def _decode_task_event(body: memoryview) -> Message:
         raise RemoteProtocolError(f"a TaskEventRequest of {len(body)} bytes announces an event of {event_bytes} bytes")
     end = _EVENT_LENGTH.size + event_bytes
     partition, producer, receiver = _PARTITION_AND_RECEIVER.unpack_from(body, end)
-    return TaskEventRequest(bytes(body[_EVENT_LENGTH.size : end]), _partition(partition, producer), InputChannelID(receiver))
+    return TaskEventRequest(
+        bytes(body[_EVENT_LENGTH.size : end]), _partition(partition, producer), InputChannelID(receiver)
+    )
 
 
 def _decode_add_credit(body: memoryview) -> Message:
@@ -356,13 +367,21 @@ def _receiver(body: memoryview) -> InputChannelID:
 
 def _decode_error(body: memoryview) -> Message:
     if bytes(body[:2]) != JAVA_STREAM_MAGIC:
-        raise RemoteProtocolError(f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}, which is not a Java throwable")
+        raise RemoteProtocolError(
+            f"the body of an ErrorResponse starts with {bytes(body[:4]).hex()}, which is not a Java throwable"
+        )
     name, text = describe_throwable(body)
     ours = None if text is None else _our_error(text, body)
     if ours is not None:
         return ours
     code = _CODES_OF_CLASSES.get(name, ErrorCode.UNKNOWN)
-    shown = f"a Java throwable of {len(body)} bytes, which is not readable here" if not name else f"{name}: {text}" if text else name
+    shown = (
+        f"a Java throwable of {len(body)} bytes, which is not readable here"
+        if not name
+        else f"{name}: {text}"
+        if text
+        else name
+    )
     return ErrorResponse(code, shown, _receiver_after_throwable(body))
 
 
@@ -389,7 +408,9 @@ def _receiver_after_throwable(body: memoryview) -> InputChannelID | None:
         return None
     if may_have_receiver:
         return _receiver(body[flag + 1 :])
-    raise RemoteProtocolError(f"an ErrorResponse with a Java throwable of {len(body)} bytes does not end with a receiver")
+    raise RemoteProtocolError(
+        f"an ErrorResponse with a Java throwable of {len(body)} bytes does not end with a receiver"
+    )
 
 
 # Message id -> (least, greatest) number of bytes of the whole frame; None: the decoder's limit.

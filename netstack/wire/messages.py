@@ -3,8 +3,8 @@
 Side:       pure.
 Invariants: a message is immutable.  The holder of a ``BufferResponse`` owns its buffer.
 Units:      credit and backlog in buffers, sizes in bytes.
-Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  Ours (ids from 64 on): ``Hello``, ``Proof``, ``Ready``, ``Heartbeat``,
-            ``offer_messages``.
+Source:     Flink 2.x ``NettyMessage`` and ``Buffer.DataType``.  Ours (ids from 64 on): ``Hello``, ``Proof``, ``Ready``,
+            ``Heartbeat``, ``offer_messages``.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,8 @@ class DataType(IntEnum):
     ALIGNED_WATERMARK_EVENT = 12
     UNALIGNED_WATERMARK_EVENT = 13
 
-    # Plain attributes, set below: they are read once per buffer, and a property of an enum would cost ten times as much.
+    # Plain attributes, set below: they are read once per buffer, and a property of an enum would cost ten times as
+    # much.
     is_buffer: bool
     """Data; costs the sender one credit."""
     is_event: bool
@@ -112,8 +113,12 @@ class PayloadBuffer(Protocol):
 class BufferAllocator(Protocol):
     """Gives buffers for the payloads that arrive on one connection."""
 
-    def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> PayloadBuffer | None:
-        """A buffer of ``size_bytes`` writable bytes; None: the decoder drops the payload and delivers the message without it."""
+    def allocate(
+        self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool
+    ) -> PayloadBuffer | None:
+        """A buffer of ``size_bytes`` writable bytes; None: the decoder drops the payload and delivers the message
+        without it.
+        """
 
 
 @runtime_checkable
@@ -121,7 +126,9 @@ class RunAllocator(BufferAllocator, Protocol):
     """A ``BufferAllocator`` that can give several buffers at once."""
 
     def allocate_run(self, receiver: InputChannelID, size_bytes: int, max_buffers: int) -> Sequence[PayloadBuffer]:
-        """At most ``max_buffers`` buffers of ``size_bytes`` bytes for plain data; the decoder asks ``allocate`` for the rest."""
+        """At most ``max_buffers`` buffers of ``size_bytes`` bytes for plain data; the decoder asks ``allocate`` for the
+        rest.
+        """
 
 
 class BufferRun(NamedTuple):

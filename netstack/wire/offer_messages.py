@@ -4,10 +4,10 @@ Side:       pure.
 Invariants: the decoder refuses every value that the encoder refuses.
 Units:      all integers big endian; ids in bytes.
 Source:     ours, ids 67 to 69; Flink's producers never dial.
-Flow:       ``GateHello`` in place of the client's ``Hello``.  Once both sides are ready: ``PartitionOffer`` -> ``PartitionRequest`` (or
-            ``OfferRefused``) -> Flink's protocol with unchanged roles -> ``AckAllUserRecordsProcessed`` of every subtask -> end of
-            partition -> ``CancelPartitionRequest``, which confirms the end.  On the way ``TaskEventRequest`` may bring an event of
-            ``encode_held``.
+Flow:       ``GateHello`` in place of the client's ``Hello``.  Once both sides are ready: ``PartitionOffer`` ->
+            ``PartitionRequest`` (or ``OfferRefused``) -> Flink's protocol with unchanged roles ->
+            ``AckAllUserRecordsProcessed`` of every subtask -> end of partition -> ``CancelPartitionRequest``, which
+            confirms the end.  On the way ``TaskEventRequest`` may bring an event of ``encode_held``.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,8 @@ FRAME_HEADER_BYTES: Final = 9
 _NONCE_BYTES: Final = 32
 _BEFORE_AUTHORITY: Final = b"\x00"  # an authority has no such byte
 _HELLO: Final = Struct(">HH32s16sq")
-# Offer, partition, producing attempt, subtask, subtasks, producers, epoch, partition's number, attempt's number, type, first record.
+# Offer, partition, producing attempt, subtask, subtasks, producers, epoch, partition's number, attempt's number, type,
+# first record.
 _OFFER: Final = Struct(">16s20s40siiiqii16sq")
 # The body of a ``TaskEventRequest`` of a gate; Flink's events have small numbers.
 _HELD: Final = Struct(">iq")
@@ -75,7 +76,8 @@ _CODES: Final = {int(code): code for code in RefusalCode}
 
 @dataclass(frozen=True, slots=True)
 class GateHello:
-    """The first message of a producer that dials: its protocol versions, the gate of its token, and 32 random bytes used once.
+    """The first message of a producer that dials: its protocol versions, the gate of its token, and 32 random bytes
+    used once.
 
     ``authority``: as in ``Hello``.
     """
@@ -91,7 +93,8 @@ class GateHello:
 class PartitionOffer:
     """The producer has a partition for this gate; the gate's subtask requests subpartition ``subtask``.
 
-    ``offer_id`` is random and new for each try; ``job``, ``epoch``, ``partition`` and ``attempt`` are the producer's own names.
+    ``offer_id`` is random and new for each try; ``job``, ``epoch``, ``partition`` and ``attempt`` are the producer's
+    own names.
     """
 
     offer_id: bytes
@@ -108,7 +111,9 @@ class PartitionOffer:
     fingerprint: bytes
     """Identifies the type of the records that the producer sends."""
     first_record: int = 0
-    """How many records of this subtask the producer leaves out, because the gate has said that it holds them (``encode_held``)."""
+    """How many records of this subtask the producer leaves out, because the gate has said that it holds them
+    (``encode_held``).
+    """
 
     def __str__(self) -> str:
         return f"partition {self.partition} (attempt {self.attempt}, epoch {self.epoch}) of {self.job!r}"
@@ -116,7 +121,9 @@ class PartitionOffer:
 
 @dataclass(frozen=True, slots=True)
 class OfferRefused:
-    """The gate takes nothing (more) from an offer, or nothing yet (``QUEUED``); sent at any time before the end of its partition."""
+    """The gate takes nothing (more) from an offer, or nothing yet (``QUEUED``); sent at any time before the end of its
+    partition.
+    """
 
     offer_id: bytes
     subtask: int
@@ -157,7 +164,9 @@ def encode_authority(authority: str) -> bytes:
         LocalProtocolError: it has too many characters, or one that no address has.
     """
     if len(authority) > MAX_AUTHORITY_BYTES or not authority.isascii() or not authority.isprintable():
-        raise LocalProtocolError(f"an authority has at most {MAX_AUTHORITY_BYTES} printable ASCII characters, got {authority[:200]!r}")
+        raise LocalProtocolError(
+            f"an authority has at most {MAX_AUTHORITY_BYTES} printable ASCII characters, got {authority[:200]!r}"
+        )
     return authority.encode()
 
 
@@ -205,7 +214,9 @@ def _encode_offer(offer: PartitionOffer) -> bytes:
 
 
 def encode_held(num_records: int) -> bytes:
-    """The event by which a subtask of a gate tells its producer that it will never need the first ``num_records`` again."""
+    """The event by which a subtask of a gate tells its producer that it will never need the first ``num_records``
+    again.
+    """
     return _HELD.pack(_HELD_TYPE, _counted("number of records", num_records))
 
 
@@ -240,24 +251,39 @@ def _decode_gate_hello(body: memoryview) -> GateHello:
         raise RemoteProtocolError(f"a GateHello of the versions {version_min} to {version_max} has no authority")
     name = _text("the gate's name in a GateHello", name_bytes)
     try:
-        return GateHello(version_min, version_max, nonce, GateIdentity(job_id, name, expires_ms), decode_authority(authority))
+        return GateHello(
+            version_min, version_max, nonce, GateIdentity(job_id, name, expires_ms), decode_authority(authority)
+        )
     except LocalProtocolError as error:
         raise RemoteProtocolError(f"a GateHello is broken: {error}") from error
 
 
 def _decode_offer(body: memoryview) -> PartitionOffer:
-    offer_id, partition_id, producer, subtask, num_subtasks, num_producers, epoch, partition, attempt, fingerprint, first = (
-        _OFFER.unpack_from(body)
-    )
+    (
+        offer_id,
+        partition_id,
+        producer,
+        subtask,
+        num_subtasks,
+        num_producers,
+        epoch,
+        partition,
+        attempt,
+        fingerprint,
+        first,
+    ) = _OFFER.unpack_from(body)
     if not 0 <= subtask < num_subtasks:
         raise RemoteProtocolError(f"a PartitionOffer for subtask {subtask} of {num_subtasks}")
     if min(num_producers, epoch, partition, attempt, first) < 0:
         raise RemoteProtocolError(
-            f"a PartitionOffer of {num_producers} producers, epoch {epoch}, partition {partition}, attempt {attempt}, record {first}"
+            f"a PartitionOffer of {num_producers} producers, epoch {epoch}, partition {partition}, attempt {attempt}, "
+            f"record {first}"
         )
     produced = ResultPartitionID(IntermediateResultPartitionID(partition_id), ExecutionAttemptID(producer))
     job = _text("the job in a PartitionOffer", body[_OFFER.size :])
-    return PartitionOffer(offer_id, produced, subtask, num_subtasks, num_producers, job, epoch, partition, attempt, fingerprint, first)
+    return PartitionOffer(
+        offer_id, produced, subtask, num_subtasks, num_producers, job, epoch, partition, attempt, fingerprint, first
+    )
 
 
 def _decode_refused(body: memoryview) -> OfferRefused:
@@ -277,7 +303,10 @@ def _text(what: str, data: memoryview | bytes) -> str:
 
 # Message id -> least and greatest number of bytes of the whole frame; as in ``codec.FRAME_BYTES``.
 OFFER_FRAME_BYTES: Final[dict[int, tuple[int, int | None]]] = {
-    GATE_HELLO_ID: (FRAME_HEADER_BYTES + _HELLO.size + 2, FRAME_HEADER_BYTES + _HELLO.size + MAX_GATE_NAME_BYTES + 1 + MAX_AUTHORITY_BYTES),
+    GATE_HELLO_ID: (
+        FRAME_HEADER_BYTES + _HELLO.size + 2,
+        FRAME_HEADER_BYTES + _HELLO.size + MAX_GATE_NAME_BYTES + 1 + MAX_AUTHORITY_BYTES,
+    ),
     PARTITION_OFFER_ID: (FRAME_HEADER_BYTES + _OFFER.size + 1, FRAME_HEADER_BYTES + _OFFER.size + MAX_JOB_NAME_BYTES),
     OFFER_REFUSED_ID: (FRAME_HEADER_BYTES + _REFUSED.size, FRAME_HEADER_BYTES + _REFUSED.size + MAX_REASON_BYTES),
 }

@@ -31,7 +31,9 @@ def main() -> int:
         environment = {"FLOWLET_ATTACK": "1", "FLOWLET_ATTACK_SEED": str(options.seed), ROWS_FILE: str(rows)}
         environment |= {"PYTHONASYNCIODEBUG": "", "NETSTACK_DEBUG": "0"}  # as users run it
         command = [sys.executable, "-m", "pytest", "-q", "tests/attack", "-o", "faulthandler_timeout=300"]
-        command += ["-n", str(options.workers), "--dist", "loadfile", "--tb=short"] if options.workers else ["--tb=short"]
+        command += (
+            ["-n", str(options.workers), "--dist", "loadfile", "--tb=short"] if options.workers else ["--tb=short"]
+        )
         command += (["-k", options.only] if options.only else []) + more
         code = subprocess.run(command, env=os.environ | environment, check=False).returncode
         table = Table("attack", "outcome", "bystander", "new job", "grown by at most", title=f"SEED={options.seed}")
@@ -39,7 +41,10 @@ def main() -> int:
             table.add_row(row.attack, row.outcome, row.bystander, row.new_job, row.growth)
     console = Console(width=None if sys.stdout.isatty() else 200)
     console.print(table)
-    console.print(f"{table.row_count} attacks in {time.perf_counter() - started:.0f} s, SEED={options.seed}; pytest ended with {code}")
+    console.print(
+        f"{table.row_count} attacks in {time.perf_counter() - started:.0f} s, SEED={options.seed}; pytest ended with "
+        f"{code}"
+    )
     return code
 
 

@@ -30,7 +30,8 @@ from tests.waiting import PATIENCE_S
 NEW_JOB_S: Final = 20.0  # within which a new job must be done after an attack
 SLOTS: Final = 8
 _SETTLE_S: Final = 15.0  # within which connections and threads of what is over are gone
-_CHILDREN_S: Final = 5.0  # within which children of a user's function are gone, and those that came back into the engine
+# Within which children of a user's function are gone, and those that came back into the engine.
+_CHILDREN_S: Final = 5.0
 _MORE_FDS, _MORE_THREADS, _MORE_MIB = 6, 4, 96
 _REGISTERED: Final = r"^TaskManager (\S+) listening on \S+:(\d+), registered at \S+$"
 
@@ -70,7 +71,8 @@ class TaskManager:
 class Round:
     """One attack under way.
 
-    ``outcome``: the attack writes here what the product did.  ``release``: ends the attack once the bystander has ended.
+    ``outcome``: the attack writes here what the product did.  ``release``: ends the attack once the bystander has
+        ended.
     """
 
     arena: "Arena"
@@ -85,7 +87,9 @@ class Round:
 class Arena:
     """One JobManager and two TaskManagers, each with several slots.  Life cycle: a context manager."""
 
-    def __init__(self, folder: Path, seed: int, *, module: str = "flowlet.tm", environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, seed: int, *, module: str = "flowlet.tm", environment: dict[str, str] | None = None
+    ) -> None:
         self.seed = seed
         self.folder = folder
         self.secret_file = folder / "secret"
@@ -114,7 +118,9 @@ class Arena:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for each in self.processes:  # one that was stopped does not hear SIGTERM
             with suppress(psutil.Error):
                 psutil.Process(each.pid).resume()
@@ -138,9 +144,13 @@ class Arena:
         """Start ``python ARGS`` in the environment of this cluster; it ends with the cluster."""
         self._num_started += 1
         log = self.folder / f"{self._num_started} {name}.log"
-        return self._stack.enter_context(Process([sys.executable, *args], log=log, environment=self._environment | (environment or {})))
+        return self._stack.enter_context(
+            Process([sys.executable, *args], log=log, environment=self._environment | (environment or {}))
+        )
 
-    def start_task_manager(self, *options: str, jobmanager: str | None = None, environment: dict[str, str] | None = None) -> Process:
+    def start_task_manager(
+        self, *options: str, jobmanager: str | None = None, environment: dict[str, str] | None = None
+    ) -> Process:
         arguments = [
             "-m",
             self._module,
@@ -200,7 +210,8 @@ class Arena:
         end_s: float = END_S,
         more_mib: float = _MORE_MIB,
     ) -> Iterator[Round]:
-        """Attack inside the block; afterwards the bystander, a new job, and what the processes hold are checked, and a row is written.
+        """Attack inside the block; afterwards the bystander, a new job, and what the processes hold are checked, and a
+        row is written.
 
         Args:
             name: of the attack, for the table.
@@ -274,7 +285,9 @@ class Arena:
         found = []
         for process in self.processes:
             with suppress(psutil.Error):
-                found += [each for each in psutil.Process(process.pid).children() if each.status() != psutil.STATUS_ZOMBIE]
+                found += [
+                    each for each in psutil.Process(process.pid).children() if each.status() != psutil.STATUS_ZOMBIE
+                ]
         return found
 
     def _judge_growth(self, before: dict[int, Usage | None], more_mib: float) -> str:
@@ -286,7 +299,11 @@ class Arena:
                 now, then = Usage.of(process.pid), before.get(process.pid)
                 if now is None or then is None:
                     continue
-                more = {"MiB": now.rss_mib - then.rss_mib, "fds": now.fds - then.fds, "threads": now.threads - then.threads}
+                more = {
+                    "MiB": now.rss_mib - then.rss_mib,
+                    "fds": now.fds - then.fds,
+                    "threads": now.threads - then.threads,
+                }
                 limits = {"MiB": more_mib, "fds": _MORE_FDS, "threads": _MORE_THREADS}
                 grown += [f"{process!r}: {then} -> {now}" for kind, limit in limits.items() if more[kind] > limit]
                 largest = {kind: max(value, more[kind]) for kind, value in largest.items()}

@@ -1,7 +1,8 @@
 """A job that runs beside an attack: what it counts is known exactly.
 
-A producer in this process pushes words into a remote gate, two tasks count them by key, and the results come back to this process.  So all
-of the cluster takes part: the control port, gates, the connection between the TaskManagers, and readers of results.
+A producer in this process pushes words into a remote gate, two tasks count them by key, and the results come back to
+this process.  So all of the cluster takes part: the control port, gates, the connection between the TaskManagers, and
+readers of results.
 
 Side:   any.
 Units:  seconds.
@@ -24,7 +25,8 @@ from flowlet.ingest import GateError, PartitionOffer, close_producers, open_gate
 from netstack.errors import NetstackError
 from tests.attack.functions import first_of, with_one
 
-END_S: Final = 40.0  # from the end of the attack to the last result; more than any deadline of the product that is in between
+# From the end of the attack to the last result; more than any deadline of the product that is in between.
+END_S: Final = 40.0
 _CONSEQUENCE_S: Final = 3.0  # how long a job that has lost its only producer is given to fail, too
 _PAUSE_S: Final = 0.02
 _BATCH: Final = 20
@@ -56,7 +58,8 @@ class Bystander:
         results: Any = stream.key_by(first_of).sum(1).execute_and_collect(name)
         self._results = results
         self._threads = [
-            threading.Thread(target=each, name=f"bystander {each.__name__}", daemon=True) for each in (self._push, self._collect)
+            threading.Thread(target=each, name=f"bystander {each.__name__}", daemon=True)
+            for each in (self._push, self._collect)
         ]
         for thread in self._threads:
             thread.start()
@@ -80,7 +83,9 @@ class Bystander:
         return time.monotonic() - started_s if self._has_failed.wait(timeout_s) else None
 
     def end(self, end_s: float = END_S, release: Callable[[], object] = lambda: None) -> str | None:
-        """Stop pushing and wait for the job's end; the reason if it failed.  ``release``: called before anything is closed.
+        """Stop pushing and wait for the job's end; the reason if it failed.
+
+        ``release``: called before anything is closed.
 
         Raises:
             AssertionError: it did not end, or it ended well with wrong counts.

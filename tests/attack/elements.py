@@ -36,7 +36,14 @@ from flowlet.serde.column_format import (
     TUPLES,
     framed,
 )
-from flowlet.serde.element_serializer import CHUNK_HEADER, CHUNK_VERSION, LENGTH, MAX_CHUNK_RECORDS, TAG_CHUNK, StreamElementSerializer
+from flowlet.serde.element_serializer import (
+    CHUNK_HEADER,
+    CHUNK_VERSION,
+    LENGTH,
+    MAX_CHUNK_RECORDS,
+    TAG_CHUNK,
+    StreamElementSerializer,
+)
 
 _MERSENNE: Final = (1 << 61) - 1  # multiples of it have the hash 0
 
@@ -122,7 +129,9 @@ def constant_list() -> bytes:
 
 def constant_dicts() -> bytes:
     one = framed(CONSTANT, framed(INT8, b"\x01"))
-    return chunk(MAX_CHUNK_RECORDS, framed(DICTS, FIELDS.pack(200), framed(INT8, bytes(range(1, 101)) * 2), *[one] * 200))
+    return chunk(
+        MAX_CHUNK_RECORDS, framed(DICTS, FIELDS.pack(200), framed(INT8, bytes(range(1, 101)) * 2), *[one] * 200)
+    )
 
 
 def sizes_bomb() -> bytes:
@@ -140,7 +149,9 @@ def arrow_bomb() -> bytes:
     schema = pyarrow.schema([("", pyarrow.int64())])
     options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
     with pyarrow.ipc.new_stream(out, schema, options=options) as writer:
-        writer.write_batch(pyarrow.record_batch([pyarrow.array(memoryview(bytes(8 << 24)).cast("q"), pyarrow.int64())], schema=schema))
+        writer.write_batch(
+            pyarrow.record_batch([pyarrow.array(memoryview(bytes(8 << 24)).cast("q"), pyarrow.int64())], schema=schema)
+        )
     return chunk(MAX_CHUNK_RECORDS, framed(ARROW, out.getvalue()))
 
 
@@ -191,11 +202,15 @@ def hostile_elements(proof: str) -> dict[str, bytes]:
     return {
         "os.system": pickled(pickle.dumps([Runs(touch)])),
         "os.system in PICKLES": chunk(1, _pickles(pickle.dumps(Runs(touch)))),
-        "os.system in a field": chunk(1, framed(TUPLES, FIELDS.pack(2), framed(TEXT, b"a"), framed(PICKLE, pickle.dumps([Runs(touch)])))),
+        "os.system in a field": chunk(
+            1, framed(TUPLES, FIELDS.pack(2), framed(TEXT, b"a"), framed(PICKLE, pickle.dumps([Runs(touch)])))
+        ),
         "os.system as a constant": chunk(9, framed(CONSTANT, framed(PICKLE, pickle.dumps([Runs(touch)])))),
         "os.system as a key": chunk(1, framed(PICKLE, pickle.dumps([Runs(touch)])) + framed(INT8, b"\x01"), flags=2),
         "os.system as a time": chunk(1, framed(PICKLE, pickle.dumps([Runs(touch)])) + framed(INT8, b"\x01"), flags=1),
-        "os.system as names": chunk(1, framed(ROWS, FIELDS.pack(1), framed(PICKLE, pickle.dumps([Runs(touch)])), framed(INT8, b"\x01"))),
+        "os.system as names": chunk(
+            1, framed(ROWS, FIELDS.pack(1), framed(PICKLE, pickle.dumps([Runs(touch)])), framed(INT8, b"\x01"))
+        ),
         "eval": call("builtins", "eval", f"__import__('os').system({touch!r})"),
         "exec": call("builtins", "exec", f"open({proof!r}, 'w')"),
         "posix.system": call("posix", "system", touch),

@@ -26,7 +26,8 @@ from typing import Any, Final
 
 AT: Final = 7
 NUM: Final = 20
-RELEASE: Final = "FLOWLET_ATTACK_RELEASE"  # the file whose existence ends what would never end; in the environment of the TaskManager
+# The file whose existence ends what would never end; in the environment of the TaskManager.
+RELEASE: Final = "FLOWLET_ATTACK_RELEASE"
 SCRATCH: Final = "FLOWLET_ATTACKSCRATCH"
 _held: list[Any] = []
 

@@ -33,7 +33,9 @@ def push_bytes(gate: GateDescription, elements: Sequence[bytes], partition: int,
     places = [
         (
             ConnectionID(each.host, each.port),
-            PartitionOffer(nonce, identity, subtask, num, gate.producers or 0, "hostile", 0, partition, 0, gate.fingerprint),
+            PartitionOffer(
+                nonce, identity, subtask, num, gate.producers or 0, "hostile", 0, partition, 0, gate.fingerprint
+            ),
         )
         for subtask, each in enumerate(gate.endpoints)
     ]

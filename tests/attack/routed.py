@@ -1,7 +1,8 @@
-"""``python -m tests.attack.routed ...``: ``python -m flowlet.tm ...`` whose outgoing connections take the ways that a file names.
+"""``python -m tests.attack.routed ...``: ``python -m flowlet.tm ...`` whose outgoing connections take the ways that a
+file names.
 
-The program still believes that it dials the address it was given, as if a router in between were the attacker's.  The file has a line
-``PORT OTHER`` per way, and is read whenever a connection is made.
+The program still believes that it dials the address it was given, as if a router in between were the attacker's.  The
+file has a line ``PORT OTHER`` per way, and is read whenever a connection is made.
 
 Side:   any.
 """

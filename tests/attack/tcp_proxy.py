@@ -20,8 +20,8 @@ _CHECK_S: Final = 0.05
 class TcpProxy:
     """Listens, and passes bytes on in both directions.
 
-    ``change`` may be set at any time: it gets each piece of bytes and returns what is sent on.  ``hold`` and ``swallow`` have the
-    directions in which nothing is read, or everything is dropped.
+    ``change`` may be set at any time: it gets each piece of bytes and returns what is sent on.  ``hold`` and
+    ``swallow`` have the directions in which nothing is read, or everything is dropped.
 
     Threading: ``hold``, ``swallow`` and ``change`` from any thread.
     """
@@ -46,7 +46,9 @@ class TcpProxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.close()
 
     def cut(self, *, is_reset: bool = False) -> None:
@@ -59,7 +61,8 @@ class TcpProxy:
                     each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 else:
                     each.shutdown(socket.SHUT_RDWR)
-        self._doomed.update(ended)  # their threads let go of them, so that no thread uses a number that is somebody else's by then
+        # Their threads let go of them, so that no thread uses a number that is somebody else's by then.
+        self._doomed.update(ended)
         time.sleep(4 * _CHECK_S)
         for each in ended:
             each.close()
@@ -91,7 +94,10 @@ class TcpProxy:
                 self.num_connections += 1
                 with self._lock:
                     self._sockets += [near, far]
-                ways: list[tuple[Direction, socket.socket, socket.socket]] = [("to server", near, far), ("to client", far, near)]
+                ways: list[tuple[Direction, socket.socket, socket.socket]] = [
+                    ("to server", near, far),
+                    ("to client", far, near),
+                ]
                 for way in ways:
                     thread = threading.Thread(target=self._pass_on, args=way, name=f"proxy {way[0]}", daemon=True)
                     self._threads.append(thread)

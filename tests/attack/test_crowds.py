@@ -1,4 +1,6 @@
-"""Thousands of connections that say nothing, or half of something: each costs little, ends in time, and keeps nobody out."""
+"""Thousands of connections that say nothing, or half of something: each costs little, ends in time, and keeps nobody
+out.
+"""
 
 import os
 import select
@@ -21,7 +23,8 @@ from tests.attack.arena import Arena, Usage
 from tests.attack.bystander import run_new_job
 
 NUM: Final = 2000
-CUT_S: Final = 30.0  # within which a stranger that says nothing, or half of something, is cut; the product's own deadlines are shorter
+# Within which a stranger that says nothing, or half of something, is cut; the product's own deadlines are shorter.
+CUT_S: Final = 30.0
 SERVED_S: Final = 15.0  # within which a new job is done while the crowd is there
 _MORE_MIB: Final = 48  # that a crowd may cost
 _OWN_FDS: Final = 8  # connections of new jobs, and of clients that ask meanwhile
@@ -106,7 +109,9 @@ def crowd(port: int, num: int, kind: Kind) -> Iterator[Crowd]:
 
 def crowd_attack(arena: Arena, where: str, kind: Kind, num: int) -> None:
     """A crowd stands at one port; new jobs and gates are served meanwhile; then all of the crowd is cut."""
-    port, process = (arena.control_port, arena.job_manager) if where == "control" else (arena.task_managers[0].data_port, None)
+    port, process = (
+        (arena.control_port, arena.job_manager) if where == "control" else (arena.task_managers[0].data_port, None)
+    )
     pid = arena.task_managers[0].process.pid if process is None else process.pid
     with arena.attack(f"{num} at the {where} port: {kind.name}") as it, ExitStack() as stack:
         before = usage_of(pid)
@@ -117,7 +122,8 @@ def crowd_attack(arena: Arena, where: str, kind: Kind, num: int) -> None:
         open_gate(it.bystander.name, jobmanager=arena.address, secret_file=arena.secret_file, timeout_s=5)
         most = usage_of(pid)
         deadline = time.monotonic() + CUT_S
-        # The kernel may tell a client that it is connected although no server ever hears of it: what counts is what the server holds.
+        # The kernel may tell a client that it is connected although no server ever hears of it: what counts is what the
+        # server holds.
         while (left := usage_of(pid).fds - before.fds - _OWN_FDS) > 0 and time.monotonic() < deadline:
             time.sleep(0.2)
             most = max(most, usage_of(pid), key=lambda usage: usage.rss_mib)
@@ -187,7 +193,12 @@ def test_resets(arena: Arena) -> None:
     """Connections that are reset at once, some behind half a frame."""
     ports = [arena.control_port, *(each.data_port for each in arena.task_managers)]
     with arena.attack("6,000 connections that are reset") as it:
-        say: list[Callable[[], bytes]] = [lambda: b"", lambda: _HELLO[: os.urandom(1)[0] % 46], lambda: _REQUEST, lambda: _HELLO]
+        say: list[Callable[[], bytes]] = [
+            lambda: b"",
+            lambda: _HELLO[: os.urandom(1)[0] % 46],
+            lambda: _REQUEST,
+            lambda: _HELLO,
+        ]
         num = 0
         for number in range(6000):
             with suppress(OSError), socket.create_connection(("127.0.0.1", ports[number % 3]), timeout=5) as one:

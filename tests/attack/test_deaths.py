@@ -1,4 +1,6 @@
-"""Producers, TaskManagers and clients that are killed or stopped in the middle: everybody else is told in time, and goes on."""
+"""Producers, TaskManagers and clients that are killed or stopped in the middle: everybody else is told in time, and
+goes on.
+"""
 
 import signal
 import subprocess
@@ -126,7 +128,9 @@ def kill_client(arena: Arena, signal_number: signal.Signals) -> None:
             said(popen, "reading")
             popen.send_signal(signal_number)
             popen.wait(20)
-            seconds = within(TOLD_S, lambda: not is_running(arena, "abandoned"), "the job of a client that is gone ends")
+            seconds = within(
+                TOLD_S, lambda: not is_running(arena, "abandoned"), "the job of a client that is gone ends"
+            )
         it.outcome(f"its job ended after {seconds:.1f} s")
 
 
@@ -139,7 +143,9 @@ def is_running(arena: Arena, name: str) -> bool:
         jobs = client.call(JobManagerApi.list_jobs)
     finally:
         client.close()
-    return any(each["name"] == name and each["state"] in ("CREATED", "RUNNING", "FAILING", "CANCELLING") for each in jobs)
+    return any(
+        each["name"] == name and each["state"] in ("CREATED", "RUNNING", "FAILING", "CANCELLING") for each in jobs
+    )
 
 
 def test_producers_killed(arena: Arena) -> None:

@@ -1,4 +1,5 @@
-"""Producers with a valid token push what the gate's type does not allow: the attempt is aborted, and nothing else happens.
+"""Producers with a valid token push what the gate's type does not allow: the attempt is aborted, and nothing else
+happens.
 
 The job of the gate goes on: after each element a good partition is counted exactly.
 """
@@ -51,7 +52,9 @@ class Victim:
         self._arena = arena
         self._good = list(good)
         self._env = environment_of(arena.address)
-        results: Any = self._env.from_remote_gate("victim", type_info=type_info).map(as_it_is).execute_and_collect("victim")
+        results: Any = (
+            self._env.from_remote_gate("victim", type_info=type_info).map(as_it_is).execute_and_collect("victim")
+        )
         self._results = results
         self.seen: list[Any] = []
         self.error: str | None = None
@@ -117,7 +120,9 @@ def victim(arena: Arena, type_info: TypeInformation, good: Sequence[Any]) -> Ite
         it.close()
 
 
-def refuse_all(arena: Arena, it: Victim, attacks: Mapping[str, Callable[[int], str | None]], is_right: Callable[[Any], bool]) -> list[str]:
+def refuse_all(
+    arena: Arena, it: Victim, attacks: Mapping[str, Callable[[int], str | None]], is_right: Callable[[Any], bool]
+) -> list[str]:
     """Push each; the faults."""
     faults = []
     for number, (name, push) in enumerate(attacks.items()):
@@ -171,7 +176,13 @@ def _rss(pid: int) -> float:
 
 
 def is_pair(record: Any) -> bool:
-    return isinstance(record, tuple) and len(record) == 2 and type(record[0]) is str and type(record[1]) is int and abs(record[1]) < 2**63
+    return (
+        isinstance(record, tuple)
+        and len(record) == 2
+        and type(record[0]) is str
+        and type(record[1]) is int
+        and abs(record[1]) < 2**63
+    )
 
 
 def is_long(record: Any) -> bool:
@@ -215,7 +226,8 @@ def test_code(arena: Arena, type_name: str) -> None:
 
 @pytest.mark.parametrize(
     ("type_name", "bomb"),
-    [("pair", each) for each in hostile_elements("") if each.startswith(BOMBS)] + [("map", "doubled tuples"), ("map", "colliding dict")],
+    [("pair", each) for each in hostile_elements("") if each.startswith(BOMBS)]
+    + [("map", "doubled tuples"), ("map", "colliding dict")],
 )
 def test_bomb(arena: Arena, type_name: str, bomb: str) -> None:
     """A few bytes cost neither much memory nor much time."""
@@ -230,7 +242,9 @@ def test_broken_elements(arena: Arena, type_name: str) -> None:
 def test_wrong_values(arena: Arena) -> None:
     """Well-formed elements whose records are not of the gate's type."""
     with arena.attack("gate of pair: wrong values") as it, victim(arena, PAIR, [("a", 1)]) as job:
-        attacks = {name: _pushes(job, of_values(values)) for name, values in wrong_values().items() if name != "surrogates"}
+        attacks = {
+            name: _pushes(job, of_values(values)) for name, values in wrong_values().items() if name != "surrogates"
+        }
         faults = refuse_all(arena, job, attacks, is_pair)
         it.outcome(f"{len(attacks) - len({each.partition(':')[0] for each in faults})} of {len(attacks)} refused")
         assert not faults, "\n".join(faults)
@@ -246,7 +260,11 @@ def test_watermarks_of_producers(arena: Arena) -> None:
 
 def fuzz_gate(arena: Arena, num: int) -> None:
     """Mutations of good elements: taken as records of the type, or refused; never anything else."""
-    good = [of_values([(f"word {number}", number) for number in range(40)]), of_values([("a", 1)]), of_values([("é", -1), ("", 2**40)])]
+    good = [
+        of_values([(f"word {number}", number) for number in range(40)]),
+        of_values([("a", 1)]),
+        of_values([("é", -1), ("", 2**40)]),
+    ]
     random_numbers = random.Random(arena.seed)
     with arena.attack(f"gate of pair: {num} mutations") as it, victim(arena, PAIR, [("a", 1)]) as job:
         faults, num_refused = [], 0
@@ -256,7 +274,9 @@ def fuzz_gate(arena: Arena, num: int) -> None:
             started_s = time.monotonic()
             num_refused += push_bytes(job.description, [data], number, 2 * REFUSED_S) is not None
             if time.monotonic() - started_s > REFUSED_S:
-                faults.append(f"SEED={arena.seed}, mutation {number}: {time.monotonic() - started_s:.1f} s: {data.hex()}")
+                faults.append(
+                    f"SEED={arena.seed}, mutation {number}: {time.monotonic() - started_s:.1f} s: {data.hex()}"
+                )
             wrong = [record for record in job.seen[seen_before:] if not is_pair(record)]
             if wrong:
                 faults.append(f"SEED={arena.seed}, mutation {number}: the job got {wrong[0]!r:.80}: {data.hex()}")

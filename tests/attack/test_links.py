@@ -1,4 +1,5 @@
-"""Connections that stand still, lie or break: a job goes on with right counts, or fails with a reason in time; it is never silently wrong.
+"""Connections that stand still, lie or break: a job goes on with right counts, or fails with a reason in time; it is
+never silently wrong.
 
 The bystander is the victim: its connections go through a proxy.
 """
@@ -17,11 +18,16 @@ from tests.attack.routed import ROUTES, routed_loops
 from tests.attack.tcp_proxy import Change, Direction, OnceAfter, TcpProxy
 
 TOLD_S: Final = (
-    90.0  # a client's own data connections miss heartbeats after 60 s; from the fault to the failure of the job, or its going on
+    # A client's own data connections miss heartbeats after 60 s; from the fault to the failure of the job, or its going
+    # on.
+    90.0
 )
 # Either end of a control connection is lost after 8 s here; the client waits for an answer for 50 s.
 CONTROL_TOLD_S: Final = 75.0
-TOLD: Final = r"(?i)lost|connection|corrupt|broken|heartbeat|silent|answer|in time|authenticat|refused|ended|failed|could not be read"
+TOLD: Final = (
+    r"(?i)lost|connection|corrupt|broken|heartbeat|silent|answer|in "
+    r"time|authenticat|refused|ended|failed|could not be read"
+)
 Where = Literal["data", "control"]
 BIG_S: Final = 1.5
 
@@ -47,7 +53,9 @@ def through_proxies(arena: Arena, where: Where) -> Iterator[list[TcpProxy]]:
     routes = arena.folder / "routes"
     with ExitStack() as stack:
         proxies = [stack.enter_context(TcpProxy(port)) for port in ports]
-        routes.write_text("".join(f"{port} {proxy.port}\n" for port, proxy in zip(ports, proxies, strict=True)), encoding="ascii")
+        routes.write_text(
+            "".join(f"{port} {proxy.port}\n" for port, proxy in zip(ports, proxies, strict=True)), encoding="ascii"
+        )
         stack.callback(routes.unlink)
         yield proxies
 
@@ -92,9 +100,15 @@ def _delay(proxy: TcpProxy) -> None:
 
 FAULTS: Final = [
     *(Fault(f"stands still {direction}", _hold(direction)) for direction in ("to server", "to client")),
-    *(Fault(f"stands still {direction} for a moment", _hold(direction), True, 3.0) for direction in ("to server", "to client")),
+    *(
+        Fault(f"stands still {direction} for a moment", _hold(direction), True, 3.0)
+        for direction in ("to server", "to client")
+    ),
     *(Fault(f"swallows all {direction}", _swallow(direction)) for direction in ("to server", "to client")),
-    *(Fault(f"swallows 0.2 s {direction}", _swallow(direction), False, 0.2) for direction in ("to server", "to client")),
+    *(
+        Fault(f"swallows 0.2 s {direction}", _swallow(direction), False, 0.2)
+        for direction in ("to server", "to client")
+    ),
     Fault("is cut", lambda proxy: proxy.cut()),
     Fault("is reset", lambda proxy: proxy.cut(is_reset=True)),
     Fault("delays 0.3 s", _delay, True),
@@ -122,7 +136,9 @@ def break_links(arena: Arena, where: Where, fault: Fault) -> None:
     with through_proxies(arena, where) as proxies:
         if where == "control":
             arena.replace_task_managers([each.process.pid for each in arena.task_managers])
-        with arena.attack(f"{where} link {fault.name}", may_fail=may_fail, end_s=TOLD_S if where == "data" else CONTROL_TOLD_S) as it:
+        with arena.attack(
+            f"{where} link {fault.name}", may_fail=may_fail, end_s=TOLD_S if where == "data" else CONTROL_TOLD_S
+        ) as it:
             assert it.bystander is not None
             began_s = time.monotonic()
             for proxy in proxies:
@@ -132,7 +148,11 @@ def break_links(arena: Arena, where: Where, fault: Fault) -> None:
                 _heal(proxies)
             changes = [proxy.change for proxy in proxies if isinstance(proxy.change, OnceAfter)]
             if changes:  # a job does not use every link in both directions all the time
-                within(BIG_S * 10, lambda: any(change.has_happened for change in changes), "no bytes passed that could be changed")
+                within(
+                    BIG_S * 10,
+                    lambda: any(change.has_happened for change in changes),
+                    "no bytes passed that could be changed",
+                )
                 _heal(proxies)
             told_s = it.bystander.wait_failed(patience_s(where, fault))
             it.outcome("went on" if told_s is None else f"told after {time.monotonic() - began_s:.1f} s")

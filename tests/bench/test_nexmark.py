@@ -6,7 +6,9 @@ from bench import nexmark
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("query", [pytest.param("q2", marks=pytest.mark.long), "q8", pytest.param("q11", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "query", [pytest.param("q2", marks=pytest.mark.long), "q8", pytest.param("q11", marks=pytest.mark.long)]
+)
 def test_a_query_and_its_twin_give_what_the_loop_gives_on_two_taskmanagers(query: str) -> None:
     """One without keys, one that joins, one with timers; outputs are compared in every run."""
     results = nexmark.run(1, quick=True, only=[query], taskmanagers=[2])
@@ -22,4 +24,5 @@ def test_queries_that_look_at_one_event_after_the_other_get_more_of_them() -> No
     one_by_one, joined = (nexmark.work_of(query, "friendly", 1001) for query in ("q1", "q3"))
 
     assert [each.num_records for each in one_by_one.inputs] == [8000]
-    assert [(each.num_made, each.num_records) for each in joined.inputs] == [(1000, 1000)]  # time goes on: no event comes again
+    # Time goes on: no event comes again.
+    assert [(each.num_made, each.num_records) for each in joined.inputs] == [(1000, 1000)]

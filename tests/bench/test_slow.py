@@ -25,7 +25,9 @@ def test_every_wait_of_a_slow_function_is_measured() -> None:
     assert of_async[0].details["samples"][0]["num_results"] > 0
 
 
-@pytest.mark.parametrize(("value", "expected"), [(10.0, "ok"), (25.0, "ok"), (26.0, "over"), (65.0, "over"), (66.0, "FAILS")])
+@pytest.mark.parametrize(
+    ("value", "expected"), [(10.0, "ok"), (25.0, "ok"), (26.0, "over"), (65.0, "over"), (66.0, "FAILS")]
+)
 def test_a_wait_is_judged_by_what_is_owed_and_by_the_noise(value: float, expected: str) -> None:
     """20 ms are owed, 5 ms are noise."""
     assert slow.verdict(value, 20.0, 5.0) == expected

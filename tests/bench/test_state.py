@@ -22,7 +22,10 @@ def test_words_counted_in_state_are_right() -> None:
     pytest.importorskip("rocksdict")
     results = state.run(1, quick=True, parts=["words"])
 
-    assert {result.name for result in results} >= {"wordcount state, produced", "wordcount state, produced / wordcount called, produced"}
+    assert {result.name for result in results} >= {
+        "wordcount state, produced",
+        "wordcount state, produced / wordcount called, produced",
+    }
 
 
 @pytest.mark.long

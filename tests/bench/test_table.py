@@ -28,7 +28,12 @@ def test_what_was_disturbed_is_marked_and_of_two_with_one_name_the_last_counts()
 
 
 def test_numbers_are_short() -> None:
-    assert [number(value) for value in (0.12345, 123.456, 45_678.9, 12_345_678)] == ["0.1235", "123.5", "45,679", "12.35 M"]
+    assert [number(value) for value in (0.12345, 123.456, 45_678.9, 12_345_678)] == [
+        "0.1235",
+        "123.5",
+        "45,679",
+        "12.35 M",
+    ]
 
 
 def test_a_peer_has_a_line_in_every_case_that_it_takes_part_in() -> None:

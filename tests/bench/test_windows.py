@@ -15,7 +15,9 @@ def test_all_ways_give_the_sums_of_the_loop(number: int) -> None:
 
     rates = {result.name: result.runs for result in results if not result.is_peer and result.unit == "records/s"}
     assert len(rates) == 2 * len(windows.WAYS)
-    assert {f"windows {way}, 10 keys, twin, {number} TaskManager{'s' if number > 1 else ''}" for way in windows.WAYS} <= set(rates)
+    assert {
+        f"windows {way}, 10 keys, twin, {number} TaskManager{'s' if number > 1 else ''}" for way in windows.WAYS
+    } <= set(rates)
     assert all(rate > 0 for (rate,) in rates.values())
 
 

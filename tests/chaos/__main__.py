@@ -18,8 +18,12 @@ def main() -> int:
     """Returns the exit status: 1 if a run has failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--seed", type=int, default=None, help="of the first run; the others follow.  Default: by the clock")
-    parser.add_argument("--faults", default="", help="the kinds of the faults of every run, in their order, with commas between them")
+    parser.add_argument(
+        "--seed", type=int, default=None, help="of the first run; the others follow.  Default: by the clock"
+    )
+    parser.add_argument(
+        "--faults", default="", help="the kinds of the faults of every run, in their order, with commas between them"
+    )
     parser.add_argument("--logs", type=Path, default=None, help="where the logs of failed runs go")
     parser.add_argument("--plan", action="store_true", help="print the plans, and run nothing")
     options = parser.parse_args()

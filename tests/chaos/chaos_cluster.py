@@ -1,4 +1,5 @@
-"""A JobManager that keeps its jobs and three TaskManagers, all of whose connections to each other go through the fault proxy.
+"""A JobManager that keeps its jobs and three TaskManagers, all of whose connections to each other go through the fault
+proxy.
 
 Side:       any.
 Invariants: every TaskManager has a place: its ports and its two entrances stay when its process is replaced.
@@ -74,8 +75,8 @@ class ChaosCluster:
     def local_disk(self) -> Path:
         """Where RocksDB works: in memory, if this user may mount that.
 
-        The binding of RocksDB keeps the interpreter's lock while it opens a database and takes a checkpoint; a disk that needs seconds for
-        an fsync would stop all of a TaskManager for as long, and that is no fault of the plan.
+        The binding of RocksDB keeps the interpreter's lock while it opens a database and takes a checkpoint; a disk
+        that needs seconds for an fsync would stop all of a TaskManager for as long, and that is no fault of the plan.
         """
         return self.folder / "local"
 
@@ -92,7 +93,10 @@ class ChaosCluster:
             proxy = self._stack.enter_context(FaultProxy())
             numbers = range(NUM_TASK_MANAGERS)
             ways = [
-                (proxy.open_entrance(f"data {number}", DataFrames), proxy.open_entrance(f"control {number}", WebSocketFrames))
+                (
+                    proxy.open_entrance(f"data {number}", DataFrames),
+                    proxy.open_entrance(f"control {number}", WebSocketFrames),
+                )
                 for number in numbers
             ]
             for data, control in ways:
@@ -109,7 +113,9 @@ class ChaosCluster:
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for place in self.places:
             place.process.send(signal.SIGCONT)  # one that is stopped does not hear SIGTERM
         self._stack.close()
@@ -134,7 +140,13 @@ class ChaosCluster:
 
     def _start_task_manager(self, number: int, data: Entrance, control: Entrance) -> Process:
         options = ["--jobmanager", f"127.0.0.1:{control.port}", "--data-port", str(data.target_port)]
-        options += ["--advertise", f"127.0.0.1:{data.port}", "--parent-pid", str(os.getpid()), *self._plan.task_manager_options]
+        options += [
+            "--advertise",
+            f"127.0.0.1:{data.port}",
+            "--parent-pid",
+            str(os.getpid()),
+            *self._plan.task_manager_options,
+        ]
         return self._start("-m", "flowlet.tm", *options, name=f"tm{number}")
 
     def _start(self, *args: str, name: str) -> Process:

@@ -96,5 +96,8 @@ def expected(scale: Scale) -> Expected:
     return Expected(
         sequences,
         Counter(("window", key, end, tally.count, tally.total, 0, 0) for (key, end), tally in windows.items()),
-        {key: ("total", key, each.count, each.total, each.squares, each.hashes, rules) for key, each in tallies.items()},
+        {
+            key: ("total", key, each.count, each.total, each.squares, each.hashes, rules)
+            for key, each in tallies.items()
+        },
     )

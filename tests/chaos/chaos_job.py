@@ -41,7 +41,9 @@ RESULT: Final = Types.TUPLE([Types.STRING(), *[Types.LONG()] * 6])
 RULES: Final = MapStateDescriptor("rules", Types.LONG(), Types.LONG())
 _BALLAST_BYTES: Final = 4096  # per key: so the state of a subtask is a file of its own
 _FLUSH_MS: Final = 100
-_ROLLING: Final = RollingPolicy.default_rolling_policy(part_size=64 * 1024, rollover_interval=700, inactivity_interval=400)
+_ROLLING: Final = RollingPolicy.default_rolling_policy(
+    part_size=64 * 1024, rollover_interval=700, inactivity_interval=400
+)
 _BATCH: Final = 20
 _DRIP_S: Final = 0.05
 
@@ -106,7 +108,9 @@ class _PacedSource(SourceFunction):
         self._next = 0
 
     def _batches(self, ctx: SourceContext) -> Iterator[int]:
-        """The end of each batch; the last records drip until it may hurry, so that records flow as long as the run has plans."""
+        """The end of each batch; the last records drip until it may hurry, so that records flow as long as the run has
+        plans.
+        """
         last = self._scale.num_records
         is_hurrying = False
         while self._next < last and not ctx.is_cancelled:
@@ -125,7 +129,9 @@ class CheckpointedRecords(_PacedSource, CheckpointedFunction):
     """Its position is in list state, and changes under the checkpoint lock."""
 
     def initialize_state(self, context: FunctionInitializationContext) -> None:
-        self._position = context.get_operator_state_store().get_list_state(ListStateDescriptor("position", Types.LONG()))
+        self._position = context.get_operator_state_store().get_list_state(
+            ListStateDescriptor("position", Types.LONG())
+        )
         for position in self._position:
             self._next = position
 
@@ -207,7 +213,9 @@ class RuleTime(TimestampAssigner):
 
 
 class CountAndRules(KeyedBroadcastProcessFunction, CheckpointedFunction, CheckpointListener):
-    """Counts each key in windows and in all; passes records on; says at the end what it has counted, and which rules it knows."""
+    """Counts each key in windows and in all; passes records on; says at the end what it has counted, and which rules it
+    knows.
+    """
 
     def __init__(self, scale: Scale, stage: Stage) -> None:
         self._scale = scale
@@ -290,7 +298,9 @@ class CheckOrder(KeyedProcessFunction):
         if value[0] == "record":
             _, source, key, number, *_ = value
             last = self._last.value() or {}
-            assert last.get((source, key), -1) < number, f"source {source}, key {key}: {number} came after {last[source, key]}"
+            assert last.get((source, key), -1) < number, (
+                f"source {source}, key {key}: {number} came after {last[source, key]}"
+            )
             last[source, key] = number
             self._last.update(last)
         yield value
@@ -309,13 +319,17 @@ def read_files(folder: Path) -> Iterator[Result]:
 
 
 def build(env: StreamExecutionEnvironment, scale: Scale, stage: Stage, seconds: float) -> DataStream:
-    """The results of the job; its sources take ``seconds`` for three quarters of their records, unless they are told to hurry."""
+    """The results of the job; its sources take ``seconds`` for three quarters of their records, unless they are told to
+    hurry.
+    """
     pause_s = seconds / (scale.num_records * 3 / 4 / _BATCH)
     first = env.add_source(CheckpointedRecords(scale, 0, stage, pause_s), "checkpointed", RECORD).set_parallelism(1)
     second = env.add_source(ReplayableRecords(scale, 1, stage, pause_s), "replayable", RECORD).set_parallelism(1)
     step_ms = max(1, scale.num_records // scale.num_rules)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(RuleTime(step_ms))
-    rules = env.from_source(RuleSource(scale, stage, seconds / scale.num_rules), strategy, "rules", RULE).set_parallelism(1)
+    rules = env.from_source(
+        RuleSource(scale, stage, seconds / scale.num_rules), strategy, "rules", RULE
+    ).set_parallelism(1)
     counted = (
         first.union(second)
         .key_by(lambda each: each[1], Types.LONG())
@@ -324,7 +338,9 @@ def build(env: StreamExecutionEnvironment, scale: Scale, stage: Stage, seconds: 
         .name("count and rules")
         .uid("count-and-rules")
     )
-    by_other_key = counted.key_by(lambda each: (each[2] if each[0] == "record" else each[1]) % (NUM_KEYS - 2), Types.LONG())
+    by_other_key = counted.key_by(
+        lambda each: (each[2] if each[0] == "record" else each[1]) % (NUM_KEYS - 2), Types.LONG()
+    )
     in_order = by_other_key.process(CheckOrder(), output_type=RESULT).name("check order").uid("check-order")
     files = FileSink.for_row_format(str(stage.results), Encoder.simple_string_encoder())
     in_order.map(to_line, output_type=Types.STRING()).sink_to(

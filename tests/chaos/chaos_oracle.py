@@ -70,7 +70,9 @@ def judge(scale: Scale, results: Iterable[Result], *, is_exactly_once: bool = Tr
     return verdict
 
 
-def _judge_sequences(verdict: Verdict, scale: Scale, found: dict[tuple[int, int], list[int]], *, is_exactly_once: bool) -> None:
+def _judge_sequences(
+    verdict: Verdict, scale: Scale, found: dict[tuple[int, int], list[int]], *, is_exactly_once: bool
+) -> None:
     sequences = expected(scale).sequences
     for place, numbers in found.items():
         if place not in sequences or not set(numbers) <= set(sequences[place]):
@@ -94,7 +96,9 @@ def _judge_sequences(verdict: Verdict, scale: Scale, found: dict[tuple[int, int]
             verdict.note(f"(source, key) {place} is out of order {swaps} times")
 
 
-def _judge_counts(verdict: Verdict, right: "Counter[Result]", found: "Counter[Result]", *, is_exactly_once: bool) -> None:
+def _judge_counts(
+    verdict: Verdict, right: "Counter[Result]", found: "Counter[Result]", *, is_exactly_once: bool
+) -> None:
     missing, extra = right - found, found - right
     verdict.lost += missing.total()
     repeated = [each for each in extra if each in right] if is_exactly_once else []

@@ -80,7 +80,8 @@ class FaultKind(Enum):
 class PlannedFault:
     """One fault.
 
-    ``after_checkpoints``: it comes when so many more checkpoints are complete.  ``victim``: which of the processes that it may meet.
+    ``after_checkpoints``: it comes when so many more checkpoints are complete.  ``victim``: which of the processes that
+        it may meet.
     """
 
     kind: FaultKind
@@ -104,7 +105,11 @@ class RunPlan:
         options = dict(self.options)
         mode = "aligned"
         if options.get("execution.checkpointing.unaligned.enabled") == "true":
-            mode = "unaligned after a time" if "execution.checkpointing.aligned-checkpoint-timeout" in options else "unaligned"
+            mode = (
+                "unaligned after a time"
+                if "execution.checkpointing.aligned-checkpoint-timeout" in options
+                else "unaligned"
+            )
         back_end = options.get("state.backend.type", "hashmap")
         if options.get("execution.checkpointing.incremental") == "true":
             back_end += ", incremental"
@@ -122,7 +127,11 @@ class ClusterPlan:
     @property
     def task_manager_options(self) -> tuple[str, ...]:
         """For the command line of a TaskManager."""
-        options = {"segment-size": self.segment_bytes, "exclusive-buffers": 1, "floating-buffers": self.floating_buffers}
+        options = {
+            "segment-size": self.segment_bytes,
+            "exclusive-buffers": 1,
+            "floating-buffers": self.floating_buffers,
+        }
         heartbeats = {"heartbeat-interval-s": 0.5, "heartbeat-timeout-s": 4, "network-memory": "8m", "slots": SLOTS}
         return tuple(part for name, value in {**options, **heartbeats}.items() for part in (f"--{name}", str(value)))
 
@@ -139,7 +148,9 @@ def plan_cluster(number: int) -> ClusterPlan:
 
 
 def plan_run(seed: int, *, has_small_disk: bool = True, kinds: tuple[FaultKind, ...] = tuple(FaultKind)) -> RunPlan:
-    """The plan of a run: its kinds are drawn from ``kinds``; ``has_small_disk``: a file system can be mounted that gets full."""
+    """The plan of a run: its kinds are drawn from ``kinds``; ``has_small_disk``: a file system can be mounted that gets
+    full.
+    """
     random = Random(f"kinds {seed}")
     drawn = random.choices(kinds, [kind.weight for kind in kinds], k=random.choice((2, 2, 2, 3)))
     if not has_small_disk:

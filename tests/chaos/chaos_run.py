@@ -1,7 +1,8 @@
 """One run: the job, the faults of its plan one after another, and the verdict on its results.
 
 Side:       any.
-Invariants: every planned fault is seen to have happened, or the run fails.  No process that was not attacked ends or loses its session.
+Invariants: every planned fault is seen to have happened, or the run fails.  No process that was not attacked ends or
+            loses its session.
 Units:      seconds.
 """
 
@@ -101,7 +102,10 @@ class ResultReader:
 
 
 class ChaosRun:
-    """One run on a cluster.  Life cycle: ``start``, the steps of the faults, ``finish``, ``close``.  Threading: one thread."""
+    """One run on a cluster.
+
+    Life cycle: ``start``, the steps of the faults, ``finish``, ``close``.  Threading: one thread.
+    """
 
     def __init__(self, cluster: ChaosCluster, plan: RunPlan, folder: Path, scale: Scale, seconds: float) -> None:
         folder.mkdir(parents=True)
@@ -144,7 +148,9 @@ class ChaosRun:
         before = {each["jid"] for each in self.cluster.get("/jobs/overview")["jobs"]}
         env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(options))
         self._env = env.set_parallelism(self.plan.parallelism)
-        results: Any = build(self._env, self.scale, self.stage, self._seconds).execute_and_collect(f"chaos {self.plan.seed}")
+        results: Any = build(self._env, self.scale, self.stage, self._seconds).execute_and_collect(
+            f"chaos {self.plan.seed}"
+        )
         self._reader = ResultReader(results)
         (self.job_id,) = {each["jid"] for each in self.cluster.get("/jobs/overview")["jobs"]} - before
         self.wait_for_checkpoints(1)
@@ -167,7 +173,9 @@ class ChaosRun:
                 raise ChaosError(f"the job is {document['state']}: {str(document['failure'])[:1000]}")
         return document
 
-    def wait_for(self, what: str, condition: Callable[[], object], *, poll_s: float = _POLL_S, patience_s: float = PATIENCE_S) -> None:
+    def wait_for(
+        self, what: str, condition: Callable[[], object], *, poll_s: float = _POLL_S, patience_s: float = PATIENCE_S
+    ) -> None:
         """Look again and again.
 
         Raises:
@@ -217,8 +225,15 @@ class ChaosRun:
     def describe(self) -> str:
         """For errors."""
         vertices = self._last.get("vertices", [])
-        states = {f"{vertex['name'][:20]}/{each['subtask']}": each["state"] for vertex in vertices for each in vertex["subtasks"]}
-        job = f"{self._last.get('state')}, restarts {self._last.get('numRestarts')}, {states}, checkpoints {len(self._completed)}"
+        states = {
+            f"{vertex['name'][:20]}/{each['subtask']}": each["state"]
+            for vertex in vertices
+            for each in vertex["subtasks"]
+        }
+        job = (
+            f"{self._last.get('state')}, restarts {self._last.get('numRestarts')}, {states}, checkpoints "
+            f"{len(self._completed)}"
+        )
         return f"{job}; {[place.process for place in self.cluster.places]}"
 
     # ---------------------------------------------------------------- the end
@@ -241,7 +256,8 @@ class ChaosRun:
         self.check_sessions()
         self._check_restarts()
         self.report.verdict = judge(self.scale, self.reader.found)
-        in_files = judge(self.scale, sorted(read_files(self.stage.results)))  # the order of files says nothing about that of records
+        # The order of files says nothing about that of records.
+        in_files = judge(self.scale, sorted(read_files(self.stage.results)))
         if not in_files.is_right:
             raise ChaosError(f"the files are wrong: {in_files}; the client: {self.report.verdict}")
 
@@ -260,7 +276,9 @@ class ChaosRun:
         ended = [place for place in self.cluster.places if not place.may_end and not place.process.is_running]
         if ended:
             logs = "\n".join(place.process.stderr[-3000:] for place in ended)
-            raise ChaosError(f"processes that were not attacked have ended: {[place.process for place in ended]}\n{logs}")
+            raise ChaosError(
+                f"processes that were not attacked have ended: {[place.process for place in ended]}\n{logs}"
+            )
         if self._job_manager is self.cluster.job_manager and not self.cluster.job_manager.is_running:
             raise ChaosError(f"the JobManager has ended: {self.cluster.job_manager.stderr[-3000:]}")
 
@@ -275,7 +293,9 @@ class ChaosRun:
             ChaosError: another one has.
         """
         for line in self.cluster.job_manager_lines()[self._num_lines :]:
-            if line.get("event") == "TaskManager lost" and not any(f"pid {pid})" in line["location"] for pid in self.attacked):
+            if line.get("event") == "TaskManager lost" and not any(
+                f"pid {pid})" in line["location"] for pid in self.attacked
+            ):
                 raise ChaosError(f"a TaskManager that was not attacked has lost its session: {line}")
 
     def _check_restarts(self) -> None:
@@ -285,7 +305,9 @@ class ChaosRun:
         restarts = int(self._last.get("numRestarts", 0))
         if not harmful and restarts:
             entries = self.cluster.get(f"/jobs/{self.job_id}/exceptions")
-            raise ChaosError(f"no fault was to restart the job, and it has restarted {restarts} times: {str(entries)[:1500]}")
+            raise ChaosError(
+                f"no fault was to restart the job, and it has restarted {restarts} times: {str(entries)[:1500]}"
+            )
 
 
 Injection = Callable[[ChaosRun, PlannedFault], None]

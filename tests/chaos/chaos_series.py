@@ -52,9 +52,15 @@ class Summary:
         num_checkpoints = sum(report.num_checkpoints for report in self.reports)
         p50, p99, longest = (percentile(recoveries, share) for share in (0.5, 0.99, 1.0))
         lines = [
-            f"{len(self.reports)} runs, {num_failed} failed, {num_checkpoints} checkpoints, {kinds.total()} faults of {len(kinds)} kinds",
+            (
+                f"{len(self.reports)} runs, {num_failed} failed, {num_checkpoints} checkpoints, {kinds.total()} faults of "  # noqa: E501
+                f"{len(kinds)} kinds"
+            ),
             "lost {}, duplicated {}, out of order {}, wrong {}".format(
-                *(sum(getattr(each, name) for each in verdicts) for name in ("lost", "duplicated", "out_of_order", "wrong"))
+                *(
+                    sum(getattr(each, name) for each in verdicts)
+                    for name in ("lost", "duplicated", "out_of_order", "wrong")
+                )
             ),
             f"recovery: p50 {p50:.2f} s, p99 {p99:.2f} s, the longest {longest:.2f} s, of {len(recoveries)}",
             f"a run took {sum(report.seconds for report in self.reports) / max(1, len(self.reports)):.1f} s",
@@ -69,7 +75,11 @@ def plan_of_seed(seed: int, has_small_disk: bool) -> RunPlan:
 
 
 def run_series(
-    seeds: Sequence[int], folder: Path, tell: Callable[[str], None], make_plan: MakePlan = plan_of_seed, pace: Pace = FULL_PACE
+    seeds: Sequence[int],
+    folder: Path,
+    tell: Callable[[str], None],
+    make_plan: MakePlan = plan_of_seed,
+    pace: Pace = FULL_PACE,
 ) -> Summary:
     """Run every seed; runs of one cluster follow each other on it, and ``tell`` gets a line for each.
 
@@ -90,7 +100,13 @@ def run_series(
 
 
 def _run_on_one_cluster(
-    seeds: Sequence[int], number: int, place: Path, summary: Summary, tell: Callable[[str], None], make_plan: MakePlan, pace: Pace
+    seeds: Sequence[int],
+    number: int,
+    place: Path,
+    summary: Summary,
+    tell: Callable[[str], None],
+    make_plan: MakePlan,
+    pace: Pace,
 ) -> None:
     with ChaosCluster(place, plan_cluster(number)) as cluster, secret_of(cluster):
         for seed in seeds:

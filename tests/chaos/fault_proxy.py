@@ -101,7 +101,8 @@ class Entrance:
                 for order in self._plan.orders(direction, part, time.monotonic()):
                     match order:
                         case Send(piece):
-                            if writer.is_closing():  # its peer reset the connection; uvloop raises RuntimeError on a write
+                            # Its peer reset the connection; uvloop raises RuntimeError on a write.
+                            if writer.is_closing():
                                 raise _CutError(False)
                             writer.write(piece)
                         case Wait(seconds):
@@ -135,7 +136,9 @@ class FaultProxy:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(_CLOSE_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(_CLOSE_S)

@@ -22,7 +22,8 @@ _HEAD_END: Final = b"\r\n\r\n"
 class Part:
     """A piece of one frame.
 
-    ``start``: how many bytes of the frame came before.  ``is_work``: the frame carries records, credit or messages; others, such as the
+    ``start``: how many bytes of the frame came before.  ``is_work``: the frame carries records, credit or messages;
+        others, such as the
     handshake and heartbeats, are on connections, too, that nobody uses any more.
     """
 
@@ -35,7 +36,9 @@ class FrameFinder(Protocol):
     """Divides a stream."""
 
     def divide(self, data: bytes) -> list[Part]:
-        """The parts of frames in the next bytes; together they are ``data``, less what is kept, plus what was kept before."""
+        """The parts of frames in the next bytes; together they are ``data``, less what is kept, plus what was kept
+        before.
+        """
 
 
 @dataclass
@@ -92,7 +95,10 @@ class DataFrames(_Finder):
 
 
 class WebSocketFrames(_Finder):
-    """The head of an HTTP message, then frames of a WebSocket.  Another message of HTTP, such as a file of a job, has no frames."""
+    """The head of an HTTP message, then frames of a WebSocket.
+
+    Another message of HTTP, such as a file of a job, has no frames.
+    """
 
     _has_head: bool = False
 

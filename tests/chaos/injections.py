@@ -179,7 +179,10 @@ def _fill_disk(run: ChaosRun, fault: PlannedFault) -> None:
         with suppress(OSError), others.open("ab", buffering=0) as file:
             while True:
                 file.write(bytes(512))
-        run.wait_for("a checkpoint fails on a full disk", lambda: run.num_failed_checkpoints() > failed or run.num_restarts() > restarts)
+        run.wait_for(
+            "a checkpoint fails on a full disk",
+            lambda: run.num_failed_checkpoints() > failed or run.num_restarts() > restarts,
+        )
     finally:
         others.unlink(missing_ok=True)
     lines = [line for line in run.cluster.job_manager_lines() if "the disk is full" in str(line)]
@@ -192,7 +195,9 @@ def _fill_disk(run: ChaosRun, fault: PlannedFault) -> None:
 def _damage_old(run: ChaosRun, fault: PlannedFault) -> None:
     deadline = time.monotonic() + _EXIT_S
     while time.monotonic() < deadline:
-        complete = sorted((file.parent for file in run.checkpoints.glob("chk-*/_metadata")), key=lambda folder: int(folder.name[4:]))
+        complete = sorted(
+            (file.parent for file in run.checkpoints.glob("chk-*/_metadata")), key=lambda folder: int(folder.name[4:])
+        )
         run.wait_for_checkpoints(0 if len(complete) > 1 else 1)
         for folder in complete[:-1]:  # the oldest may be removed in this moment
             with suppress(OSError):
@@ -267,7 +272,9 @@ def _break_link(run: ChaosRun, fault: PlannedFault) -> None:
     entrance.arm(fault.link)
     run.wait_for(f"{fault.kind.text} ({entrance!r})", lambda: run.look() is not None and len(entrance.fired) > before)
     struck, since_s = entrance.fired[-1]
-    run.report.happened.append(f"{entrance.name}: {struck.kind} {struck.direction}, frame {struck.frame}, byte {struck.byte}")
+    run.report.happened.append(
+        f"{entrance.name}: {struck.kind} {struck.direction}, frame {struck.frame}, byte {struck.byte}"
+    )
     if fault.kind.harm is Harm.RESTART:
         run.wait_recovered(since_s, restarts)
 

@@ -2,8 +2,8 @@
 
 Side:       pure.
 Invariants: an armed fault happens at most once, in the direction that it names; ``fired`` has those that happened.
-Units:      seconds, bytes; frames that carry records, credit or messages are counted from the moment at which the fault was armed,
-            0 the first.
+Units:      seconds, bytes; frames that carry records, credit or messages are counted from the moment at which the fault
+            was armed, 0 the first.
 """
 
 from dataclasses import dataclass
@@ -99,7 +99,9 @@ class LinkPlan:
         return self._strike(fault, part, now_s)
 
     def _is_place(self, fault: LinkFault, part: Part) -> bool:
-        """Whether the byte lies in this part; it may lie behind the end of a short frame, so a later frame is as good."""
+        """Whether the byte lies in this part; it may lie behind the end of a short frame, so a
+        later frame is as good.
+        """
         return self._num_frames > fault.frame + 1 or part.start + len(part.data) > fault.byte
 
     def _in_passing(self, direction: Direction, part: Part, now_s: float) -> list[Order]:

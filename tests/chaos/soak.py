@@ -1,4 +1,5 @@
-"""``python -m tests.chaos.soak``: one cluster and one long job, a fault every so often, exact counts at the end, and nothing that grows.
+"""``python -m tests.chaos.soak``: one cluster and one long job, a fault every so often, exact counts at the end, and
+nothing that grows.
 
 Side:   any.
 Units:  seconds.
@@ -56,7 +57,9 @@ class Watch:
 
     def write(self, path: Path) -> None:
         """All samples, for people and for those who doubt a verdict."""
-        path.write_bytes(msgspec.json.encode({f"{name} ({pid})": samples for (name, pid), samples in self._samples.items()}))
+        path.write_bytes(
+            msgspec.json.encode({f"{name} ({pid})": samples for (name, pid), samples in self._samples.items()})
+        )
 
     def trends(self) -> list[Trend]:
         """Of every process that lived for long enough."""
@@ -113,12 +116,19 @@ def _run_job(run: ChaosRun, watch: Watch, seconds: float, every_s: float) -> Non
 def _problems(run: ChaosRun, trends: list[Trend]) -> list[str]:
     report = run.report
     recoveries = sorted(report.recoveries)
-    print(f"{len(report.plan.faults)} faults, {report.num_checkpoints} checkpoints, {len(run.reader.found)} results; {report.verdict}")
-    print(f"recovery: p50 {percentile(recoveries, 0.5):.2f} s, p99 {percentile(recoveries, 0.99):.2f} s, of {len(recoveries)}")
+    print(
+        f"{len(report.plan.faults)} faults, {report.num_checkpoints} checkpoints, {len(run.reader.found)} results; "
+        f"{report.verdict}"
+    )
+    print(
+        f"recovery: p50 {percentile(recoveries, 0.5):.2f} s, p99 {percentile(recoveries, 0.99):.2f} s, of "
+        f"{len(recoveries)}"
+    )
     for trend in trends:
         print(trend)
     problems = [] if report.is_right else [f"the results are wrong: {report.verdict}"]
-    grown = [trend.grown(_MORE_MIB) for trend in trends if not trend.name.startswith("this client")]  # which keeps every result
+    # Which keeps every result.
+    grown = [trend.grown(_MORE_MIB) for trend in trends if not trend.name.startswith("this client")]
     return problems + [each for each in grown if each is not None]
 
 

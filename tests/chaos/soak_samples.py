@@ -53,7 +53,10 @@ class Trend:
 def left_over(name: str, idle: Sample, end: Sample, more_fds: int, more_threads: int) -> list[str]:
     """What a process without tasks holds more than one that had run a job and was idle again before the soak."""
     found = []
-    for word, limit, before, after in (("fds", more_fds, idle.fds, end.fds), ("threads", more_threads, idle.threads, end.threads)):
+    for word, limit, before, after in (
+        ("fds", more_fds, idle.fds, end.fds),
+        ("threads", more_threads, idle.threads, end.threads),
+    ):
         if after > before + limit:
             found.append(f"{name} has {after} {word} without any task, {before} before the soak")
     return found
@@ -70,14 +73,20 @@ def sample(pid: int, at_s: float) -> Sample | None:
 
 
 def trend_of(name: str, samples: Sequence[Sample]) -> Trend | None:
-    """The trend after the warm-up, of the samples that were taken while the process had its tasks; None: there are too few.
+    """The trend after the warm-up, of the samples that were taken while the process had its tasks; None: there are too
+    few.
 
-    A TaskManager that replaces another one, or is spare, may wait for tasks for most of its life.  It has them while it has more threads
-    than halfway between its fewest and its most; where these are about as many, it had them all the time.
+    A TaskManager that replaces another one, or is spare, may wait for tasks for most of its life.  It has them while it
+    has more threads than halfway between its fewest and its most; where these are about as many, it had them all the
+    time.
     """
     threads = [each.threads for each in samples] or [0]
     fewest, most = min(threads), max(threads)
-    busy = [each for each in samples if each.threads > (fewest + most) / 2] if most >= fewest + _MORE_WITH_TASKS else samples
+    busy = (
+        [each for each in samples if each.threads > (fewest + most) / 2]
+        if most >= fewest + _MORE_WITH_TASKS
+        else samples
+    )
     used = busy[int(len(busy) * WARM_UP_SHARE) :]
     if len(used) < 3:
         return None

@@ -22,7 +22,16 @@ def test_every_mode_back_end_and_segment_size_is_drawn() -> None:
     plans = [str(plan_run(seed)) for seed in range(200)]
     words = Counter(part for plan in plans for part in plan.split(", "))
 
-    assert {"aligned", "unaligned", "unaligned after a time", "hashmap", "rocksdb", "incremental", "tolerant", "strict"} <= words.keys()
+    assert {
+        "aligned",
+        "unaligned",
+        "unaligned after a time",
+        "hashmap",
+        "rocksdb",
+        "incremental",
+        "tolerant",
+        "strict",
+    } <= words.keys()
     assert {plan_cluster(number).segment_bytes for number in range(50)} == {256, 512, 1024, 4096}
 
 
@@ -36,7 +45,11 @@ def test_a_fault_does_not_depend_on_which_others_can_be_drawn() -> None:
 
 
 def test_without_a_small_disk_it_is_not_filled() -> None:
-    assert all(fault.kind is not FaultKind.DISK_FULL for seed in range(200) for fault in plan_run(seed, has_small_disk=False).faults)
+    assert all(
+        fault.kind is not FaultKind.DISK_FULL
+        for seed in range(200)
+        for fault in plan_run(seed, has_small_disk=False).faults
+    )
 
 
 def test_a_link_fault_says_where_it_strikes() -> None:

@@ -1,4 +1,6 @@
-"""Ten short runs with faults on real processes: nothing is lost, repeated or out of order.  ``make chaos`` does many more.
+"""Ten short runs with faults on real processes: nothing is lost, repeated or out of order.
+
+``make chaos`` does many more.
 
 Side:   any.
 """
@@ -31,7 +33,10 @@ def plan_of(seed: int, has_small_disk: bool = True) -> RunPlan:
 
 @pytest.mark.parametrize("half", HALVES)
 def test_faults_cost_no_result_and_repeat_none(tmp_path: Path, half: str) -> None:
-    """Each run asserts that its faults have happened, and that nobody else was hurt.  The runs of a half share a cluster."""
+    """Each run asserts that its faults have happened, and that nobody else was hurt.
+
+    The runs of a half share a cluster.
+    """
     lines: list[str] = []
 
     summary = run_series(HALVES[half], tmp_path, lines.append, plan_of, PACE)

@@ -12,7 +12,9 @@ FILE = Path(__file__).with_name("failed_seeds.txt")
 
 def read_failed() -> dict[int, list[FaultKind]]:
     """The faults by seed."""
-    lines = [line.split() for line in FILE.read_text(encoding="ascii").splitlines() if line and not line.startswith("#")]
+    lines = [
+        line.split() for line in FILE.read_text(encoding="ascii").splitlines() if line and not line.startswith("#")
+    ]
     return {int(seed): [FaultKind[name] for name in kinds.split(",")] for seed, kinds in lines}
 
 

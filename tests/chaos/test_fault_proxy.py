@@ -1,4 +1,6 @@
-"""Real sockets on both sides of the proxy: bytes pass unchanged, and faults hit the connection that they are meant for."""
+"""Real sockets on both sides of the proxy: bytes pass unchanged, and faults hit the connection that
+they are meant for.
+"""
 
 import contextlib
 import socket

@@ -50,7 +50,9 @@ def frames_in(parts: list[Part]) -> list[tuple[bytes, bool]]:
         (WebSocketFrames, [(HEAD, False), (SHORT, True), (LONG, True), (PING, False), (SHORT, True)]),
     ],
 )
-def test_frames_are_found_in_any_pieces(make: type[DataFrames | WebSocketFrames], frames: list[tuple[bytes, bool]], seed: int) -> None:
+def test_frames_are_found_in_any_pieces(
+    make: type[DataFrames | WebSocketFrames], frames: list[tuple[bytes, bool]], seed: int
+) -> None:
     finder: FrameFinder = make()
     data = b"".join(frame for frame, _ in frames)
 

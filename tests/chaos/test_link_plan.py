@@ -12,7 +12,9 @@ def passed(orders: list[Order]) -> bytes:
     return b"".join(order.data for order in orders if isinstance(order, Send))
 
 
-def armed(kind: LinkFaultKind, *, direction: Direction = "to client", frame: int = 0, byte: int = 0, seconds: float = 0.0) -> LinkPlan:
+def armed(
+    kind: LinkFaultKind, *, direction: Direction = "to client", frame: int = 0, byte: int = 0, seconds: float = 0.0
+) -> LinkPlan:
     plan = LinkPlan()
     plan.arm(LinkFault(kind, direction, frame, byte, seconds))
     return plan

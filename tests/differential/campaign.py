@@ -43,7 +43,9 @@ def _differs(seed: int, run: Run) -> bool:
 
 
 def differing_of(seeds: range, num_processes: int) -> Iterator[tuple[int, list[int]]]:
-    """Runs the programs in several processes; gives, again and again, how many more were run and which of these differ."""
+    """Runs the programs in several processes; gives, again and again, how many more were run and
+    which of these differ.
+    """
     parts = [seeds[start : start + _SEEDS_PER_PART] for start in range(0, len(seeds), _SEEDS_PER_PART)]
     # Spawned: a fork would take over whatever threads hold.
     with ProcessPoolExecutor(num_processes, multiprocessing.get_context("spawn")) as processes:
@@ -76,6 +78,8 @@ def report(seed: int, run: Run) -> str:
     program = random_program(seed)
     again = f"seed {seed}; again: make differential PROGRAMS=1 SEED={seed}"
     if difference(program, run(program)) is None:
-        return f"{again}\n\n{program}\n\nIt differed once, and the second time it did not: is what it does left to chance?"
+        return (
+            f"{again}\n\n{program}\n\nIt differed once, and the second time it did not: is what it does left to chance?"
+        )
     smallest, problem = shrunk(program, run)
     return f"{again}\n\n{smallest}\n\n{problem}"

@@ -2,11 +2,12 @@
 
 Side:       pure, but for the runs that it is given.
 Rules:      calls of one task are compared in their order, those of different tasks are not: tasks run at the same time.
-            Where streams with records meet, records come in no order; what follows is compared without it.
-            Of a job that fails: the task that fails has done exactly what it must have done by then.  A task before it has done at least
-            what the failed one has read, and no more than it would have done without the failure.  A task behind it, and the client, have
-            seen the beginning of what they would have seen; how much of it arrives before the job is cancelled is left to chance.
-            Of an async operator that fails it is left to chance, too, which results were emitted before.
+            Where streams with records meet, records come in no order; what follows is compared without it.  Of a job
+            that fails: the task that fails has done exactly what it must have done by then.  A task before it has done
+            at least what the failed one has read, and no more than it would have done without the failure.  A task
+            behind it, and the client, have seen the beginning of what they would have seen; how much of it arrives
+            before the job is cancelled is left to chance.  Of an async operator that fails it is left to chance, too,
+            which results were emitted before.
 """
 
 from collections import Counter
@@ -27,7 +28,9 @@ def difference(program: Program, actual: Actual) -> str | None:
     """What a job did otherwise than its program says; None if nothing."""
     expected = interpret(program)
     return (
-        _error_difference(expected, actual) or _log_difference(program, expected, actual) or _result_difference(program, expected, actual)
+        _error_difference(expected, actual)
+        or _log_difference(program, expected, actual)
+        or _result_difference(program, expected, actual)
     )
 
 
@@ -42,7 +45,11 @@ def _error_difference(expected: Expected, actual: Actual) -> str | None:
         return f"the job did not fail; expected (step, record, error) {wanted}"
     step, record, message = actual.error
     found = (step, record, None if message is None else f"Boom({message!r})")
-    return None if found == wanted else _two("(step, record, error)", wanted, found) + f"\nThe error's text:\n{actual.error_text}"
+    return (
+        None
+        if found == wanted
+        else _two("(step, record, error)", wanted, found) + f"\nThe error's text:\n{actual.error_text}"
+    )
 
 
 def _log_difference(program: Program, expected: Expected, actual: Actual) -> str | None:
@@ -57,14 +64,21 @@ def _log_difference(program: Program, expected: Expected, actual: Actual) -> str
         wanted = [f"step {step}: {text}" for step, text in task.log]
         found = [f"step {step}: {text}" for step, text in actual.log if step in members]
         is_exact = failed is None or (head == failed and not is_async)
-        problem = _compared(f"calls in the task of step {head}", wanted, found, is_exact, least[head], is_ordered=head not in unordered)
+        problem = _compared(
+            f"calls in the task of step {head}", wanted, found, is_exact, least[head], is_ordered=head not in unordered
+        )
         if problem is not None:
             return problem
         for step_id in apart & {step.id for step in program.steps if program.head(step) == head}:
             wanted = task.other_logs.get(step_id, [])
             found = [text for step, text in actual.log if step == step_id]
             problem = _compared(
-                f"calls of step {step_id}", wanted, found, is_exact=failed is None, least=0, is_ordered=head not in unordered
+                f"calls of step {step_id}",
+                wanted,
+                found,
+                is_exact=failed is None,
+                least=0,
+                is_ordered=head not in unordered,
             )
             if problem is not None:
                 return problem
@@ -74,10 +88,14 @@ def _log_difference(program: Program, expected: Expected, actual: Actual) -> str
 def _result_difference(program: Program, expected: Expected, actual: Actual) -> str | None:
     wanted, found = list(map(repr, expected.collected)), list(map(repr, actual.collected))
     is_ordered = expected.collected_from not in program.unordered_tasks()
-    return _compared("collected records", wanted, found, is_exact=expected.failed_task is None, least=0, is_ordered=is_ordered)
+    return _compared(
+        "collected records", wanted, found, is_exact=expected.failed_task is None, least=0, is_ordered=is_ordered
+    )
 
 
-def _compared(what: str, wanted: list[str], found: list[str], is_exact: bool, least: int, *, is_ordered: bool) -> str | None:
+def _compared(
+    what: str, wanted: list[str], found: list[str], is_exact: bool, least: int, *, is_ordered: bool
+) -> str | None:
     if not is_ordered:
         same = Counter(wanted) == Counter(found) if is_exact else Counter(found) <= Counter(wanted)
         return None if same else _two(f"{what}, in any order", sorted(wanted), sorted(found))
@@ -91,12 +109,18 @@ def _compared(what: str, wanted: list[str], found: list[str], is_exact: bool, le
 def _two(what: str, wanted: Any, found: Any) -> str:
     if not isinstance(wanted, list):
         return f"{what}\n  expected: {wanted}\n  actual:   {found}"
-    first = next((index for index, pair in enumerate(zip(wanted, found, strict=False)) if pair[0] != pair[1]), min(len(wanted), len(found)))
+    first = next(
+        (index for index, pair in enumerate(zip(wanted, found, strict=False)) if pair[0] != pair[1]),
+        min(len(wanted), len(found)),
+    )
     start, stop = max(0, first - 3), first + 8
     lines = [f"{what}: {len(wanted)} expected, {len(found)} actual, the first difference is number {first}"]
     for name, entries in (("expected", wanted), ("actual", found)):
         lines.append(f"  {name}:")
-        lines += [f"   {'>' if index == first else ' '} {index}: {entry[:300]}" for index, entry in enumerate(entries[start:stop], start)]
+        lines += [
+            f"   {'>' if index == first else ' '} {index}: {entry[:300]}"
+            for index, entry in enumerate(entries[start:stop], start)
+        ]
     return "\n".join(lines)
 
 
@@ -139,7 +163,9 @@ def _smaller(program: Program) -> Iterator[Program]:
 def _normal(program: Program) -> Program:
     """Without sources that nobody reads, which are no part of a job, and with variables that fit its tasks."""
     steps = tuple(
-        step for step in program.steps if not step.kind.is_source or program.collected.step == step.id or program.consumers(step.id)
+        step
+        for step in program.steps
+        if not step.kind.is_source or program.collected.step == step.id or program.consumers(step.id)
     )
     return replace(program, steps=steps).with_cells()
 
@@ -153,8 +179,13 @@ def _without(program: Program, step: Step) -> Iterator[Program]:
     if step.kind.is_source:
         return
     for read in step.reads:
-        readers = tuple(replace(other, reads=tuple(read if each.step == step.id else each for each in other.reads)) for other in steps)
-        yield replace(program, steps=readers, collected=read if program.collected.step == step.id else program.collected)
+        readers = tuple(
+            replace(other, reads=tuple(read if each.step == step.id else each for each in other.reads))
+            for other in steps
+        )
+        yield replace(
+            program, steps=readers, collected=read if program.collected.step == step.id else program.collected
+        )
 
 
 def _simpler(step: Step) -> Iterator[Step]:

@@ -1,7 +1,7 @@
 """Runs a program as a user would: built with the API, submitted to a cluster in this process, collected.
 
-Side:       shared.  Tasks have threads, mailboxes, record writers and serializers of their own; what differs from a real cluster is that
-            all of it lies in one process, so that functions can write into one log.
+Side:       shared.  Tasks have threads, mailboxes, record writers and serializers of their own; what differs from a
+            real cluster is that all of it lies in one process, so that functions can write into one log.
 """
 
 import re
@@ -76,7 +76,9 @@ _NUM_WAYS: Final = 4
 
 @contextmanager
 def _eager_loops(num_records: int) -> Iterator[None]:
-    """In chunks of so many records, so that loops look for the shape of the first one already; 0: as always, which takes many records."""
+    """In chunks of so many records, so that loops look for the shape of the first one already; 0: as always, which
+    takes many records.
+    """
     with pytest.MonkeyPatch.context() as patch:
         if num_records:
             patch.setattr(record_shape, "MIN_OTHERS", 1)
@@ -86,7 +88,11 @@ def _eager_loops(num_records: int) -> Iterator[None]:
 
 def _described(text: str) -> tuple[int | None, str | None, str | None]:
     step, record, boom = _OPERATOR.search(text), _RECORD.search(text), _BOOM.search(text)
-    return None if step is None else int(step[1]), None if record is None else record[1], None if boom is None else boom[1]
+    return (
+        None if step is None else int(step[1]),
+        None if record is None else record[1],
+        None if boom is None else boom[1],
+    )
 
 
 class Builder:

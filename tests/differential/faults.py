@@ -1,8 +1,8 @@
 """Faults that an engine could have, put into the interpreter: does the comparison notice each of them?
 
 Side:       pure.
-Rules:      a fault replaces methods of the interpreter while a program runs; what that run does is compared with what an interpreter
-            without the fault does, as if it were a job's.
+Rules:      a fault replaces methods of the interpreter while a program runs; what that run does is compared with what
+            an interpreter without the fault does, as if it were a job's.
 """
 
 import pickle
@@ -85,7 +85,9 @@ def chained_functions_get_copies(patch: pytest.MonkeyPatch) -> None:
     """An operator hands on a copy of its result."""
     emit = _Task.emit
     patch.setattr(
-        _Task, "emit", lambda self, step, tag, value, timestamp: emit(self, step, tag, pickle.loads(pickle.dumps(value)), timestamp)
+        _Task,
+        "emit",
+        lambda self, step, tag, value, timestamp: emit(self, step, tag, pickle.loads(pickle.dumps(value)), timestamp),
     )
 
 
@@ -146,7 +148,9 @@ def tasks_share_objects(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_object_stays_one_behind_an_edge(patch: pytest.MonkeyPatch) -> None:
-    """An object that was emitted twice, unchanged, arrives as one object, as it does from one pickle of many records."""
+    """An object that was emitted twice, unchanged, arrives as one object, as it does from one
+    pickle of many records.
+    """
     made: dict[bytes, Any] = {}
     _with_pickle(patch, pickle.dumps, lambda pickled: made.setdefault(pickled, pickle.loads(pickled)))
 
@@ -189,7 +193,11 @@ def _with_emission(patch: pytest.MonkeyPatch, order: Callable[[list[Any], list[A
             for reader in task.chained(step)
             if reader.reads[0].tag == tag
         ]
-        outer = [lambda key=key: task.send(key, pickle.dumps(value), timestamp) for key, edge_tag in task.edges_of(step) if edge_tag == tag]
+        outer = [
+            lambda key=key: task.send(key, pickle.dumps(value), timestamp)
+            for key, edge_tag in task.edges_of(step)
+            if edge_tag == tag
+        ]
         for way in order(inner, outer):
             way()
 

@@ -1,12 +1,12 @@
 """Runs a program record by record, as plainly as can be: what the engine promises.
 
 Side:       pure, but for the worlds of ``functions``.
-Rules:      a record passes all functions of its task before the next one is made: consumers of one output in turn, chained ones first and
-            then edges, each in the order in which they were added; a generator goes on when its last result has passed them.
-            Chained functions hand on the very object.  At an edge a record is pickled as it is emitted; the reader has a copy.
-            What a source function or a coroutine gives comes from another thread: it is copied as it is given, too.
-            Watermarks and timers are Flink's: a record passes before the watermark that it causes, timers fire in the order of their
-            timestamps before the watermark goes on.
+Rules:      a record passes all functions of its task before the next one is made: consumers of one output in turn,
+            chained ones first and then edges, each in the order in which they were added; a generator goes on when its
+            last result has passed them.  Chained functions hand on the very object.  At an edge a record is pickled as
+            it is emitted; the reader has a copy.  What a source function or a coroutine gives comes from another
+            thread: it is copied as it is given, too.  Watermarks and timers are Flink's: a record passes before the
+            watermark that it causes, timers fire in the order of their timestamps before the watermark goes on.
 Absent:     several subtasks, processing time, checkpoints, batch mode.
 """
 
@@ -149,7 +149,9 @@ class _Interpreter:
         result = self.tasks[head.id] = TaskResult()
         result.inputs = [self.edges.get((read.step, head.id, number), []) for number, read in enumerate(head.reads)]
         result.producers = [program.head(program.step(read.step)) for read in head.reads]
-        result.is_cut = any(self.tasks[producer].failure or self.tasks[producer].is_cut for producer in result.producers)
+        result.is_cut = any(
+            self.tasks[producer].failure or self.tasks[producer].is_cut for producer in result.producers
+        )
         del self.log[:]
         task = _Task(self, result, head)
         try:
@@ -192,7 +194,9 @@ class _Task:
     def read_all(self, head: "_Operator") -> None:
         has_many = len(self.result.inputs) > 1
         if isinstance(head, _Async):
-            head.begin([pickle.loads(each.pickled) for sent in self.result.inputs for each in sent if each.pickled is not None])
+            head.begin(
+                [pickle.loads(each.pickled) for sent in self.result.inputs for each in sent if each.pickled is not None]
+            )
         for number, sent in enumerate(self.result.inputs):
             for each in sent:
                 self.result.num_read += 1
@@ -239,7 +243,9 @@ class _Task:
             yield (step.id, -1, 0), self.program.collected.tag
 
     def send(self, key: _Edge, pickled: bytes | None, timestamp: int | None) -> None:
-        self.interpreter.edges.setdefault(key, []).append(Sent(pickled, timestamp, len(self.interpreter.log), self.result.num_read))
+        self.interpreter.edges.setdefault(key, []).append(
+            Sent(pickled, timestamp, len(self.interpreter.log), self.result.num_read)
+        )
 
 
 class _Operator:
@@ -321,10 +327,13 @@ class _Collection(_Source):
 
 
 class _SourceFunction(_Source):
-    """Emits on a thread of its own, which may be ahead of the task: a function behind it that fails does not stop it at once."""
+    """Emits on a thread of its own, which may be ahead of the task: a function behind it that fails does not stop it at
+    once.
+    """
 
     def emit_all(self) -> None:
-        self.emitted: list[tuple[bool, Any, int | None]] = []  # whether it is a record; that; its timestamp, or that of the watermark
+        # Whether it is a record; that; its timestamp, or that of the watermark.
+        self.emitted: list[tuple[bool, Any, int | None]] = []
         failure: Failed | None = None
         try:
             self.call(_NO_RECORD, self.function.run, self)
@@ -405,7 +414,9 @@ class _Process(_Operator):
 
     def receive(self, number: int, value: Any, timestamp: int | None) -> None:
         key = None if self.step.key is None else self.key_of(value)
-        self.emit_each(value, self.call(value, self.function_for(number), value, _Context(self, key, timestamp)), timestamp)
+        self.emit_each(
+            value, self.call(value, self.function_for(number), value, _Context(self, key, timestamp)), timestamp
+        )
 
     def function_for(self, number: int) -> Callable[..., Any]:
         found: Callable[..., Any] = self.function.process_element
@@ -415,7 +426,9 @@ class _Process(_Operator):
         self.current_watermark = timestamp
         while self.timers and self.timers[0][0] <= timestamp:
             fired, _, key = heapq.heappop(self.timers)
-            self.emit_each(_NO_RECORD, self.call(_NO_RECORD, self.function.on_timer, fired, _Context(self, key, fired)), fired)
+            self.emit_each(
+                _NO_RECORD, self.call(_NO_RECORD, self.function.on_timer, fired, _Context(self, key, fired)), fired
+            )
         self.task.emit_watermark(self.step, timestamp)
 
 
@@ -502,7 +515,9 @@ class _EventTime(_Operator):
         self.said: list[int] = []
 
     def receive(self, number: int, value: Any, timestamp: int | None) -> None:
-        assigned = self.call(value, self.function.extract_timestamp, value, MIN_TIMESTAMP if timestamp is None else timestamp)
+        assigned = self.call(
+            value, self.function.extract_timestamp, value, MIN_TIMESTAMP if timestamp is None else timestamp
+        )
         self.emit(value, assigned)
         if self.generator is not None:
             self.call(value, self.generator.on_event, value, assigned, self)

@@ -1,7 +1,8 @@
 """Random programs as data: what they read, what their steps do, and which output is collected.
 
 Side:       pure.
-Invariants: a seed always gives the same program; every program has one outcome, whatever threads do first (see ``_Stream``).
+Invariants: a seed always gives the same program; every program has one outcome, whatever threads do first (see
+            ``_Stream``).
 """
 
 import copy
@@ -80,7 +81,8 @@ class Read:
 class Step:
     """One operator.
 
-    ``reads``: nothing for a source; several for a union, or the two inputs of connected streams.  ``key``: the selector, of ``functions``.
+    ``reads``: nothing for a source; several for a union, or the two inputs of connected streams.  ``key``: the
+        selector, of ``functions``.
     ``watermarks``: the generator, of event time.  ``capacity``: of async calls.  ``records``: of a collection.
     """
 
@@ -113,7 +115,9 @@ class Step:
 
     @property
     def is_forward_by_key(self) -> bool:
-        """Whether there is no exchange between one subtask and this one: it takes records one by one, and timers set nothing off."""
+        """Whether there is no exchange between one subtask and this one: it takes records one by one, and timers set
+        nothing off.
+        """
         if self.kind is Kind.REDUCE:
             return True
         if self.kind is not Kind.KEYED_PROCESS or self.call is None:
@@ -139,7 +143,9 @@ class Step:
                 text = f"AsyncDataStream.ordered_wait({text}, {call}, Time.seconds(60), capacity={self.capacity})"
             case Kind.EVENT_TIME:
                 strategy = "no_watermarks()" if self.watermarks is None else f"for_generator({self.watermarks})"
-                text += f".assign_timestamps_and_watermarks(WatermarkStrategy.{strategy}.with_timestamp_assigner({call}))"
+                text += (
+                    f".assign_timestamps_and_watermarks(WatermarkStrategy.{strategy}.with_timestamp_assigner({call}))"
+                )
             case Kind.AGGREGATE:
                 text += f".{call}"
             case _:
@@ -187,7 +193,9 @@ class Program:
         return found
 
     def with_cells(self) -> "Program":
-        """The same program; functions of one task share a variable, those of different tasks, which run at the same time, share none."""
+        """The same program; functions of one task share a variable, those of different tasks, which run at the same
+        time, share none.
+        """
         return replace(self, steps=tuple(self._with_cell(step) for step in self.steps))
 
     def _with_cell(self, step: Step) -> Step:
@@ -268,7 +276,19 @@ _REDUCES: Final = ("AbsorbInPlace", "TouchBoth", "FreshPair", "OneForAllKeys")
 _ASYNCS: Final = ("Answer", "AnswerOneList", "AnswerKept", "NoAnswer")
 _SOURCES: Final = ("EmitGrowing", "EmitChanging", "EmitNumbers")
 _LONG: Final = {  # those that do not gather more and more; what they add to the log is short
-    Kind.MAP: ("Identity", "Touch", "Pair", "Triple", "Entry", "Dot", "Small", "OneDict", "OnePoint", "TouchTheLast", "MixedTypes"),
+    Kind.MAP: (
+        "Identity",
+        "Touch",
+        "Pair",
+        "Triple",
+        "Entry",
+        "Dot",
+        "Small",
+        "OneDict",
+        "OnePoint",
+        "TouchTheLast",
+        "MixedTypes",
+    ),
     Kind.FILTER: _FILTERS,
     Kind.FLAT_MAP: ("TwiceInAList", "SometimesNone", "YieldTouchYield"),
     Kind.PROCESS: ("EmitTouched", "EmitBySide", "EmitKept"),
@@ -293,7 +313,9 @@ _FACTOR: Final = (
     | dict.fromkeys(["KeptUntilTimer", "TimerFails"], 5)
 )
 _SHAPES: Final = {"Pair": "pair", "Triple": "triple", "Entry": "entry", "Dot": "dot"}
-_KEEPS_SHAPE: Final = frozenset({"Identity", "EveryOther", "SomeSizes", "SometimesNone", "WriteCell", "TouchAll", "Touch", "TouchTheLast"})
+_KEEPS_SHAPE: Final = frozenset(
+    {"Identity", "EveryOther", "SomeSizes", "SometimesNone", "WriteCell", "TouchAll", "Touch", "TouchTheLast"}
+)
 _KEYS: Final = {"pair": "first_field", "triple": "first_field", "entry": "k_field", "dot": "n_attribute"}
 
 
@@ -301,8 +323,10 @@ _KEYS: Final = {"pair": "first_field", "triple": "first_field", "entry": "k_fiel
 class _Stream:
     """What is known of an output.
 
-    ``is_ordered``: False behind the meeting of two streams with records; then functions without state follow, and no keys.
-    ``says_time``: whether watermarks come before the last one.  ``is_time_unclear``: such a stream has met another one, so that nobody can
+    ``is_ordered``: False behind the meeting of two streams with records; then functions without state follow, and no
+        keys.
+    ``says_time``: whether watermarks come before the last one.  ``is_time_unclear``: such a stream has met another one,
+        so that nobody can
     say between which records its watermarks come; no timers follow.
     """
 
@@ -397,7 +421,13 @@ class _Maker:
         if upstream.is_ordered:
             kinds |= {Kind.KEYED_PROCESS: 2.5, Kind.REDUCE: 2.5}
             if not self.is_long:
-                kinds |= {Kind.ASYNC: 1.5, Kind.EVENT_TIME: 3, Kind.CO_MAP: 0.5, Kind.CO_FLAT_MAP: 0.4, Kind.CO_PROCESS: 0.4}
+                kinds |= {
+                    Kind.ASYNC: 1.5,
+                    Kind.EVENT_TIME: 3,
+                    Kind.CO_MAP: 0.5,
+                    Kind.CO_FLAT_MAP: 0.4,
+                    Kind.CO_PROCESS: 0.4,
+                }
                 kinds |= {Kind.KEYED_CO_PROCESS: 0.4}
             if upstream.shape in ("pair", "triple"):
                 kinds[Kind.AGGREGATE] = 6
@@ -460,7 +490,9 @@ class _Maker:
         return Call(self.rng.choice(["sum", "min", "max", "min_by", "max_by"]), (1,))
 
     def key_of(self, kind: Kind, upstream: _Stream) -> str | None:
-        if kind is Kind.AGGREGATE or (upstream.shape in _KEYS and kind in (Kind.KEYED_PROCESS, Kind.REDUCE) and self.rng.random() < 0.7):
+        if kind is Kind.AGGREGATE or (
+            upstream.shape in _KEYS and kind in (Kind.KEYED_PROCESS, Kind.REDUCE) and self.rng.random() < 0.7
+        ):
             return _KEYS[upstream.shape]
         if kind in (Kind.KEYED_PROCESS, Kind.REDUCE, Kind.KEYED_CO_PROCESS):
             return self.rng.choice(["by_size", "by_type", "constant"])

@@ -1,8 +1,8 @@
 """Functions of one record: ``map``, ``filter``, ``flat_map``.
 
 Side:       any.
-Invariants: every function takes records of any type; what it does depends on what it was called with before, on the world's cells and on
-            nothing else.
+Invariants: every function takes records of any type; what it does depends on what it was called with before, on the
+            world's cells and on nothing else.
 """
 
 from collections.abc import Iterator

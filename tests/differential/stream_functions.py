@@ -157,7 +157,9 @@ class KeptUntilTimer(_KeyedProcess):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         kept = self.kept.get(ctx.get_current_key(), [])
-        self.see("timer", timestamp, ctx.get_current_key(), ctx.timestamp(), ctx.timer_service().current_watermark(), kept)
+        self.see(
+            "timer", timestamp, ctx.get_current_key(), ctx.timestamp(), ctx.timer_service().current_watermark(), kept
+        )
         for record in kept:
             touch(record)
             yield record

@@ -1,7 +1,8 @@
 """What the functions of one run share, and the records that they work on.
 
-Side:       any.  The tasks of a job that runs in this process call the functions, and so does the interpreter: functions of one run write
-            into its ``World`` alone, so that both can be compared, and a task that ends late disturbs nobody.
+Side:       any.  The tasks of a job that runs in this process call the functions, and so does the interpreter:
+            functions of one run write into its ``World`` alone, so that both can be compared, and a task that ends late
+            disturbs nobody.
 Invariants: every helper takes records of any type; what it does depends on the record alone.
 """
 
@@ -46,7 +47,9 @@ class Boom(Exception):
 
 
 class World:
-    """All that the functions of one run share: a log of (step, text), and cells in place of a module's global variables."""
+    """All that the functions of one run share: a log of (step, text), and cells in place of a module's global
+    variables.
+    """
 
     def __init__(self) -> None:
         self.log: list[tuple[int, str]] = []  # Any thread appends.
@@ -100,7 +103,9 @@ def touch(record: Any) -> None:
 
 
 def _lengthen(items: list[Any], more: Any) -> None:
-    """Append; a long list gets another last element: a record that grew with each of thousands of touches would be compared for minutes."""
+    """Append; a long list gets another last element: a record that grew with each of thousands of touches would be
+    compared for minutes.
+    """
     if len(items) < _MAX_ITEMS:
         items.append(more)
     else:

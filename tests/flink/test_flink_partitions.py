@@ -37,7 +37,9 @@ HEADER = struct.Struct(">IIB16siiiiBBi")
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(not JARS or shutil.which("javac") is None, reason="needs a JDK and Flink's jars: make flink-wire"),
+    pytest.mark.skipif(
+        not JARS or shutil.which("javac") is None, reason="needs a JDK and Flink's jars: make flink-wire"
+    ),
 ]
 
 
@@ -55,11 +57,23 @@ def flink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
 def serving(folder: Path, num_records: int, segment_bytes: int) -> Iterator[dict[str, str]]:
     """What ``ServePartitions`` says: its port, and the ids of its partitions in hex."""
     path = ":".join(map(str, JARS))
-    subprocess.run(["javac", "-cp", path, "-d", folder, ROOT / "tests/flink/ServePartitions.java"], check=True, timeout=PATIENCE_S)
+    subprocess.run(
+        ["javac", "-cp", path, "-d", folder, ROOT / "tests/flink/ServePartitions.java"], check=True, timeout=PATIENCE_S
+    )
     main = "org.apache.flink.runtime.io.network.partition.ServePartitions"
     opens = "--add-opens=java.base/java.nio=ALL-UNNAMED"
-    command = ["java", opens, "-cp", f"{folder}:{path}", main, str(folder), *map(str, (num_records, LOCATION_BYTES, segment_bytes))]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    command = [
+        "java",
+        opens,
+        "-cp",
+        f"{folder}:{path}",
+        main,
+        str(folder),
+        *map(str, (num_records, LOCATION_BYTES, segment_bytes)),
+    ]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         said = {}
@@ -100,7 +114,10 @@ class Tap:
         server = socket.create_connection(self._to)
         for each in (client, server):
             stack.enter_context(each)
-        threads += [threading.Thread(target=_pass_on, args=args) for args in ((client, server, None), (server, client, self.from_server))]
+        threads += [
+            threading.Thread(target=_pass_on, args=args)
+            for args in ((client, server, None), (server, client, self.from_server))
+        ]
         for thread in threads:
             thread.start()
 
@@ -154,7 +171,10 @@ def test_a_sort_merge_partition_with_lz4_is_read(flink: dict[str, str]) -> None:
     frames = list(tap.frames())
     parts = Counter(num_parts for _, num_parts, _, _ in frames)
     compressed = sum(is_compressed for _, _, is_compressed, _ in frames)
-    print(f"{len(frames)} frames, {compressed} compressed, by number of parts: {sorted(parts.items())}, {len(data):,} bytes of records")
+    print(
+        f"{len(frames)} frames, {compressed} compressed, by number of parts: {sorted(parts.items())}, {len(data):,} "
+        "bytes of records"
+    )
     assert data == b"".join(map(record, range(NUM_RECORDS)))
     assert [type(event) for event in events] == [EndOfData, EndOfPartition]
     assert max(parts) > 1

@@ -14,7 +14,14 @@ from flowlet.serde.deploy_blobs import DeploymentError, dump_type, load_type
 from flowlet.serde.pickles.class_references import class_of
 from flowlet.serde.pickles.former_classes import RunningClasses, loads_former
 from flowlet.serde.pickles.program_pickle import dumps
-from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_all, loads_record, loads_value
+from flowlet.serde.pickles.record_pickle import (
+    PickleWithClasses,
+    dumps_record,
+    dumps_value,
+    loads_all,
+    loads_record,
+    loads_value,
+)
 from tests.flowlet.former_places import FORMER_PLACE, under_former_names
 
 VALUE = (Instant(1, 2), Row.of_kind(RowKind.DELETE, "a"))

@@ -1,4 +1,5 @@
-"""Work over many splits, partitions, offers and metrics grows as they do: counted in look-ups and comparisons, never in time.
+"""Work over many splits, partitions, offers and metrics grows as they do: counted in look-ups and comparisons, never in
+time.
 
 ``bench scale`` measures the time with 5,000 to 20,000 of each.
 """
@@ -124,11 +125,15 @@ def reading(num_items: int, counts: Counts, source: SplitSource) -> tuple[Source
     )
     operator = SourceOperator(Given(reader), strategy=strategy)
     operator.auto_watermark_interval_ms = INTERVAL_MS
-    operator.setup(OperatorContext("task", 0, 1, 128, "Source", clock=clock, report_watermark=lambda _: None), RecordingOutput())
+    operator.setup(
+        OperatorContext("task", 0, 1, 128, "Source", clock=clock, report_watermark=lambda _: None), RecordingOutput()
+    )
     operator.open()
     operator.allow_watermark(10**12)
     reader.start(lambda: None)
-    reader.add_splits([PlannedSplit(named(f"split {number}", counts), program_pickle.dumps(number)) for number in range(num_items)], 0)
+    reader.add_splits(
+        [PlannedSplit(named(f"split {number}", counts), program_pickle.dumps(number)) for number in range(num_items)], 0
+    )
     return operator, clock
 
 
@@ -175,7 +180,9 @@ class Brokers:
 def search_partitions(num_items: int, counts: Counts) -> None:
     """Look for new partitions where all are known."""
     brokers = Brokers(num_items, counts)
-    enumerator = KafkaSplitEnumerator(KafkaTopics({"bootstrap.servers": "a:1"}, EARLIEST, topics=("topic",)), lambda _: brokers)
+    enumerator = KafkaSplitEnumerator(
+        KafkaTopics({"bootstrap.servers": "a:1"}, EARLIEST, topics=("topic",)), lambda _: brokers
+    )
     enumerator.discover(1)
     enumerator.next_splits(0)
     assert enumerator.find_new() == []
@@ -184,7 +191,9 @@ def search_partitions(num_items: int, counts: Counts) -> None:
 def assign_partitions(num_items: int, counts: Counts) -> None:
     """Give each of as many readers its partition."""
     brokers = Brokers(num_items, counts)
-    enumerator = KafkaSplitEnumerator(KafkaTopics({"bootstrap.servers": "a:1"}, EARLIEST, topics=("topic",)), lambda _: brokers)
+    enumerator = KafkaSplitEnumerator(
+        KafkaTopics({"bootstrap.servers": "a:1"}, EARLIEST, topics=("topic",)), lambda _: brokers
+    )
     enumerator.discover(num_items)
     assert [len(enumerator.next_splits(reader)) for reader in range(num_items)] == [1] * num_items
 
@@ -209,7 +218,9 @@ def check_partitions(num_items: int, counts: Counts) -> None:
     brokers = object.__new__(KafkaBrokers)
     setattr(brokers, "_servers", "a:1")  # noqa: B010  # as the next one
     setattr(brokers, "_metadata", lambda _: {"topic": Metadata(num_items, counts)})  # noqa: B010  # the only call that needs brokers
-    topics = KafkaTopics({"bootstrap.servers": "a:1"}, EARLIEST, partitions=tuple(("topic", number) for number in range(num_items)))
+    topics = KafkaTopics(
+        {"bootstrap.servers": "a:1"}, EARLIEST, partitions=tuple(("topic", number) for number in range(num_items))
+    )
     assert len(brokers.partitions(topics)) == num_items
 
 
@@ -223,13 +234,17 @@ def withdraw_offers(num_items: int, counts: Counts) -> None:
         offer_id.counts = counts
         offers.append(PartitionOffer(offer_id, PARTITION, number, num_items, 0, "job", 0, 0, 0, b"T" * 16))
         handler.offer(offers[-1], Partition())
-        channel.write_inbound(PartitionRequest(PARTITION, number, 0, type(RECEIVER)(number.to_bytes(len(RECEIVER), "big")), 2))
+        channel.write_inbound(
+            PartitionRequest(PARTITION, number, 0, type(RECEIVER)(number.to_bytes(len(RECEIVER), "big")), 2)
+        )
     for offer in offers:
         handler.forget(offer)
     assert handler.num_offers == 0
 
 
-@pytest.mark.parametrize("work", [read_splits, align_splits, search_partitions, assign_partitions, check_partitions, withdraw_offers])
+@pytest.mark.parametrize(
+    "work", [read_splits, align_splits, search_partitions, assign_partitions, check_partitions, withdraw_offers]
+)
 def test_twice_the_items_are_at_most_little_more_than_twice_the_work(work: Callable[[int, Counts], None]) -> None:
     """A set that is made again for each item, or a list that is searched for each, makes it four times the work."""
     found = []

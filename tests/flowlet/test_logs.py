@@ -60,7 +60,9 @@ def test_the_standard_library_writes_the_same_lines() -> None:
     assert (line["event"], line["level"], line["logger"]) == ("bad request from somebody", "warning", "aiohttp.server")
 
 
-@pytest.mark.parametrize("write", [lambda: structlog.get_logger("a").info("x"), lambda: logging.getLogger("a").info("x")])
+@pytest.mark.parametrize(
+    "write", [lambda: structlog.get_logger("a").info("x"), lambda: logging.getLogger("a").info("x")]
+)
 def test_lines_below_the_level_are_dropped(write: Any) -> None:
     stream = io.StringIO()
     configure_logging("warning", "json", stream)
@@ -145,7 +147,9 @@ def test_the_second_configuration_replaces_the_first() -> None:
     assert len(json_lines(second)) == 1
 
 
-def test_standard_error_is_looked_up_for_every_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_error_is_looked_up_for_every_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A notebook or test runner may exchange ``sys.stderr`` after the configuration."""
     configure_logging("info", "json")
     later = io.StringIO()
@@ -181,7 +185,9 @@ def test_an_embedded_cluster_leaves_the_users_loggers_alone() -> None:
     assert not structlog.is_configured()
 
 
-def test_an_embedded_cluster_writes_nothing_for_which_the_program_has_a_handler(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_embedded_cluster_writes_nothing_for_which_the_program_has_a_handler(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Whenever it has set it."""
     configure_embedded_logging()
     stream = io.StringIO()

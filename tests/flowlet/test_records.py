@@ -21,7 +21,9 @@ def in_columns(values: list[Any], timestamps: Any = None) -> Chunk:
 
 
 @given(columns(), st.booleans(), st.booleans(), st.integers(0, 22), st.integers(0, 22))
-def test_a_chunk_in_columns_is_the_chunk_of_the_list(values: list[Any], is_timed: bool, in_numpy: bool, start: int, stop: int) -> None:
+def test_a_chunk_in_columns_is_the_chunk_of_the_list(
+    values: list[Any], is_timed: bool, in_numpy: bool, start: int, stop: int
+) -> None:
     table = columns_of(values)
     timestamps = [2**62 + number for number in range(len(values))] if is_timed else None
     if table is None:
@@ -38,7 +40,9 @@ def test_a_chunk_in_columns_is_the_chunk_of_the_list(values: list[Any], is_timed
         assert exact(each.values) == exact(expected.values)
         assert each.timestamps == expected.timestamps
         assert (each.timestamp_array is None, each.has_timestamps) == (timestamps is None, timestamps is not None)
-        assert timestamps is None or (each.timestamp_array is not None and each.timestamp_array.tolist() == expected.timestamps)
+        assert timestamps is None or (
+            each.timestamp_array is not None and each.timestamp_array.tolist() == expected.timestamps
+        )
 
 
 def test_the_length_needs_no_records() -> None:

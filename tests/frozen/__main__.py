@@ -1,7 +1,7 @@
 """Compare the frozen lists with the product, or write them: ``python -m tests.frozen [--write [--break]] [NAME ...]``.
 
-``--write`` adds what is new.  ``--write --break`` also takes away what is gone and changes what has changed, which breaks programs,
-stored state or peers of the last version: name the lists.
+``--write`` adds what is new.  ``--write --break`` also takes away what is gone and changes what has changed, which
+breaks programs, stored state or peers of the last version: name the lists.
 
 Side:   any.
 """
@@ -41,8 +41,12 @@ def main(arguments: list[str]) -> int:
     """Run the command; 1: a list differs."""
     parser = argparse.ArgumentParser(prog=COMMAND, description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="add what is new to the lists")
-    parser.add_argument("--break", action="store_true", dest="accepts_breaks", help="with --write: also what is gone or has changed")
-    parser.add_argument("names", nargs="*", metavar="NAME", choices=[[], *LISTS], help=f"{', '.join(LISTS)}; default: all")
+    parser.add_argument(
+        "--break", action="store_true", dest="accepts_breaks", help="with --write: also what is gone or has changed"
+    )
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", choices=[[], *LISTS], help=f"{', '.join(LISTS)}; default: all"
+    )
     options = parser.parse_args(arguments)
     if options.accepts_breaks and not (options.write and options.names):
         parser.error("--break goes with --write and the names of the lists")

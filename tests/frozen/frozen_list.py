@@ -1,7 +1,8 @@
 """``FrozenList``: a list in the repository of what must not change, and how it is compared and written.
 
 Side:   any.
-Format: one item per line, sorted: ``KEY`` or ``KEY  VALUE``, with two spaces between; lines that begin with ``#`` are comments.
+Format: one item per line, sorted: ``KEY`` or ``KEY  VALUE``, with two spaces between; lines that begin with ``#`` are
+        comments.
 Rules:  the same key with another value has changed.  An addition fails, too, until it is accepted.
 """
 
@@ -31,7 +32,10 @@ class Difference:
         """What a reader sees, one line per item."""
         return [
             *(f"  gone:    {_line(key, value)}" for key, value in self.gone.items()),
-            *(f"  changed: {key}{_BETWEEN}{old}\n      now: {key}{_BETWEEN}{new}" for key, (old, new) in self.changed.items()),
+            *(
+                f"  changed: {key}{_BETWEEN}{old}\n      now: {key}{_BETWEEN}{new}"
+                for key, (old, new) in self.changed.items()
+            ),
             *(f"  added:   {_line(key, value)}" for key, value in self.added.items()),
         ]
 
@@ -82,7 +86,10 @@ class FrozenList:
         told = [f"{self.title} differ from {where}:", *lines]
         if difference.is_break:
             told += [
-                f"What is gone or has changed breaks what was written for the last version: put it back.{self.advice and ' '}{self.advice}",
+                (
+                    "What is gone or has changed breaks what was written for the last version: put it "
+                    f"back.{self.advice and ' '}{self.advice}"
+                ),
                 f"A break that is meant: {COMMAND} --write --break {self.name}, and a line in the changelog.",
             ]
         if difference.added:
@@ -90,12 +97,17 @@ class FrozenList:
         return "\n".join(told)
 
     def check(self) -> None:
-        """Raises AssertionError: something is gone, has changed or was added; the message names it, and says what to do."""
+        """Raises AssertionError: something is gone, has changed or was added; the message names it, and says what to
+        do.
+        """
         told = self.complaint(self.difference())
         assert not told, told
 
     def write(self, *, accepts_breaks: bool) -> Difference:
-        """Put today's items into the file; without ``accepts_breaks`` only those that were added.  Returns what differed."""
+        """Put today's items into the file; without ``accepts_breaks`` only those that were added.
+
+        Returns what differed.
+        """
         today = items_of(self.gather())
         difference = self.difference(today)
         items = today if accepts_breaks else {**self.read(), **difference.added}
@@ -106,7 +118,10 @@ class FrozenList:
 
 
 def items_of(lines: Iterable[str]) -> dict[str, str]:
-    """Values by key.  Raises ValueError: a key is there twice, with another value, or an item has more than one line."""
+    """Values by key.
+
+    Raises ValueError: a key is there twice, with another value, or an item has more than one line.
+    """
     items: dict[str, str] = {}
     for line in lines:
         key, _, value = line.partition(_BETWEEN)

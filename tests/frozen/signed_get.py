@@ -1,4 +1,5 @@
-"""A client of the REST interface with nothing of the product: it signs as clients of the last version do, so the signature stays, too.
+"""A client of the REST interface with nothing of the product: it signs as clients of the last version do, so the
+signature stays, too.
 
 Side:   any.
 """
@@ -24,7 +25,9 @@ def signed_get(host: str, port: int, secret: bytes, path: str) -> Any:
     signature = hmac.digest(secret, signed, "sha256").hex()
     connection = HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", path, headers={"Host": authority, "X-Flowlet-Auth": f"v1 {now_ms} {nonce} {digest} {signature}"})
+        connection.request(
+            "GET", path, headers={"Host": authority, "X-Flowlet-Auth": f"v1 {now_ms} {nonce} {digest} {signature}"}
+        )
         answer = connection.getresponse()
         body = answer.read()
     finally:

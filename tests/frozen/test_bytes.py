@@ -1,7 +1,9 @@
-"""The bytes that Flink's processes and stored files have: messages, events, stream elements, values of each type, windows.
+"""The bytes that Flink's processes and stored files have: messages, events, stream elements, values of each type,
+windows.
 
-``make flink-wire`` compares with Flink itself, and the tests beside the code have a golden value each.  This list has what they encode as
-plain text, apart from all code: a value whose golden bytes were changed together with the code is seen here.
+``make flink-wire`` compares with Flink itself, and the tests beside the code have a golden value each.  This list has
+what they encode as plain text, apart from all code: a value whose golden bytes were changed together with the code is
+seen here.
 
 Items:  ``WHAT CLASS NUMBER`` and the bytes in hexadecimal digits, long ones as their size and SHA-256.
 """
@@ -56,11 +58,17 @@ def frozen_bytes() -> Iterator[str]:
     for name, data in encodings():
         key = " ".join(name.split())
         seen[key] += 1
-        told = data.hex(" ", -4) if len(data) <= _MAX_SHOWN_BYTES else f"{len(data)} bytes, {hashlib.sha256(data).hexdigest()}"
+        told = (
+            data.hex(" ", -4)
+            if len(data) <= _MAX_SHOWN_BYTES
+            else f"{len(data)} bytes, {hashlib.sha256(data).hexdigest()}"
+        )
         yield f"{key} {seen[key]:02}  {told or '(none)'}"
 
 
-BYTES: Final = FrozenList("bytes", "Bytes of messages, events, elements and values", frozen_bytes, "Flink's processes read and write them.")
+BYTES: Final = FrozenList(
+    "bytes", "Bytes of messages, events, elements and values", frozen_bytes, "Flink's processes read and write them."
+)
 
 
 def test_bytes_stay_as_flink_has_them() -> None:

@@ -1,9 +1,10 @@
 """The commands of the command line and of the processes, with their arguments and options.
 
-A process of its own runs ``python -m flowlet``, ``python -m flowlet.jm`` and ``python -m flowlet.tm`` as far as the call of typer, which
-then tells what it would parse.
+A process of its own runs ``python -m flowlet``, ``python -m flowlet.jm`` and ``python -m flowlet.tm`` as far as the
+call of typer, which then tells what it would parse.
 
-Items:  ``PROGRAM COMMAND --option`` with whether it takes a value, more than one, and must be there, and its default, if that is plain.
+Items:  ``PROGRAM COMMAND --option`` with whether it takes a value, more than one, and must be there, and its default,
+        if that is plain.
 """
 
 import json
@@ -52,18 +53,23 @@ for module in ("flowlet", "flowlet.jm", "flowlet.tm"):
     except Found as found:
         items += described(f"python -m {module}", found.args[0])
 print(json.dumps(items))
-"""
+"""  # noqa: E501
 
 
 def command_lines() -> Iterator[str]:
     """The items."""
-    done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=_TIMEOUT_S, check=True
+    )
     for program, name, meaning in json.loads(done.stdout):
         yield f"{program} {name}  {meaning}" if name else f"{program}  command"
 
 
 COMMAND_LINES: Final = FrozenList(
-    "command_lines", "Commands, their arguments and options", command_lines, "Scripts and service files have it in them."
+    "command_lines",
+    "Commands, their arguments and options",
+    command_lines,
+    "Scripts and service files have it in them.",
 )
 
 

@@ -1,6 +1,7 @@
 """The public exception classes, and what ``except`` catches them by.
 
-Items:  ``MODULE:NAME`` for each public path, with the names of its base classes in the order in which Python looks them up.
+Items:  ``MODULE:NAME`` for each public path, with the names of its base classes in the order in which Python looks them
+        up.
 """
 
 import importlib
@@ -31,7 +32,9 @@ def error_classes() -> Iterator[str]:
                 yield f"{module}:{name}  {', '.join(base.__name__ for base in each.__mro__[1:-1])}"
 
 
-ERROR_CLASSES: Final = FrozenList("error_classes", "Public exception classes and their bases", error_classes, "Programs catch them.")
+ERROR_CLASSES: Final = FrozenList(
+    "error_classes", "Public exception classes and their bases", error_classes, "Programs catch them."
+)
 
 
 @pytest.mark.slow

@@ -1,8 +1,9 @@
-"""The key groups of a thousand keys of all types: stored state lies in them, and records must go where the state of their keys is.
+"""The key groups of a thousand keys of all types: stored state lies in them, and records must go where the state of
+their keys is.
 
-The keys are made of a digest, so that they are the same everywhere.  Three ways are compared with the list: the group that a harness
-finds for a record (key by key), the group in which a snapshot keeps the state of a key (column by column), and the subtask to which a job
-sends it.
+The keys are made of a digest, so that they are the same everywhere.  Three ways are compared with the list: the group
+that a harness finds for a record (key by key), the group in which a snapshot keeps the state of a key (column by
+column), and the subtask to which a job sends it.
 
 Items:  ``KIND NUMBER`` with the groups for two numbers of key groups, and the key.
 """
@@ -167,7 +168,11 @@ SINGLE: Final[dict[str, Any]] = {
 @cache
 def keys() -> dict[str, Any]:
     """All keys, by their names in the list."""
-    drawn = {f"{kind} {number:02}": make(Draw(f"{kind} {number}")) for kind, make in KINDS.items() for number in range(_PER_KIND)}
+    drawn = {
+        f"{kind} {number:02}": make(Draw(f"{kind} {number}"))
+        for kind, make in KINDS.items()
+        for number in range(_PER_KIND)
+    }
     return {**{f"{name} 00": key for name, key in SINGLE.items()}, **drawn}
 
 
@@ -195,7 +200,9 @@ def groups_in_a_snapshot(max_parallelism: int) -> list[int]:
 
 
 def groups_of_records(max_parallelism: int) -> list[int]:
-    """The key group of each record, as a harness of the first of as many subtasks as groups tells it when it refuses a record of others."""
+    """The key group of each record, as a harness of the first of as many subtasks as groups tells it when it refuses a
+    record of others.
+    """
     place = SubtaskPlace(parallelism=max_parallelism, max_parallelism=max_parallelism)
     found: list[int] = []
     with KeyedOneInputOperatorHarness(KeepIndex(), lambda pair: pair[1], place=place) as harness:
@@ -222,7 +229,8 @@ KEY_GROUPS: Final = FrozenList(
     "key_groups",
     "Key groups",
     key_groups,
-    "Stored state would not be found.  A class of ours that has moved keeps its keys by a line in flowlet/former_names.py.",
+    "Stored state would not be found.  A class of ours that has moved keeps its keys by a line in "
+    "flowlet/former_names.py.",
 )
 
 
@@ -276,11 +284,18 @@ def test_a_job_sends_each_record_to_the_subtask_of_its_key_group() -> None:
             stream = env.from_collection(pairs, type_info=Types.TUPLE([Types.LONG(), kind]))
             return stream.rebalance().key_by(lambda pair: pair[1], kind).map(Subtask())
 
-        first, *others = [routed([name for name in names if name.startswith(f"{kind} ")], type_info) for kind, type_info in ROUTED.items()]
+        first, *others = [
+            routed([name for name in names if name.startswith(f"{kind} ")], type_info)
+            for kind, type_info in ROUTED.items()
+        ]
         everything = routed(names, Types.PICKLED_BYTE_ARRAY())
         with first.union(*others, everything).execute_and_collect() as results:
             found = list(results)
 
     stored = _stored(max_parallelism)
     assert len(found) > len(names) + 80
-    assert [(names[index], subtask) for index, subtask in found if subtask != stored[index] * _PARALLELISM // max_parallelism] == []
+    assert [
+        (names[index], subtask)
+        for index, subtask in found
+        if subtask != stored[index] * _PARALLELISM // max_parallelism
+    ] == []

@@ -1,9 +1,10 @@
-"""The metrics of a job: in the document of ``JobClient.metrics``, which is that of ``GET /jobs/<job>``, and of a vertex over REST.
+"""The metrics of a job: in the document of ``JobClient.metrics``, which is that of ``GET /jobs/<job>``, and of a vertex
+over REST.
 
 A job runs until each kind of metric has shown itself.  ``docs/metrics.md`` explains them.
 
-Items:  ``document PATH`` with its type, as in ``document vertices[].subtasks[].metrics.num_records_in``; what is null or a text has no
-        type here, for it changes while a job runs.  ``REST METRIC`` of an operator.
+Items:  ``document PATH`` with its type, as in ``document vertices[].subtasks[].metrics.num_records_in``; what is null
+        or a text has no type here, for it changes while a job runs.  ``REST METRIC`` of an operator.
 Units:  the end of each name says them: ``_ms``, ``_bytes``, ``per_second``.
 """
 
@@ -48,7 +49,9 @@ def metrics() -> Iterator[str]:
     with MiniCluster(1) as cluster:
         environment = cluster.environment()
         environment.configure(Configuration.from_dict({"metrics.latency.interval": "1 ms"}))
-        environment.from_sequence(0, _MANY).key_by(lambda value: value % 2).map(Measured()).name("measured").sink_to(DiscardingSink())
+        environment.from_sequence(0, _MANY).key_by(lambda value: value % 2).map(Measured()).name("measured").sink_to(
+            DiscardingSink()
+        )
         client = environment.execute_async("metrics")
         spin_until(lambda: _has_all(client.metrics()), "a document with all kinds of metrics")
         document = client.metrics()
@@ -67,12 +70,16 @@ def metrics() -> Iterator[str]:
 
 
 def _operators(document: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [each for vertex in document["vertices"] for task in vertex["subtasks"] for each in task["metrics"]["operators"]]
+    return [
+        each for vertex in document["vertices"] for task in vertex["subtasks"] for each in task["metrics"]["operators"]
+    ]
 
 
 def _has_all(document: Mapping[str, Any]) -> bool:
     operators = [each for each in _operators(document) if each["name"] == "measured"]
-    return any(each["latencies"] and len(each["user_metrics"]) == 4 and "rate" in each["user_metrics"][1] for each in operators)
+    return any(
+        each["latencies"] and len(each["user_metrics"]) == 4 and "rate" in each["user_metrics"][1] for each in operators
+    )
 
 
 def _paths(value: Any, path: str = "") -> Iterator[tuple[str, str]]:

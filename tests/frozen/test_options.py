@@ -1,10 +1,10 @@
 """The options of programs, ``config.yaml`` and processes, and the variables of the environment that the product reads.
 
-``docs/options.md`` has the options, and ``tests/flowlet/common/options/test_options_page.py`` sees to it that the page says what the code
-does.  This list is read from the page, and each name of it is then given to an environment.
+``docs/options.md`` has the options, and ``tests/flowlet/common/options/test_options_page.py`` sees to it that the page
+says what the code does.  This list is read from the page, and each name of it is then given to an environment.
 
-Items:  ``NAME`` with the values that it takes, its default and, of an older name, the newer one; ``WHOSE NAME`` of options of
-        ``config.yaml`` that concern a process; ``$NAME`` of variables.
+Items:  ``NAME`` with the values that it takes, its default and, of an older name, the newer one; ``WHOSE NAME`` of
+        options of ``config.yaml`` that concern a process; ``$NAME`` of variables.
 """
 
 import ast
@@ -57,7 +57,10 @@ def _variables() -> set[str]:
 
 
 OPTIONS: Final = FrozenList(
-    "options", "Options and variables", options, "An option may get another name, if it keeps the former one as an older name."
+    "options",
+    "Options and variables",
+    options,
+    "An option may get another name, if it keeps the former one as an older name.",
 )
 
 

@@ -1,9 +1,11 @@
 """The public names of the product, the paths under which they are imported, and their parameters.
 
-The list is read from the source text by griffe, so it is the same on every Python and without the extras.  Each name is then imported.
+The list is read from the source text by griffe, so it is the same on every Python and without the extras.  Each name is
+then imported.
 
-Items:  ``MODULE:NAME`` with what it is; for what can be called its parameters, as in ``(first, second=1, *, named=...)``.  A default
-        that is no plain value is ``...``.  The members of a class stand once, under the first of its paths.
+Items:  ``MODULE:NAME`` with what it is; for what can be called its parameters, as in ``(first, second=1, *,
+        named=...)``.  A default that is no plain value is ``...``.  The members of a class stand once, under the first
+        of its paths.
 Absent: types of parameters and results; names with an underscore in front.
 """
 
@@ -81,7 +83,9 @@ def public_names() -> Iterator[str]:
     """The items."""
     found = _modules_of_source()
     seen: set[str] = set()
-    for module in sorted((each for each in found if each is not None), key=lambda each: (each.path.count("."), each.path)):
+    for module in sorted(
+        (each for each in found if each is not None), key=lambda each: (each.path.count("."), each.path)
+    ):
         if module.path != "flowlet":
             yield f"{module.path}  module"
         for name in _names_of(module):
@@ -126,7 +130,10 @@ def _names_of(module: Any) -> list[str]:
     return sorted(
         name
         for name, each in module.members.items()
-        if not name.startswith("_") and not each.is_alias and not each.is_module and (each.kind.value != "attribute" or name.isupper())
+        if not name.startswith("_")
+        and not each.is_alias
+        and not each.is_module
+        and (each.kind.value != "attribute" or name.isupper())
     )
 
 
@@ -182,7 +189,9 @@ def _constructor_of(item: Any) -> str | None:
 
 def _is_record(item: Any) -> bool:
     decorators = [str(each.value).partition("(")[0] for each in item.decorators]
-    return "dataclass" in decorators or any(str(base).rpartition(".")[2] in ("NamedTuple", "Struct") for base in item.bases)
+    return "dataclass" in decorators or any(
+        str(base).rpartition(".")[2] in ("NamedTuple", "Struct") for base in item.bases
+    )
 
 
 def _field(field: Any) -> Iterator[tuple[str, str]]:
@@ -192,7 +201,13 @@ def _field(field: Any) -> Iterator[tuple[str, str]]:
             named = {each.arg: each.value for each in keywords}
             if isinstance(init := named.get("init"), ast.Constant) and init.value is False:
                 return
-            default = "=..." if "default_factory" in named else f"={_plain(ast.unparse(named['default']))}" if "default" in named else ""
+            default = (
+                "=..."
+                if "default_factory" in named
+                else f"={_plain(ast.unparse(named['default']))}"
+                if "default" in named
+                else ""
+            )
         case _:
             default = "" if value is None else f"={_plain(str(field.value))}"
     yield field.name, f"{field.name}{default}"
@@ -208,7 +223,9 @@ def _signature(parameters: list[Any]) -> str:
         if kind != "positional-only" and before[-1:] == ["positional-only"]:
             shown.append("/")
         stars = _STARS.get(kind, "")
-        shown.append(f"{stars}{each.name}" if stars or each.default is None else f"{each.name}={_plain(str(each.default))}")
+        shown.append(
+            f"{stars}{each.name}" if stars or each.default is None else f"{each.name}={_plain(str(each.default))}"
+        )
     return f"({', '.join([*shown, '/'] if kinds[-1:] == ['positional-only'] else shown)})"
 
 
@@ -255,6 +272,10 @@ def test_star_imports_give_the_same_names() -> None:
     for module in ("flowlet.common", "flowlet.datastream", "flowlet.datastream.window", "netstack"):
         names: dict[str, Any] = {}
         exec(f"from {module} import *", names)
-        listed = {key.partition(":")[2] for key in _stored() if key.startswith(f"{module}:") and "." not in key.partition(":")[2]}
+        listed = {
+            key.partition(":")[2]
+            for key in _stored()
+            if key.startswith(f"{module}:") and "." not in key.partition(":")[2]
+        }
         assert set(names) - {"__builtins__"} == listed, module
         assert module in sys.modules

@@ -1,10 +1,13 @@
-"""The names of our classes and functions that savepoints, checkpoints and the states of users hold, and the fields of these classes.
+"""The names of our classes and functions that savepoints, checkpoints and the states of users hold, and the fields of
+these classes.
 
 A pickle names a class by its module.  One that has moved or was renamed is found by ``flowlet.former_names.RENAMED``.
 
-Items:  ``MODULE:NAME`` as state has it, with the fields of the class, or the members of an enumeration with their values.
-Found:  public classes and functions, which users' classes may name; the classes of the fields of classes in the list; and what
-        ``tests/integration/test_savepoints.py`` finds in savepoints of programs of many kinds.  Other names are put into the list by hand.
+Items:  ``MODULE:NAME`` as state has it, with the fields of the class, or the members of an enumeration with their
+        values.
+Found:  public classes and functions, which users' classes may name; the classes of the fields of classes in the list;
+        and what ``tests/integration/test_savepoints.py`` finds in savepoints of programs of many kinds.  Other names
+        are put into the list by hand.
 """
 
 import dataclasses
@@ -30,14 +33,24 @@ _VALUES: Final = frozenset(
     (
         *("Row", "Duration", "Instant", "Time", "MemorySize", "JobID", "OutputTag", "KafkaTopicPartition"),
         *("TimeWindow", "CountWindow", "GlobalWindow", "TimestampedValue"),
-        *("Chunk", "PickledRecord", "Watermark", "WatermarkStatus", "LatencyMarker", "RecordAttributes", "InternalWatermark"),
+        *(
+            "Chunk",
+            "PickledRecord",
+            "Watermark",
+            "WatermarkStatus",
+            "LatencyMarker",
+            "RecordAttributes",
+            "InternalWatermark",
+        ),
     )
 )
 
 
 def state_names() -> Iterator[str]:
     """The items; of the list those that are found and still have this name, by ``RENAMED`` at least."""
-    waiting = [found for name in STATE_NAMES.read() if (found := _resolved(name)) is not None and _stored_name(found) == name]
+    waiting = [
+        found for name in STATE_NAMES.read() if (found := _resolved(name)) is not None and _stored_name(found) == name
+    ]
     waiting += _public_names()
     seen: dict[str, Any] = {}
     while waiting:
@@ -70,7 +83,9 @@ def _public_names() -> Iterator[Any]:
         if name and any(module == each or module.startswith(f"{each}.") for each in _PUBLIC):
             found: Any = importlib.import_module(module)
             for part in name.split("."):
-                found = inspect.getattr_static(found, part, None) if isinstance(found, type) else getattr(found, part, None)
+                found = (
+                    inspect.getattr_static(found, part, None) if isinstance(found, type) else getattr(found, part, None)
+                )
             if isinstance(found, type) or ("." not in name and inspect.isfunction(found)):
                 yield from (found,) if found.__module__.startswith(_OURS) else ()
 
@@ -122,7 +137,8 @@ STATE_NAMES: Final = FrozenList(
     "state_names",
     "Names in stored state",
     state_names,
-    "A class that has moved or was renamed gets a line in flowlet/former_names.py; one with other fields must still read the former ones.",
+    "A class that has moved or was renamed gets a line in flowlet/former_names.py; one with other fields must still "
+    "read the former ones.",
 )
 
 
@@ -141,5 +157,7 @@ def test_former_names_lead_to_something_and_are_given_to_nothing_else() -> None:
             found = inspect.getattr_static(importlib.import_module(module), name, None)
         except ImportError:
             found = None
-        assert found in (None, _resolved(former)), f"{former} is the name of something else now: old state would get that"
+        assert found in (None, _resolved(former)), (
+            f"{former} is the name of something else now: old state would get that"
+        )
     assert first_names(RENAMED) == FIRST_NAMES

@@ -1,7 +1,7 @@
 """A savepoint of an earlier version, as it lies in the repository, is read, and a job goes on from it.
 
-``savepoint.json`` has the files of a savepoint in base64, and the secret of the cluster that wrote it.  It is never written again: further
-ones may come beside it (``python -m tests.frozen.test_stored_savepoint FILE`` writes one).
+``savepoint.json`` has the files of a savepoint in base64, and the secret of the cluster that wrote it.  It is never
+written again: further ones may come beside it (``python -m tests.frozen.test_stored_savepoint FILE`` writes one).
 """
 
 import base64
@@ -18,7 +18,14 @@ from unittest import mock
 import pytest
 
 from flowlet.common import Configuration, JobClient, Row, Types
-from flowlet.datastream import AggregateFunction, CloseableIterator, DataStream, KeyedProcessFunction, ReduceFunction, RuntimeContext
+from flowlet.datastream import (
+    AggregateFunction,
+    CloseableIterator,
+    DataStream,
+    KeyedProcessFunction,
+    ReduceFunction,
+    RuntimeContext,
+)
 from flowlet.datastream import StreamExecutionEnvironment as Environment
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.state import (
@@ -78,7 +85,10 @@ class KeepAll(KeyedProcessFunction):
         self._reducing.add(1)
         self._average.add(1)
         ctx.timer_service().register_event_time_timer(_MANY)
-        agree = count == self._row.value().number == self._map.get("count") == self._reducing.get() and self._average.get() == 1
+        agree = (
+            count == self._row.value().number == self._map.get("count") == self._reducing.get()
+            and self._average.get() == 1
+        )
         yield ctx.get_current_key(), value, count, agree
 
 
@@ -104,7 +114,9 @@ def take(path: Path) -> None:
     with mock.patch.dict(os.environ, variables(folder)), contextlib.closing(environment_of(folder)) as environment:
         results(environment).sink_to(DiscardingSink())
         job: JobClient = environment.execute_async("stored")
-        spin_until(lambda: sum(each["metrics"]["write-records"] for each in job.metrics()["vertices"]) > 1000, "some records")
+        spin_until(
+            lambda: sum(each["metrics"]["write-records"] for each in job.metrics()["vertices"]) > 1000, "some records"
+        )
         directory = Path(job.stop_with_savepoint(False).result())
     files = {file.name: base64.b64encode(file.read_bytes()).decode() for file in sorted(directory.iterdir())}
     secret = (folder / "secret").read_text(encoding="ascii").strip()
@@ -131,7 +143,9 @@ def test_a_savepoint_of_an_earlier_version_is_read(savepoint: Path) -> None:
     state = read_state(savepoint)
 
     found = {
-        each.uid: [(one.name, one.kind, one.type_name, one.num_entries) for one in each.states] for each in state.operators() if each.uid
+        each.uid: [(one.name, one.kind, one.type_name, one.num_entries) for one in each.states]
+        for each in state.operators()
+        if each.uid
     }
     assert sorted(found["keep"]) == [
         ("aggregating", "AggregatingState", repr(Types.PICKLED_BYTE_ARRAY()), _KEYS),

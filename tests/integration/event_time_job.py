@@ -29,7 +29,9 @@ class ShuffledReader:
     def __init__(self, first: int, step: int) -> None:
         ordered = list(range(first, NUM_RECORDS, step))
         self._values = [
-            value for start in range(0, len(ordered), SHUFFLED // step) for value in ordered[start : start + SHUFFLED // step][::-1]
+            value
+            for start in range(0, len(ordered), SHUFFLED // step)
+            for value in ordered[start : start + SHUFFLED // step][::-1]
         ]
         self._position = 0
 
@@ -95,12 +97,16 @@ def key_of(value: int) -> int:
 
 
 def bounded(milliseconds: int) -> WatermarkStrategy:
-    return WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(milliseconds)).with_timestamp_assigner(Stamp())
+    return WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(milliseconds)).with_timestamp_assigner(
+        Stamp()
+    )
 
 
 def windows(env: StreamExecutionEnvironment) -> None:
     """Prints the number of windows, and that of those with a wrong count."""
-    counted: Any = env.from_source(ShuffledSource(), bounded(SHUFFLED), "numbers").key_by(key_of).process(CountWindows())
+    counted: Any = (
+        env.from_source(ShuffledSource(), bounded(SHUFFLED), "numbers").key_by(key_of).process(CountWindows())
+    )
     with counted.execute_and_collect() as results:
         found = sorted(results)
     num_wrong = sum(count != WINDOW_MS // NUM_KEYS for _, _, count in found)
@@ -108,14 +114,19 @@ def windows(env: StreamExecutionEnvironment) -> None:
 
 
 def aligned(env: StreamExecutionEnvironment) -> None:
-    """Prints how often the fast source was seen to wait, and the latency of the sink behind it; until there is one of each."""
+    """Prints how often the fast source was seen to wait, and the latency of the sink behind it; until there is one of
+    each.
+    """
     strategy = bounded(0).with_watermark_alignment("group", Duration.of_millis(500), Duration.of_millis(50))
     fast = env.from_source(PacedSource(100), strategy, "fast")
     fast.union(env.from_source(PacedSource(1), strategy, "slow")).rebalance().sink_to(DiscardingSink()).name("end")
     client = env.execute_async("aligned")
     seen: dict[str, Any] = {}
-    while not {"waited", "latency"} <= seen.keys() and not client.get_job_status().result().is_globally_terminal_state():
-        for vertex in client._job.metrics()["vertices"]:  # each question takes its time; the test ends what waits for ever
+    while (
+        not {"waited", "latency"} <= seen.keys() and not client.get_job_status().result().is_globally_terminal_state()
+    ):
+        # Each question takes its time; the test ends what waits for ever.
+        for vertex in client._job.metrics()["vertices"]:
             for subtask in vertex["subtasks"]:
                 look(subtask["metrics"], seen)
     client.cancel().result()
@@ -137,7 +148,9 @@ def main() -> int:
     parser.add_argument("job", choices=["windows", "aligned"])
     parser.add_argument("--jobmanager", required=True)
     options = parser.parse_args()
-    env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({"flowlet.jobmanager": options.jobmanager}))
+    env = StreamExecutionEnvironment.get_execution_environment(
+        Configuration.from_dict({"flowlet.jobmanager": options.jobmanager})
+    )
     env.set_parallelism(2)
     env.get_config().set_auto_watermark_interval(5).set_latency_tracking_interval(50)
     {"windows": windows, "aligned": aligned}[options.job](env)

@@ -67,11 +67,15 @@ class KillingSink(JdbcExactlyOnceSink):
     def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
         attempt = context.get_attempt_number()
         is_chosen = context.get_index_of_this_subtask() == 0 and attempt < len(self._moments)
-        return KillingTarget(super().create_target(context), self._moments[attempt] if is_chosen else None, self._evidence)
+        return KillingTarget(
+            super().create_target(context), self._moments[attempt] if is_chosen else None, self._evidence
+        )
 
 
 class KillOnce(JdbcSink):
-    """At least once; subtask 0 of the first attempt dies at its first flush, whose rows are in the database then, and in no checkpoint."""
+    """At least once; subtask 0 of the first attempt dies at its first flush, whose rows are in the database then, and
+    in no checkpoint.
+    """
 
     def __init__(self, statement: DatabaseStatement, evidence: Path) -> None:
         super().__init__(statement)

@@ -1,4 +1,6 @@
-"""A user's program whose functions have metrics: ``python metrics_job.py --jobmanager HOST:PORT``; prints the job's id."""
+"""A user's program whose functions have metrics: ``python metrics_job.py --jobmanager HOST:PORT``;
+prints the job's id.
+"""
 
 import argparse
 import sys
@@ -37,7 +39,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobmanager", required=True)
     options = parser.parse_args()
-    env = StreamExecutionEnvironment.get_execution_environment(Configuration().set_string("flowlet.jobmanager", options.jobmanager))
+    env = StreamExecutionEnvironment.get_execution_environment(
+        Configuration().set_string("flowlet.jobmanager", options.jobmanager)
+    )
     env.set_parallelism(2)
     env.get_config().set_global_job_parameters({"divisor": 100})
     env.from_sequence(0, NUM_RECORDS - 1).key_by(Remainder()).map(Measured()).name("measured").sink_to(DiscardingSink())

@@ -1,7 +1,8 @@
-"""Programs with one kind of operator each, in two halves: what both halves give together is known, wherever a savepoint parts them.
+"""Programs with one kind of operator each, in two halves: what both halves give together is known, wherever a savepoint
+parts them.
 
-The source stays at a record until the test lets it go on, so a job that is stopped has seen a part of the data.  Results go into a list of
-this process.
+The source stays at a record until the test lets it go on, so a job that is stopped has seen a part of the data.
+Results go into a list of this process.
 """
 
 import threading
@@ -51,7 +52,8 @@ RULES = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
 
 go_on = threading.Event()  # the sources read behind HALF
 results: list[Any] = []
-closed: defaultdict[str, int] = defaultdict(int)  # what functions report at their ends, and how many records have passed
+# What functions report at their ends, and how many records have passed.
+closed: defaultdict[str, int] = defaultdict(int)
 
 
 def key_of(number: int) -> str:
@@ -147,7 +149,9 @@ class CountInEachState(KeyedProcessFunction):
         self.reducing = runtime_context.get_reducing_state(
             ReducingStateDescriptor("reducing", lambda one, other: one + other, Types.LONG())
         )
-        self.aggregating = runtime_context.get_aggregating_state(AggregatingStateDescriptor("aggregating", Sum(), Types.LONG()))
+        self.aggregating = runtime_context.get_aggregating_state(
+            AggregatingStateDescriptor("aggregating", Sum(), Types.LONG())
+        )
 
     def process_element(self, value: tuple[str, int], ctx: KeyedProcessFunction.Context) -> Any:
         count = (self.value.value() or 0) + 1
@@ -158,8 +162,18 @@ class CountInEachState(KeyedProcessFunction):
         self.map.put(f"{count}", count)
         self.reducing.add(1)
         self.aggregating.add(1)
-        counts = {count, len(list(self.elements)), len(list(self.map.keys())), self.reducing.get(), self.aggregating.get()}
-        yield ("counted", ctx.get_current_key(), count) if counts == {count} else ("differ", ctx.get_current_key(), counts)
+        counts = {
+            count,
+            len(list(self.elements)),
+            len(list(self.map.keys())),
+            self.reducing.get(),
+            self.aggregating.get(),
+        }
+        yield (
+            ("counted", ctx.get_current_key(), count)
+            if counts == {count}
+            else ("differ", ctx.get_current_key(), counts)
+        )
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
         yield "timer", ctx.get_current_key(), self.value.value()
@@ -311,7 +325,9 @@ class Later(AsyncFunction):
 def async_wait(env: StreamExecutionEnvironment, folder: Path) -> DataStream:
     from flowlet.common.time import Time
 
-    return AsyncDataStream.unordered_wait(numbers(env).rebalance(), Later(), Time.seconds(100), 1000, output_type=PAIR).uid("async")
+    return AsyncDataStream.unordered_wait(
+        numbers(env).rebalance(), Later(), Time.seconds(100), 1000, output_type=PAIR
+    ).uid("async")
 
 
 def records_are_right() -> bool:
@@ -319,7 +335,9 @@ def records_are_right() -> bool:
 
 
 def pace(quick_s: float) -> None:
-    """Hold a record back; the second half of them for long, so that a savepoint finds something left to do however late it comes."""
+    """Hold a record back; the second half of them for long, so that a savepoint finds something left to do however late
+    it comes.
+    """
     if not go_on.is_set():
         closed["paced"] += 1
         time.sleep(quick_s if closed["paced"] < HALF else 0.1)
@@ -347,7 +365,11 @@ class PacedTenths(FlatMapFunction):
 def collection(env: StreamExecutionEnvironment, folder: Path) -> DataStream:
     source = env.from_collection(range(10 * NUM_RECORDS), Types.LONG()).uid("collection")
     return (
-        source.flat_map(PacedTenths(), output_type=PAIR).set_parallelism(1).key_by(lambda pair: pair[0], Types.STRING()).sum(1).uid("sum")
+        source.flat_map(PacedTenths(), output_type=PAIR)
+        .set_parallelism(1)
+        .key_by(lambda pair: pair[0], Types.STRING())
+        .sum(1)
+        .uid("sum")
     )
 
 

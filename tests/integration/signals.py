@@ -24,7 +24,9 @@ class Signals:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self._fd)
 
     def wait(self, timeout_s: float = 30.0) -> str:

@@ -13,7 +13,8 @@ from bench.report import Result
 from bench.transports.common import PayloadSource, Verifier, WrongDataError
 
 WINDOW_S = 2.0
-GENEROUS_PERCENT = 40.0  # of the rate alone; bench/isolation.py gives the real figure, a busy test machine gives anything
+# Of the rate alone; bench/isolation.py gives the real figure, a busy test machine gives anything.
+GENEROUS_PERCENT = 40.0
 FLAT_BYTES = 16 * 1024 * 1024
 
 pytestmark = pytest.mark.slow
@@ -26,7 +27,9 @@ def in_test_run(cases: list[tuple[str, ...]], *every_time: tuple[str, ...]) -> l
 
 @pytest.mark.long
 def test_a_stalled_consumer_does_not_slow_its_neighbour_on_the_same_connection(tmp_path: Path) -> None:
-    """Credit stops only the channel of the consumer that stalls; what was sent to it is bounded by its credit, so memory stays flat."""
+    """Credit stops only the channel of the consumer that stalls; what was sent to it is bounded by its credit, so
+    memory stays flat.
+    """
     alone, beside = isolation.compare(tmp_path, WINDOW_S)
 
     assert isolation.percent_of_alone(alone, beside) > GENEROUS_PERCENT
@@ -34,7 +37,8 @@ def test_a_stalled_consumer_does_not_slow_its_neighbour_on_the_same_connection(t
 
 
 @pytest.mark.parametrize(
-    ("form", "topology"), [*in_test_run([(form, "chained") for form in words.FORMS], ("called", "chained")), ("sum", "unchained")]
+    ("form", "topology"),
+    [*in_test_run([(form, "chained") for form in words.FORMS], ("called", "chained")), ("sum", "unchained")],
 )
 def test_every_running_count_over_two_taskmanagers_is_exact(form: str, topology: str) -> None:
     """Each word counts up from 1 at one place, and nothing is lost; half of the words go over TCP (``Job.check``)."""
@@ -50,7 +54,9 @@ def test_every_running_count_over_two_taskmanagers_is_exact(form: str, topology:
     assert sum(task["num_bytes_in_remote"] for task in tasks.values()) > 0
 
 
-@pytest.mark.parametrize(("kind", "form"), in_test_run([("int", "lambdas"), ("int", "sum"), ("str", "sum")], ("str", "sum")))
+@pytest.mark.parametrize(
+    ("kind", "form"), in_test_run([("int", "lambdas"), ("int", "sum"), ("str", "sum")], ("str", "sum"))
+)
 def test_every_running_sum_of_pairs_is_exact_and_in_order(kind: str, form: str) -> None:
     """Also with more keys than a dictionary of the writers holds (``Job.check``)."""
     keys = pairs.Keys("int", 100, 2000) if kind == "int" else pairs.Keys("str", 40_000, 40_000)
@@ -114,14 +120,18 @@ def test_the_network_stack_and_raw_sockets_move_every_buffer_of_the_transport_be
 
 @pytest.mark.long
 def test_ratios_of_the_transport_bench_are_to_the_best_raw_sockets() -> None:
-    """A network stack that looks good beside a kernel that paces the loopback is not good; the job's records all arrive."""
+    """A network stack that looks good beside a kernel that paces the loopback is not good; the job's records all
+    arrive.
+    """
     cases = ["raw", "raw-reno", "job-1", "job-100"]
 
     results = transport.run(1, quick=True, cases=cases)
 
     best = max(results[0].runs[0], results[1].runs[0])
     ratios = {result.name: result.runs[0] for result in results[len(cases) :]}
-    assert ratios == {f"transport {case} / best raw": pytest.approx(results[cases.index(case)].runs[0] / best) for case in cases[2:]}
+    assert ratios == {
+        f"transport {case} / best raw": pytest.approx(results[cases.index(case)].runs[0] / best) for case in cases[2:]
+    }
 
 
 def test_function_calls_per_buffer_are_counted_on_both_threads_of_both_sides(tmp_path: Path) -> None:
@@ -220,13 +230,18 @@ def test_the_memory_bench_sees_what_grows_and_what_is_left() -> None:
 
 @pytest.mark.long
 def test_every_record_of_the_latency_bench_arrives_once_and_in_order() -> None:
-    """Alone, with a buffer timeout, and beside CPU-bound tasks in the latency mode (the sink and ``latency.measure`` check)."""
+    """Alone, with a buffer timeout, and beside CPU-bound tasks in the latency mode (the sink and ``latency.measure``
+    check).
+    """
     results = latency.run(1, quick=True)
 
     at_once, buffered, beside = (result.details["samples"][0] for result in results[::2])
     names = [f"latency {setting.name}, {key}" for setting in latency.QUICK_SETTINGS for key in ("p50", "p99")]
     assert [result.name for result in results] == names
-    assert all(0 < each["p50_us"] <= each["p99_us"] <= each["p99.9_us"] <= each["max_us"] for each in (at_once, buffered, beside))
+    assert all(
+        0 < each["p50_us"] <= each["p99_us"] <= each["p99.9_us"] <= each["max_us"]
+        for each in (at_once, buffered, beside)
+    )
     assert [result.runs[0] for result in results[:2]] == [at_once["p50_us"], at_once["p99_us"]]
     assert at_once["num_records"] == latency.QUICK_SECONDS * RECORDS_PER_S
     assert at_once["neighbour_units_per_s"] == []
@@ -242,7 +257,9 @@ def test_percentiles_are_values_that_were_measured() -> None:
 
 @pytest.mark.long
 def test_a_parked_task_wakes_for_data_and_for_nothing_else() -> None:
-    """Woken by a thread and over TCP, every record once, no wake-up lost; idle tasks run nothing (``bench/wakeup.py`` checks)."""
+    """Woken by a thread and over TCP, every record once, no wake-up lost; idle tasks run nothing (``bench/wakeup.py``
+    checks).
+    """
     by_thread, by_process, idle = wakeup.run(1, quick=True)
 
     for result in (by_thread, by_process):
@@ -252,7 +269,9 @@ def test_a_parked_task_wakes_for_data_and_for_nothing_else() -> None:
         assert sample["num_wakeups"] + sample["num_not_parked"] == wakeup.QUICK_WAKEUPS - 1
     sample = idle.details["samples"][0]
     assert sample["num_tasks"] == wakeup.QUICK_IDLE_TASKS
-    assert 0 < sample["wakeups_per_task_and_s"] <= 2, "idle tasks wake for something else than Flink's slices of one second"
+    assert 0 < sample["wakeups_per_task_and_s"] <= 2, (
+        "idle tasks wake for something else than Flink's slices of one second"
+    )
     assert sample["cpu_s_per_task_and_hour"] < 10, "idle tasks spin"
 
 

@@ -52,12 +52,19 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    ("parallelism", "num_records"), [(IN_PROCESS, 2), (CHILDREN, 2), pytest.param(CHILDREN, 100_000, marks=pytest.mark.long)]
+    ("parallelism", "num_records"),
+    [(IN_PROCESS, 2), (CHILDREN, 2), pytest.param(CHILDREN, 100_000, marks=pytest.mark.long)],
 )
-def test_a_full_disk_fails_the_job_that_prints(parallelism: int, num_records: int, full: IO[bytes], tmp_path: Path) -> None:
+def test_a_full_disk_fails_the_job_that_prints(
+    parallelism: int, num_records: int, full: IO[bytes], tmp_path: Path
+) -> None:
     """Also if all lines would have fitted into a pipe, so that the tasks have finished when they cannot be written."""
     done = subprocess.run(
-        program(PRINTING, parallelism, num_records), stdout=full, stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S
+        program(PRINTING, parallelism, num_records),
+        stdout=full,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+        timeout=PATIENCE_S,
     )
 
     assert done.returncode != 0
@@ -70,7 +77,10 @@ def test_a_full_disk_fails_the_job_that_prints(parallelism: int, num_records: in
 def test_a_reader_that_leaves_ends_the_job_with_one_line(parallelism: int, tmp_path: Path) -> None:
     """As in ``program | head``: of so many records the job would print for minutes, and nobody reads it."""
     process = subprocess.Popen(
-        program(PRINTING, parallelism, 1_000_000_000), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(tmp_path)
+        program(PRINTING, parallelism, 1_000_000_000),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
     )
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(2)]
@@ -87,27 +97,43 @@ def test_a_reader_that_leaves_ends_the_job_with_one_line(parallelism: int, tmp_p
 
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
 def test_without_a_standard_output_a_job_that_prints_fails_and_says_so(parallelism: int, tmp_path: Path) -> None:
-    done = subprocess.run(program(PRINTING, parallelism, 10, ">&-"), stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S)
+    done = subprocess.run(
+        program(PRINTING, parallelism, 10, ">&-"), stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S
+    )
 
     assert done.returncode == 1
     assert b"cannot" in done.stderr
-    assert b"to standard output: it is closed; start the program with one, such as >/dev/null, or use another sink" in done.stderr
+    assert (
+        b"to standard output: it is closed; start the program with one, such as >/dev/null, or use another sink"
+        in done.stderr
+    )
 
 
 @pytest.mark.parametrize("parallelism", [IN_PROCESS, CHILDREN])
 def test_without_a_standard_output_functions_print_nothing_as_python_has_it(parallelism: int, tmp_path: Path) -> None:
     """Wherever they run."""
     done = subprocess.run(
-        program(COLLECTING, parallelism, 10, ">&-"), stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S
+        program(COLLECTING, parallelism, 10, ">&-"),
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+        timeout=PATIENCE_S,
     )
 
     assert (done.returncode, done.stderr) == (0, b"10\n")
 
 
-def test_what_functions_print_while_results_are_collected_is_not_lost_in_silence_either(full: IO[bytes], tmp_path: Path) -> None:
+def test_what_functions_print_while_results_are_collected_is_not_lost_in_silence_either(
+    full: IO[bytes], tmp_path: Path
+) -> None:
     done = subprocess.run(
-        program(COLLECTING, CHILDREN, 100), stdout=full, stderr=subprocess.PIPE, env=environment(tmp_path), timeout=PATIENCE_S
+        program(COLLECTING, CHILDREN, 100),
+        stdout=full,
+        stderr=subprocess.PIPE,
+        env=environment(tmp_path),
+        timeout=PATIENCE_S,
     )
 
     assert done.returncode != 0
-    assert b"what its tasks print cannot be written to standard output: [Errno 28] No space left on device" in done.stderr
+    assert (
+        b"what its tasks print cannot be written to standard output: [Errno 28] No space left on device" in done.stderr
+    )

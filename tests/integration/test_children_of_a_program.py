@@ -1,4 +1,5 @@
-"""What works in a program with parallelism 1, in its own process, works with parallelism 2, in TaskManagers that are its children.
+"""What works in a program with parallelism 1, in its own process, works with parallelism 2, in TaskManagers that are
+its children.
 
 How they begin, whatever the program's folders are called and however it was started, and what they take over from it.
 """
@@ -55,7 +56,9 @@ run(show, 1)
 
 @pytest.mark.parametrize("place", ["beside", "in a folder of PYTHONPATH"])
 def test_modules_may_have_the_names_of_those_that_only_a_task_manager_imports(tmp_path: Path, place: str) -> None:
-    """The function gets the program's module of that name, the TaskManager the one that it needs; the program may have imported its own."""
+    """The function gets the program's module of that name, the TaskManager the one that it needs; the program may have
+    imported its own.
+    """
     names = ["resource", "typer", "yaml"]
     folder = tmp_path / "modules"
     folder.mkdir()
@@ -86,7 +89,7 @@ def show(number):
             "once::UserWarning" in sys.warnoptions, sys.argv[1:])
 
 run(show, 1)
-"""
+"""  # noqa: E501
     flags = ["-OO", "-X", "dev", "-X", "utf8", "-X", "mine=1", "-b", "-B", "-W", "once::UserWarning"]
 
     code, out, errors = outcome(*flags, written(tmp_path, text), "first", "--second", parallelism=parallelism)
@@ -139,7 +142,9 @@ def test_the_program_may_come_from_standard_input(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("closed", "parallelism"), [("<&- 2>&-", 2), ("<&- 2>&-", 1), ("2>&-", 2)])
-def test_a_program_may_be_started_with_closed_standard_descriptors(tmp_path: Path, closed: str, parallelism: int) -> None:
+def test_a_program_may_be_started_with_closed_standard_descriptors(
+    tmp_path: Path, closed: str, parallelism: int
+) -> None:
     """It neither aborts nor ends without a word."""
     code, out, _ = in_shell(f'exec "$@" {closed}', written(tmp_path, "run(lambda number: number + 1, 1)"), parallelism)
 
@@ -161,7 +166,9 @@ with env.from_collection([1]).map(lambda number: number).execute_and_collect() a
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_too_few_file_descriptors_are_an_error_that_says_how_many_are_needed(tmp_path: Path, parallelism: int) -> None:
-    code, _, errors = in_shell('ulimit -n 24; exec "$@"', written(tmp_path, "run(lambda number: number, 1)"), parallelism)
+    code, _, errors = in_shell(
+        'ulimit -n 24; exec "$@"', written(tmp_path, "run(lambda number: number, 1)"), parallelism
+    )
 
     assert code == 1
     assert re.search(
@@ -219,7 +226,7 @@ for name in sys.argv[1:]:
     print("ours", [type(each).__name__ for each in logging.getLogger("flowlet").handlers if type(each) is logging.StreamHandler])
     sys.stdout.flush()
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(env.get_parallelism())
-"""
+"""  # noqa: E501
 LEVELS = {
     "nothing": ["warning"],
     "info": ["info", "warning"],

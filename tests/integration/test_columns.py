@@ -25,9 +25,13 @@ KEYS: dict[str, Any] = {
     "large string": pa.array([f"wörd {row % 13}" for row in range(NUM_ROWS)], pa.large_string()),
     "binary": pa.array([bytes([row % 11, 0]) if row % 7 else None for row in range(NUM_ROWS)], pa.binary()),
     "dictionary": pa.array([f"w{row % 9}" if row % 7 else None for row in range(NUM_ROWS)]).dictionary_encode(),
-    "timestamp": pa.array([START + datetime.timedelta(hours=row % 29) if row % 7 else None for row in range(NUM_ROWS)], pa.timestamp("ms")),
+    "timestamp": pa.array(
+        [START + datetime.timedelta(hours=row % 29) if row % 7 else None for row in range(NUM_ROWS)], pa.timestamp("ms")
+    ),
     "with a zone": pa.array([row % 29 for row in range(NUM_ROWS)], pa.timestamp("us", "Europe/Vienna")),
-    "date": pa.array([START.date() + datetime.timedelta(days=row % 15) if row % 7 else None for row in range(NUM_ROWS)], pa.date32()),
+    "date": pa.array(
+        [START.date() + datetime.timedelta(days=row % 15) if row % 7 else None for row in range(NUM_ROWS)], pa.date32()
+    ),
 }
 VALUES = pa.array([row % 101 - 50 if row % 4 else None for row in range(NUM_ROWS)], pa.int32())
 
@@ -66,7 +70,9 @@ def test_sums_by_a_column_of_every_type(emit: str) -> None:
     for name, keys in KEYS.items():
         table = pa.table({"k": keys, "v": VALUES})
         batches = partial(batches_of, table)
-        streams.append(env.from_arrow(batches, table.schema).key_by("k").sum("v", emit=emit).to_records().map(named(name)))
+        streams.append(
+            env.from_arrow(batches, table.schema).key_by("k").sum("v", emit=emit).to_records().map(named(name))
+        )
 
     found = by_key(run(streams[0].union(*streams[1:])))
 
@@ -137,7 +143,11 @@ def test_extremes_by_a_column() -> None:
 def check_extremes(method: str, found: dict[Any, list[Any]]) -> None:
     choose = min if method.startswith("min") else max
     for key, results in found.items():
-        rows = [row for row, (other, value) in enumerate(zip(KEYS["int64"].to_pylist(), VALUES.to_pylist(), strict=True)) if other == key]
+        rows = [
+            row
+            for row, (other, value) in enumerate(zip(KEYS["int64"].to_pylist(), VALUES.to_pylist(), strict=True))
+            if other == key
+        ]
         valued = [row for row in rows if VALUES[row].is_valid]
         chosen = choose(valued, key=lambda row: VALUES[row].as_py())
         assert results[-1] == (VALUES[chosen].as_py(), chosen if method.endswith("_by") else rows[0])

@@ -1,4 +1,7 @@
-"""Jobs whose sinks commit with checkpoints: to the end, through failures and restarts.  All in this process; the ledger is outside."""
+"""Jobs whose sinks commit with checkpoints: to the end, through failures and restarts.
+
+All in this process; the ledger is outside.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -45,7 +48,9 @@ def write_numbers(env: StreamExecutionEnvironment) -> None:
     env.execute("numbers")
 
 
-def test_a_job_with_checkpoints_ends_after_its_last_commit(ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_with_checkpoints_ends_after_its_last_commit(
+    ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_numbers(environment(tmp_path, monkeypatch))
 
     assert Counter(ledger.records) == Counter(range(NUM_RECORDS))
@@ -58,7 +63,9 @@ def test_a_job_without_checkpoints_commits_at_its_end(ledger: Ledger, monkeypatc
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("faults", [["raise"], ["raise after commit"], ["raise after commit", "raise"], ["unknown", "retry"]])
+@pytest.mark.parametrize(
+    "faults", [["raise"], ["raise after commit"], ["raise after commit", "raise"], ["unknown", "retry"]]
+)
 def test_a_commit_that_fails_restarts_the_job_and_happens_once(
     ledger: Ledger, faults: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +89,9 @@ def test_a_job_that_fails_commits_nothing_of_what_no_checkpoint_holds(
     assert len(ledger.records) < NUM_RECORDS
 
 
-def test_a_committing_sink_refuses_a_job_without_a_final_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_committing_sink_refuses_a_job_without_a_final_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     env = environment(tmp_path, monkeypatch)
     configuration = Configuration()
     configuration.set_string("execution.checkpointing.checkpoints-after-tasks-finish", "false")

@@ -1,4 +1,6 @@
-"""A TaskManager is killed by ``kill -9`` around the commits of its database sink; rows are in the table exactly once."""
+"""A TaskManager is killed by ``kill -9`` around the commits of its database sink; rows are in the
+table exactly once.
+"""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +11,16 @@ import pytest
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 from flowlet.errors import JobExecutionError
 from tests.databases import Database, EmptyPostgres, SqliteFile, checksums
-from tests.integration.killing_sink import ROW, KillOnce, deaths, environment, expected_rows, numbers_into, recovery_from, sink
+from tests.integration.killing_sink import (
+    ROW,
+    KillOnce,
+    deaths,
+    environment,
+    expected_rows,
+    numbers_into,
+    recovery_from,
+    sink,
+)
 from tests.postgres_server import PostgresServer
 
 pytestmark = pytest.mark.slow
@@ -43,7 +54,9 @@ def found(database: Database) -> tuple[int, int, int]:
         pytest.param(["before", "after"], id="twice in a row"),
     ],
 )
-def test_kills_around_the_commit_lose_nothing_and_repeat_nothing(database: Database, moments: list[str], tmp_path: Path) -> None:
+def test_kills_around_the_commit_lose_nothing_and_repeat_nothing(
+    database: Database, moments: list[str], tmp_path: Path
+) -> None:
     """Between prepare and commit, between commit and notify: the process is gone before anybody hears of the commit."""
     env = environment(tmp_path)
     numbers_into(env, sink(database.url, tmp_path, moments))
@@ -56,7 +69,9 @@ def test_kills_around_the_commit_lose_nothing_and_repeat_nothing(database: Datab
 
 @pytest.mark.long
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_another_parallelism_after_a_kill_loses_nothing_and_repeats_nothing(database: Database, moment: str, tmp_path: Path) -> None:
+def test_another_parallelism_after_a_kill_loses_nothing_and_repeats_nothing(
+    database: Database, moment: str, tmp_path: Path
+) -> None:
     """The job fails for good around a commit; another one, wider, goes on from its checkpoint."""
     env = environment(tmp_path, attempts=0)
     numbers_into(env, sink(database.url, tmp_path, [moment]))

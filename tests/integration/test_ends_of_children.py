@@ -1,6 +1,8 @@
-"""What works in a program with parallelism 1, in its own process, works with parallelism 2, in TaskManagers that are its children.
+"""What works in a program with parallelism 1, in its own process, works with parallelism 2, in TaskManagers that are
+its children.
 
-How they end, whatever the program's functions leave behind, and what becomes of children that the program itself has forked.
+How they end, whatever the program's functions leave behind, and what becomes of children that the program itself has
+forked.
 """
 
 import signal
@@ -58,9 +60,14 @@ run(hold, 1)
         pytest.param(FORKS_AND_HOLDS_THE_LOCK, signal.SIGKILL, id="child of a function, SIGKILL"),
         pytest.param(HOLDS_THE_LOCK, signal.SIGTERM, marks=pytest.mark.long, id="function, SIGTERM"),
         pytest.param(
-            HOLDS_THE_LOCK_OF_A_THREAD_THAT_HAS_ENDED, signal.SIGKILL, marks=pytest.mark.long, id="job of another thread, SIGKILL"
+            HOLDS_THE_LOCK_OF_A_THREAD_THAT_HAS_ENDED,
+            signal.SIGKILL,
+            marks=pytest.mark.long,
+            id="job of another thread, SIGKILL",
         ),
-        pytest.param(FORKS_AND_HOLDS_THE_LOCK, signal.SIGTERM, marks=pytest.mark.long, id="child of a function, SIGTERM"),
+        pytest.param(
+            FORKS_AND_HOLDS_THE_LOCK, signal.SIGTERM, marks=pytest.mark.long, id="child of a function, SIGTERM"
+        ),
     ],
 )
 def test_a_killed_program_takes_children_with_it_whose_functions_hold_the_interpreters_lock(
@@ -237,13 +244,17 @@ run(leave, 1)
     folder = tmp_path / "modules"
     folder.mkdir()
     if limit_s != 10:
-        (folder / "sitecustomize.py").write_text(f"from flowlet.tm.process import process_end\nprocess_end.EXIT_WORK_S = {limit_s}\n")
+        (folder / "sitecustomize.py").write_text(
+            f"from flowlet.tm.process import process_end\nprocess_end.EXIT_WORK_S = {limit_s}\n"
+        )
     with Stopwatch() as watch:
         code, out, errors = outcome(written(tmp_path, text), parallelism=2, PYTHONPATH=str(folder))
 
     assert (code, out) == (0, ["1"])
     assert watch.seconds > 0.9 * limit_s
-    assert any(f"did not end within {limit_s} s, and is lost" in line and "never ends" in line for line in errors), errors
+    assert any(f"did not end within {limit_s} s, and is lost" in line and "never ends" in line for line in errors), (
+        errors
+    )
 
 
 # ---------------------------------------------------------------- forked children of the program
@@ -275,7 +286,9 @@ with env.from_collection([1, 2]).map(lambda number: number).execute_and_collect(
 
 @pytest.mark.parametrize("parallelism", [2, pytest.param(1, marks=pytest.mark.long)])
 def test_a_child_that_the_program_forks_ends_as_it_would_without_us(tmp_path: Path, parallelism: int) -> None:
-    """It exits with its own code, or shows its own error, while a job runs and afterwards; it does not touch its parent's job."""
+    """It exits with its own code, or shows its own error, while a job runs and afterwards; it does not touch its
+    parent's job.
+    """
     code, out, errors = outcome(written(tmp_path, FORKS), parallelism=parallelism)
 
     assert (code, out) == (0, ["1", "after 3 1 5", "child 4", "while 3 1 5"])

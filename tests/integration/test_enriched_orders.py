@@ -1,4 +1,6 @@
-"""The example of enrichment by a broadcast table, run as a user runs it: each order once, whichever stream was faster."""
+"""The example of enrichment by a broadcast table, run as a user runs it: each order once, whichever
+stream was faster.
+"""
 
 import re
 import sys

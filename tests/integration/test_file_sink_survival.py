@@ -56,7 +56,9 @@ def newest(folder: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    "fmt", [FORMATS[0], *(pytest.param(each, marks=pytest.mark.long) for each in FORMATS[1:])], ids=lambda each: each.name
+    "fmt",
+    [FORMATS[0], *(pytest.param(each, marks=pytest.mark.long) for each in FORMATS[1:])],
+    ids=lambda each: each.name,
 )
 def test_killed_taskmanagers_cost_no_record_and_repeat_none(fmt: Format, tmp_path: Path) -> None:
     """Two kills: at a complete checkpoint, and at another one of the restarted job."""
@@ -64,7 +66,8 @@ def test_killed_taskmanagers_cost_no_record_and_repeat_none(fmt: Format, tmp_pat
     env = environment(checkpoints)
     numbers = env.from_collection(list(range(NUM_RECORDS)), Types.LONG())
     mapped: Any = numbers.map(
-        paced_tuple if fmt.of_tuples else paced, output_type=Types.TUPLE([Types.LONG()]) if fmt.of_tuples else Types.LONG()
+        paced_tuple if fmt.of_tuples else paced,
+        output_type=Types.TUPLE([Types.LONG()]) if fmt.of_tuples else Types.LONG(),
     )
     mapped.set_parallelism(1).rebalance().sink_to(fmt.sink(output, part_size=4_000))
 

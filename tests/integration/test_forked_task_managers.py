@@ -95,7 +95,10 @@ def test_variables_and_working_directory_are_those_of_the_program(tmp_path: Path
 
 
 def test_a_second_job_has_the_variables_of_its_own_time(tmp_path: Path) -> None:
-    text = "run(lambda _: os.environ.get('SET_LATE'))\nos.environ['SET_LATE'] = 'yes'\nrun(lambda _: os.environ.get('SET_LATE'))"
+    text = (
+        "run(lambda _: os.environ.get('SET_LATE'))\nos.environ['SET_LATE'] = 'yes'\nrun(lambda _: "
+        "os.environ.get('SET_LATE'))"
+    )
 
     assert answers(tmp_path, text) == ["None", "None", "yes", "yes"]
 
@@ -130,7 +133,9 @@ run(lambda _: (os.getppid(), sys.argv[1:]))
     ],
 )
 def test_a_second_job_has_another_server_if_the_program_has_changed(tmp_path: Path, change: str, look: str) -> None:
-    """What a process inherits, and what counts when it imports, is of the second job's time, as if nothing had run before."""
+    """What a process inherits, and what counts when it imports, is of the second job's time, as if nothing had run
+    before.
+    """
     text = f"""
 import resource, signal
 see = lambda _: (os.getppid(), repr({look}))
@@ -207,7 +212,9 @@ print("> " + repr(len(set(parents))))
 
 
 def test_a_program_that_closes_what_is_open_between_two_jobs_keeps_its_new_files(tmp_path: Path) -> None:
-    """The numbers of the closed descriptors may be those of files by now, which are not ours to close or to write to."""
+    """The numbers of the closed descriptors may be those of files by now, which are not ours to
+    close or to write to.
+    """
     (tmp_path / "file").touch()
     text = f"""
 run({PARENT})

@@ -31,8 +31,12 @@ PRODUCER_FAILS_WITHIN_S = 30.0
 @pytest.fixture(autouse=True)
 def _times_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
     """The defaults are 50 s and 60 s."""
-    monkeypatch.setattr(embedded, "JobManagerConfig", partial(JobManagerConfig, heartbeat_interval_ms=1000, heartbeat_timeout_s=8.0))
-    monkeypatch.setattr(runtime, "NetstackConfig", partial(NetstackConfig, heartbeat_interval_s=2.0, heartbeat_timeout_s=10.0))
+    monkeypatch.setattr(
+        embedded, "JobManagerConfig", partial(JobManagerConfig, heartbeat_interval_ms=1000, heartbeat_timeout_s=8.0)
+    )
+    monkeypatch.setattr(
+        runtime, "NetstackConfig", partial(NetstackConfig, heartbeat_interval_s=2.0, heartbeat_timeout_s=10.0)
+    )
 
 
 @contextmanager
@@ -43,7 +47,9 @@ def cluster_with_gate() -> Iterator[tuple[EmbeddedCluster, RunningJob]]:
         env = StreamExecutionEnvironment()
         env.set_parallelism(1)
         env.from_remote_gate("clicks", allow_pickle=True).map(lambda record: record).print()
-        job = execute(translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret))
+        job = execute(
+            translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
+        )
         try:
             yield cluster, job
         finally:
@@ -56,20 +62,28 @@ def cluster_with_gate() -> Iterator[tuple[EmbeddedCluster, RunningJob]]:
 
 
 def test_whoever_waits_for_a_task_manager_that_stands_still_is_told(tmp_path: Path) -> None:
-    """The job by the JobManager, which names it; a producer outside the cluster by the heartbeats of its own data connection."""
+    """The job by the JobManager, which names it; a producer outside the cluster by the heartbeats of its own data
+    connection.
+    """
     with cluster_with_gate() as (cluster, job):
         address = f"{cluster.host}:{cluster.port}"
-        gate = open_gate("clicks", jobmanager=address, secret_file=write_secret(cluster.secret, tmp_path), timeout_s=PATIENCE_S)
+        gate = open_gate(
+            "clicks", jobmanager=address, secret_file=write_secret(cluster.secret, tmp_path), timeout_s=PATIENCE_S
+        )
         (place,) = gate.description.endpoints
         with gate.open_partition(PartitionOffer("job", 0)) as writer, Stopwatch() as producers_watch:
             writer.write_records([1])
             os.kill(cluster.pids()[0], signal.SIGSTOP)
             with (
                 Stopwatch() as jobs_watch,
-                pytest.raises(JobExecutionError, match=r"TaskManager tm-[0-9a-f]{8} .* was lost: no message from it for 8 s"),
+                pytest.raises(
+                    JobExecutionError, match=r"TaskManager tm-[0-9a-f]{8} .* was lost: no message from it for 8 s"
+                ),
             ):
                 job.wait(JOB_FAILS_WITHIN_S + PATIENCE_S)
-            with pytest.raises(GateLostError, match=rf"127.0.0.1:{place.port} sent nothing for 1\d\.\d s.*gate 'clicks'"):
+            with pytest.raises(
+                GateLostError, match=rf"127.0.0.1:{place.port} sent nothing for 1\d\.\d s.*gate 'clicks'"
+            ):
                 writer.finish(PATIENCE_S)
     assert jobs_watch.seconds < JOB_FAILS_WITHIN_S
     assert producers_watch.seconds < PRODUCER_FAILS_WITHIN_S

@@ -52,7 +52,9 @@ def opened(cluster: MiniCluster, secret_file: Path) -> GateClient:
     assert cluster.target.secret is not None, "of a MiniCluster"
     secret_file.write_text(cluster.target.secret.hex(), "ascii")
     address = f"{cluster.target.host}:{cluster.target.port}"
-    return open_gate("numbers", jobmanager=address, secret_file=secret_file, timeout_s=PATIENCE_S, wait_for_gate_s=PATIENCE_S)
+    return open_gate(
+        "numbers", jobmanager=address, secret_file=secret_file, timeout_s=PATIENCE_S, wait_for_gate_s=PATIENCE_S
+    )
 
 
 def test_a_job_without_checkpoints_begins_with_one_of_another_job(cluster: MiniCluster, tmp_path: Path) -> None:

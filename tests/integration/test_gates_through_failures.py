@@ -1,7 +1,7 @@
 """Producers push through failures: of TaskManagers, of the JobManager, of themselves; each row is in the results once.
 
-The oracle is outside of the engine: a row is a function of its partition and its number; count, sum and xor of hashes of what the client
-reads are compared with those of what the producers were given.
+The oracle is outside of the engine: a row is a function of its partition and its number; count, sum and xor of hashes
+of what the client reads are compared with those of what the producers were given.
 """
 
 import hashlib
@@ -48,7 +48,9 @@ class Digest:
 
     @classmethod
     def of(cls, numbers: list[int]) -> "Digest":
-        hashes = (int.from_bytes(hashlib.blake2b(str(each).encode(), digest_size=8).digest(), "big") for each in numbers)
+        hashes = (
+            int.from_bytes(hashlib.blake2b(str(each).encode(), digest_size=8).digest(), "big") for each in numbers
+        )
         return cls(len(numbers), sum(numbers), reduce(xor, hashes, 0))
 
 
@@ -100,7 +102,11 @@ def keyed(stream: DataStream) -> DataStream:
 
 def in_turns(stream: DataStream) -> DataStream:
     """Sent to the subtasks in turns, and shuffled behind the gate."""
-    return stream.map(lambda row: row[1], output_type=Types.LONG()).rebalance().map(lambda number: number, output_type=Types.LONG())
+    return (
+        stream.map(lambda row: row[1], output_type=Types.LONG())
+        .rebalance()
+        .map(lambda number: number, output_type=Types.LONG())
+    )
 
 
 @contextmanager
@@ -129,7 +135,9 @@ def running(
     assert not reader.is_alive()
 
 
-def write(writer: PartitionWriter, rows: list[tuple[int, int]], between: Callable[[int], None] = lambda _: None) -> None:
+def write(
+    writer: PartitionWriter, rows: list[tuple[int, int]], between: Callable[[int], None] = lambda _: None
+) -> None:
     """In chunks; ``between`` is called with the number of rows that were written."""
     for start in range(0, len(rows), CHUNK):
         between(start)
@@ -211,7 +219,11 @@ def worker(job: Job, partition: int, attempt: int, what: str) -> Iterator["subpr
     """A producer in a process of its own, which is killed at last."""
     arguments = [job.cluster.address, str(job.cluster.secret_file), str(partition), str(attempt), what]
     process = subprocess.Popen(
-        [sys.executable, "-c", PRODUCER, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", PRODUCER, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     )
     with process:
         yield process
@@ -225,7 +237,9 @@ def lines_of(process: "subprocess.Popen[str]", num_lines: int) -> list[str]:
 
 @pytest.mark.long
 def test_a_worker_that_is_killed_and_tried_again_leaves_each_row_in_once(kept: Cluster, tmp_path: Path) -> None:
-    """One dies in the middle, and a TaskManager with it; one after its partition was counted, and its successor hears that it is done."""
+    """One dies in the middle, and a TaskManager with it; one after its partition was counted, and its successor hears
+    that it is done.
+    """
     with running(kept, tmp_path, 2) as job:
         with worker(job, 0, 0, "wait") as first:
             assert lines_of(first, 2) == ["new", "half"]

@@ -41,7 +41,9 @@ def hold_once(number: int) -> int:
 
 @pytest.mark.parametrize("parallelism", [1, 2])
 def test_a_job_goes_on_while_a_function_keeps_the_lock(parallelism: int, tmp_path: Path) -> None:
-    """Alone in the program's process, with the JobManager and the client, or in a TaskManager: each result comes once, from one run."""
+    """Alone in the program's process, with the JobManager and the client, or in a TaskManager: each result comes once,
+    from one run.
+    """
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(parallelism)
     attempts = tmp_path / "attempts"
@@ -82,7 +84,9 @@ def test_a_gate_and_its_producer_wait_for_each_other(cluster: EmbeddedCluster, t
     env = StreamExecutionEnvironment()
     env.set_parallelism(1)
     env.from_remote_gate("clicks", allow_pickle=True).map(process).sink_to(DiscardingSink())
-    job = execute(translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret))
+    job = execute(
+        translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
+    )
     try:
         address, secret_file = f"{cluster.host}:{cluster.port}", write_secret(cluster.secret, tmp_path)
         client = open_gate("clicks", jobmanager=address, secret_file=secret_file)

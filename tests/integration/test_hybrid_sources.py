@@ -1,4 +1,6 @@
-"""Programs that read a ``HybridSource``: its sources in their order, and jobs that go on from a savepoint on each side of a switch."""
+"""Programs that read a ``HybridSource``: its sources in their order, and jobs that go on from a savepoint on each side
+of a switch.
+"""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -35,14 +37,18 @@ def cluster() -> Iterator[MiniCluster]:
 
 
 class Held(SplitSource):
-    """``PART`` numbers from ``start`` on, in four splits; the last one stays in its middle until the test lets it go on."""
+    """``PART`` numbers from ``start`` on, in four splits; the last one stays in its middle until the test lets it go
+    on.
+    """
 
     def __init__(self, start: int) -> None:
         self._start = start
 
     def create_splits(self, parallelism: int) -> Mapping[str, Any]:
         size = PART // 4
-        return {str(number): range(self._start + number * size, self._start + (number + 1) * size) for number in range(4)}
+        return {
+            str(number): range(self._start + number * size, self._start + (number + 1) * size) for number in range(4)
+        }
 
     def read_split(self, split: range, num_read: int) -> Iterator[Any]:
         for number in split[num_read:]:
@@ -97,7 +103,11 @@ def finish(job: JobClient) -> None:
 
 def test_no_subtask_begins_a_source_before_all_have_read_the_one_before(cluster: MiniCluster, tmp_path: Path) -> None:
     """Two file sources and a sequence."""
-    sources = files(tmp_path / "first", 0), files(tmp_path / "second", PART), NumberSequenceSource(2 * PART, 3 * PART - 1)
+    sources = (
+        files(tmp_path / "first", 0),
+        files(tmp_path / "second", PART),
+        NumberSequenceSource(2 * PART, 3 * PART - 1),
+    )
     builder = HybridSource.builder(sources[0])
     for source in sources[1:]:
         builder = builder.add_source(source)
@@ -108,7 +118,9 @@ def test_no_subtask_begins_a_source_before_all_have_read_the_one_before(cluster:
     assert [number // PART for number in results] == [0] * PART + [1] * PART + [2] * PART
 
 
-def test_the_files_of_a_later_source_are_those_that_are_there_when_it_begins(cluster: MiniCluster, tmp_path: Path) -> None:
+def test_the_files_of_a_later_source_are_those_that_are_there_when_it_begins(
+    cluster: MiniCluster, tmp_path: Path
+) -> None:
     folder = tmp_path / "later"
     job = started(cluster, HybridSource.builder(Held(0)).add_source(files(folder, PART)).build(), 2, {})
     spin_until(lambda: len(results) == PART - 100, "the held split")
@@ -125,8 +137,12 @@ def test_a_job_goes_on_from_a_savepoint_on_each_side_of_the_switch(
     cluster: MiniCluster, tmp_path: Path, former: int, now: int, is_switched: bool
 ) -> None:
     """With more or fewer subtasks; each number counts once."""
-    first, second = (files(tmp_path / "files", 0), Held(PART)) if is_switched else (Held(0), files(tmp_path / "files", PART))
-    source = HybridSource.builder(first).add_source(second).add_source(NumberSequenceSource(2 * PART, 3 * PART - 1)).build()
+    first, second = (
+        (files(tmp_path / "files", 0), Held(PART)) if is_switched else (Held(0), files(tmp_path / "files", PART))
+    )
+    source = (
+        HybridSource.builder(first).add_source(second).add_source(NumberSequenceSource(2 * PART, 3 * PART - 1)).build()
+    )
     options = {"execution.checkpointing.savepoint-dir": str(tmp_path / "savepoints")}
     job = started(cluster, source, former, options)
     num_before = (2 if is_switched else 1) * PART - 100
@@ -154,8 +170,12 @@ def test_a_failed_job_goes_on_from_its_checkpoint_on_each_side_of_the_switch(
         "restart-strategy.fixed-delay.delay": "0",
     }
     environment = StreamExecutionEnvironment(Configuration.from_dict(options)).set_parallelism(2)
-    first, second = (files(tmp_path / "files", 0), Held(PART)) if is_switched else (Held(0), files(tmp_path / "files", PART))
-    source = HybridSource.builder(first).add_source(second).add_source(NumberSequenceSource(2 * PART, 3 * PART - 1)).build()
+    first, second = (
+        (files(tmp_path / "files", 0), Held(PART)) if is_switched else (Held(0), files(tmp_path / "files", PART))
+    )
+    source = (
+        HybridSource.builder(first).add_source(second).add_source(NumberSequenceSource(2 * PART, 3 * PART - 1)).build()
+    )
     num_before = (2 if is_switched else 1) * PART - 100
 
     numbers = environment.from_source(source, WatermarkStrategy.no_watermarks(), "numbers")

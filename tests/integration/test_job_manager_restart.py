@@ -1,7 +1,8 @@
-"""The JobManager is killed (``kill -9``) and started again at its port: the job goes on, and the client reads each result exactly once.
+"""The JobManager is killed (``kill -9``) and started again at its port: the job goes on, and the client reads each
+result exactly once.
 
-All kills come after a checkpoint in the middle of the data: a job that began with nothing, or with another checkpoint, would repeat or lose
-counts.
+All kills come after a checkpoint in the middle of the data: a job that began with nothing, or with another checkpoint,
+would repeat or lose counts.
 """
 
 import re
@@ -18,7 +19,13 @@ import pytest
 from bench.cluster import Cluster
 from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
-from flowlet.datastream import CloseableIterator, DataStream, KeyedProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream import (
+    CloseableIterator,
+    DataStream,
+    KeyedProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.state import ValueStateDescriptor
 from tests.waiting import PATIENCE_S, spin_until
@@ -70,7 +77,9 @@ def environment(cluster: Cluster, folder: Path) -> StreamExecutionEnvironment:
 
 
 def counts(env: StreamExecutionEnvironment, form: str = "sum") -> DataStream:
-    records = env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(paced, output_type=PAIR).set_parallelism(1)
+    records = (
+        env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(paced, output_type=PAIR).set_parallelism(1)
+    )
     keyed = records.key_by(lambda record: record[0])
     return keyed.sum(1) if form == "sum" else keyed.process(CountInState(), output_type=PAIR)
 
@@ -87,7 +96,9 @@ def expected() -> Counter[tuple[int, int]]:
 
 @pytest.mark.parametrize("form", [pytest.param("sum", marks=pytest.mark.long), "state"])
 def test_a_killed_jobmanager_costs_no_result_and_repeats_none(form: str, kept: Cluster, tmp_path: Path) -> None:
-    """The first result is handed out when a checkpoint in the middle of the data is complete; then the JobManager is killed."""
+    """The first result is handed out when a checkpoint in the middle of the data is complete; then the JobManager is
+    killed.
+    """
     results = counts(environment(kept, tmp_path), form).execute_and_collect("kept")
     assert isinstance(results, CloseableIterator)
     with results:

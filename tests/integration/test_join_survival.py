@@ -13,7 +13,13 @@ from flowlet.common import Configuration, WatermarkStrategy
 from flowlet.common.time import Time
 from flowlet.common.typeinfo import Types
 from flowlet.common.watermark_strategy import TimestampAssigner
-from flowlet.datastream import CloseableIterator, DataStream, KeyedStream, ProcessJoinFunction, StreamExecutionEnvironment
+from flowlet.datastream import (
+    CloseableIterator,
+    DataStream,
+    KeyedStream,
+    ProcessJoinFunction,
+    StreamExecutionEnvironment,
+)
 from flowlet.datastream.window import TumblingEventTimeWindows
 from flowlet.tm.fork_server import PROCESS_NAME
 
@@ -86,7 +92,11 @@ def read_while_a_taskmanager_is_killed(stream: DataStream) -> list[Any]:
 
 def test_an_interval_join_loses_no_pair_and_repeats_none(tmp_path: Path) -> None:
     env = environment(tmp_path)
-    pairs = by_key(numbers(env)).interval_join(by_key(numbers(env))).between(Time.milliseconds(-CLOSE), Time.milliseconds(0))
+    pairs = (
+        by_key(numbers(env))
+        .interval_join(by_key(numbers(env)))
+        .between(Time.milliseconds(-CLOSE), Time.milliseconds(0))
+    )
 
     found = read_while_a_taskmanager_is_killed(pairs.process(Both(), PAIR))
 
@@ -96,7 +106,9 @@ def test_an_interval_join_loses_no_pair_and_repeats_none(tmp_path: Path) -> None
 
 def test_a_window_join_loses_no_pair_and_repeats_none(tmp_path: Path) -> None:
     env = environment(tmp_path)
-    by_key = numbers(env).join(numbers(env)).where(lambda record: record[0], Types.LONG()).equal_to(lambda record: record[0])
+    by_key = (
+        numbers(env).join(numbers(env)).where(lambda record: record[0], Types.LONG()).equal_to(lambda record: record[0])
+    )
     pairs = by_key.window(TumblingEventTimeWindows.of(Time.milliseconds(CLOSE)))
 
     found = read_while_a_taskmanager_is_killed(

@@ -50,7 +50,16 @@ def test_a_job_ends_without_its_client_if_it_is_attached(
 ) -> None:
     """While the client lives the job goes on, however long.  The end of its connection is that of the client."""
     with Signals(tmp_path / "signals") as signals:
-        command = [sys.executable, str(USER_JOB), "endless", "--jobmanager", running.address, "--signals", str(signals.path), *arguments]
+        command = [
+            sys.executable,
+            str(USER_JOB),
+            "endless",
+            "--jobmanager",
+            running.address,
+            "--signals",
+            str(signals.path),
+            *arguments,
+        ]
         with Process(command, log=tmp_path / "log", environment=running.environment) as program:
             signals.wait()
             (job_id,) = [job["jid"] for job in client.call(lambda api: api.list_jobs()) if job["state"] == "RUNNING"]
@@ -58,7 +67,9 @@ def test_a_job_ends_without_its_client_if_it_is_attached(
             program.send(9)
             program.wait(PATIENCE_S)
             # The default is a minute: a client that was killed is not waited for so long.
-            without_client = client.call(lambda api: api.wait_terminal(job_id, KNOWN_S if ends else LONGER_THAN_TIMEOUT_S))
+            without_client = client.call(
+                lambda api: api.wait_terminal(job_id, KNOWN_S if ends else LONGER_THAN_TIMEOUT_S)
+            )
             client.call(lambda api: api.cancel(job_id))
             document = client.call(lambda api: api.wait_terminal(job_id, PATIENCE_S))
 
@@ -67,4 +78,6 @@ def test_a_job_ends_without_its_client_if_it_is_attached(
     assert document is not None
     assert document["state"] == "CANCELED"
     # A client that is killed between two of its requests has no open one: then its silence tells.
-    assert (document["cancel-reason"] or "").startswith(("its client has ended", "no sign of life from its client for 1 s")) == ends
+    assert (document["cancel-reason"] or "").startswith(
+        ("its client has ended", "no sign of life from its client for 1 s")
+    ) == ends

@@ -1,4 +1,6 @@
-"""The example of late clicks, run as a user runs it: its table holds each minute's count and the clicks that came too late."""
+"""The example of late clicks, run as a user runs it: its table holds each minute's count and the clicks that came too
+late.
+"""
 
 import re
 import sys
@@ -15,8 +17,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("secret")]
 
 
 @pytest.mark.parametrize("local", ["", "inprocess"])
-def test_the_table_counts_minutes_and_names_late_clicks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str) -> None:
-    """Out of order by less than the bound is counted, later than the minute's end goes to the side output; nothing is lost."""
+def test_the_table_counts_minutes_and_names_late_clicks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, local: str
+) -> None:
+    """Out of order by less than the bound is counted, later than the minute's end goes to the side output; nothing is
+    lost.
+    """
     monkeypatch.setenv("FLOWLET_LOCAL", local)
 
     with Process([sys.executable, str(EXAMPLE)], log=tmp_path / "stderr.txt") as process:

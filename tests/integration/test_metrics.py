@@ -24,7 +24,9 @@ def test_metrics_of_functions_are_read_over_rest(cluster: Cluster) -> None:
     client = RemoteTarget(host, int(port), cluster.secret_file).open(0)
     try:
         document = client.call(lambda api: api.job(job_id))
-        vertex = next(each["id"] for each in document["vertices"] if any("measured" in name for name in each["operators"]))
+        vertex = next(
+            each["id"] for each in document["vertices"] if any("measured" in name for name in each["operators"])
+        )
         metrics: list[Any] = client.call(lambda api: api.vertex_metrics(job_id, vertex))
         chosen: list[Any] = client.call(lambda api: api.vertex_metrics(job_id, vertex, ["0.measured.values.all"]))
     finally:

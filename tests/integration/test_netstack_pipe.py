@@ -18,7 +18,12 @@ pytestmark = pytest.mark.slow
 def pipe(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(
-        [sys.executable, EXAMPLE, *arguments], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [sys.executable, EXAMPLE, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 

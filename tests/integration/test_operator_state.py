@@ -1,4 +1,6 @@
-"""A job with list, union list and broadcast state loses a TaskManager by ``kill -9``: rules and counts are those of a run without it."""
+"""A job with list, union list and broadcast state loses a TaskManager by ``kill -9``: rules and counts are those of a
+run without it.
+"""
 
 import time
 from collections import Counter
@@ -131,10 +133,11 @@ def task_managers() -> list[psutil.Process]:
 
 @pytest.mark.parametrize("num_counters", [1, 2])
 def test_a_killed_taskmanager_costs_no_operator_state(num_counters: int, tmp_path: Path) -> None:
-    """The first result is handed out when a checkpoint in the middle of the data is complete; then one of two TaskManagers is killed.
+    """The first result is handed out when a checkpoint in the middle of the data is complete; then one of two
+    TaskManagers is killed.
 
-    Without the position numbers would be there twice, without the rule they would wait for ever, without the counts there would be two
-    records of a number.
+    Without the position numbers would be there twice, without the rule they would wait for ever, without the counts
+    there would be two records of a number.
     """
     env = environment(tmp_path)
     rules = env.add_source(RulesOnce()).set_parallelism(1).broadcast(RULES)
@@ -142,7 +145,12 @@ def test_a_killed_taskmanager_costs_no_operator_state(num_counters: int, tmp_pat
     added = numbers.connect(rules).process(AddRule(), output_type=Types.LONG())
     triple = Types.TUPLE([Types.LONG(), Types.LONG(), Types.LONG()])
 
-    results = added.rebalance().map(CountInUnion(), output_type=triple).set_parallelism(num_counters).execute_and_collect("rules")
+    results = (
+        added.rebalance()
+        .map(CountInUnion(), output_type=triple)
+        .set_parallelism(num_counters)
+        .execute_and_collect("rules")
+    )
     assert isinstance(results, CloseableIterator)
     with results:
         found = [next(results)]

@@ -36,7 +36,9 @@ def is_listening(address: str) -> bool:
 
 
 def user_job(cluster: Cluster, name: str, signals: Signals, *args: str) -> Process:
-    return cluster.start(str(USER_JOB), name, "--jobmanager", cluster.address, "--signals", str(signals.path), *args, name=name)
+    return cluster.start(
+        str(USER_JOB), name, "--jobmanager", cluster.address, "--signals", str(signals.path), *args, name=name
+    )
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +54,32 @@ def lasting_job(lasting_cluster: Cluster, tmp_path: Path) -> Iterator[StartJob]:
     with ExitStack() as stack:
 
         def start(name: str, signals: Signals, *args: str) -> Process:
-            command = [sys.executable, str(USER_JOB), name, "--jobmanager", lasting_cluster.address, "--signals", str(signals.path), *args]
+            command = [
+                sys.executable,
+                str(USER_JOB),
+                name,
+                "--jobmanager",
+                lasting_cluster.address,
+                "--signals",
+                str(signals.path),
+                *args,
+            ]
             process = Process(command, log=tmp_path / f"{name}.log", environment=lasting_cluster.environment)
             return stack.enter_context(process)
 
         yield start
 
 
-def test_the_example_runs_on_processes_started_by_hand_and_control_c_ends_each_of_them(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_example_runs_on_processes_started_by_hand_and_control_c_ends_each_of_them(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Within two seconds, with exit code 0, with nothing on its lips, and no listener left."""
     text, output = tmp_path / "text.txt", tmp_path / "counts.csv"
     text.write_text("b a b")
 
-    example = cluster.start(str(EXAMPLE), "--jobmanager", cluster.address, "--input", str(text), "--output", str(output), name="example")
+    example = cluster.start(
+        str(EXAMPLE), "--jobmanager", cluster.address, "--input", str(text), "--output", str(output), name="example"
+    )
     code = example.wait(PATIENCE_S)
 
     assert code == 0, example.stderr
@@ -115,7 +130,8 @@ def test_a_taskmanager_whose_parent_dies_ends(cluster: Cluster, tmp_path: Path) 
     """Even when the parent is killed and can tell nobody."""
     program = (
         "import os, subprocess, sys\n"
-        f"subprocess.run([sys.executable, '-m', 'flowlet.tm', '--jobmanager', '{cluster.address}', '--parent-pid', str(os.getpid())])\n"
+        f"subprocess.run([sys.executable, '-m', 'flowlet.tm', '--jobmanager', '{cluster.address}', '--parent-pid', "
+        "str(os.getpid())])\n"
     )
     parent = cluster.start("-c", program, name="parent")
     parent.wait_for_line("^TaskManager .* registered at ")
@@ -130,7 +146,9 @@ def test_a_taskmanager_whose_parent_is_dead_already_does_not_start(cluster: Clus
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
 
-    orphan = cluster.start("-m", "flowlet.tm", "--jobmanager", cluster.address, "--parent-pid", str(dead.pid), name="orphan")
+    orphan = cluster.start(
+        "-m", "flowlet.tm", "--jobmanager", cluster.address, "--parent-pid", str(dead.pid), name="orphan"
+    )
 
     orphan.wait(PATIENCE_S)
 
@@ -181,7 +199,9 @@ def test_a_lost_taskmanager_fails_the_job_within_ten_seconds_and_is_named(cluste
     assert "shutting down" not in client.stderr
 
 
-def test_the_client_hears_of_a_lost_taskmanager_although_a_function_is_blocked_elsewhere(cluster: Cluster, tmp_path: Path) -> None:
+def test_the_client_hears_of_a_lost_taskmanager_although_a_function_is_blocked_elsewhere(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """The blocked task cannot end, and is named; its TaskManager is killed by the test."""
     with Signals(tmp_path / "signals") as signals:
         client = user_job(cluster, "blocked", signals)

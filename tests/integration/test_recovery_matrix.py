@@ -1,7 +1,8 @@
-"""Every way of taking checkpoints, every state back end and more, as many and fewer slots: kill, restore, equal results.
+"""Every way of taking checkpoints, every state back end and more, as many and fewer slots: kill, restore, equal
+results.
 
-A job loses a TaskManager by ``kill -9`` in the middle of its data and fails.  Another one starts from its checkpoint, with 2, 4 and 1
-subtasks.
+A job loses a TaskManager by ``kill -9`` in the middle of its data and fails.  Another one starts from its checkpoint,
+with 2, 4 and 1 subtasks.
 """
 
 import asyncio
@@ -20,7 +21,14 @@ import pytest
 from bench.cluster import Cluster
 from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
-from flowlet.datastream import CloseableIterator, DataStream, KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream import (
+    CloseableIterator,
+    DataStream,
+    KeyedProcessFunction,
+    MapFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import JobExecutionError
@@ -57,7 +65,10 @@ class Numbers(MapFunction):
 
 
 class CountInState(KeyedProcessFunction):
-    """Counts; if ``pause_s``, slowly until there is a file, so that records queue up in front of it.  Tells where it runs by a file."""
+    """Counts; if ``pause_s``, slowly until there is a file, so that records queue up in front of it.
+
+    Tells where it runs by a file.
+    """
 
     def __init__(self, folder: Path, pause_s: float) -> None:
         self._folder = folder
@@ -76,7 +87,9 @@ class CountInState(KeyedProcessFunction):
         yield value[0], count
 
 
-def program(cluster: Cluster, folder: Path, parallelism: int, options: dict[str, str]) -> tuple[StreamExecutionEnvironment, DataStream]:
+def program(
+    cluster: Cluster, folder: Path, parallelism: int, options: dict[str, str]
+) -> tuple[StreamExecutionEnvironment, DataStream]:
     configuration = Configuration()
     fixed = {
         "flowlet.jobmanager": cluster.address,
@@ -86,10 +99,16 @@ def program(cluster: Cluster, folder: Path, parallelism: int, options: dict[str,
     }
     for name, value in {**fixed, **options}.items():
         configuration.set_string(name, value)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(parallelism).enable_checkpointing(200)
+    env = (
+        StreamExecutionEnvironment.get_execution_environment(configuration)
+        .set_parallelism(parallelism)
+        .enable_checkpointing(200)
+    )
     has_backlog = UNALIGNED in options
     numbers = Numbers(folder, 0.0 if has_backlog else 0.1)
-    records = env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(numbers, output_type=TRIPLE).set_parallelism(1)
+    records = (
+        env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(numbers, output_type=TRIPLE).set_parallelism(1)
+    )
     counting = CountInState(folder, 0.002 if has_backlog else 0.0)
     return env, records.key_by(lambda record: record[0], Types.LONG()).process(counting, output_type=PAIR)
 
@@ -142,7 +161,9 @@ def killed_job(cluster: Cluster, folder: Path, options: dict[str, str]) -> str:
 
 @pytest.mark.parametrize("back_end", BACK_ENDS)
 @pytest.mark.parametrize("mode", MODES)
-def test_results_are_equal_after_a_kill_with_any_number_of_slots(cluster: Cluster, tmp_path: Path, mode: str, back_end: str) -> None:
+def test_results_are_equal_after_a_kill_with_any_number_of_slots(
+    cluster: Cluster, tmp_path: Path, mode: str, back_end: str
+) -> None:
     options = {**MODES[mode], **BACK_ENDS[back_end]}
     path = killed_job(cluster, tmp_path, options)
     (tmp_path / "hurry").touch()
@@ -156,6 +177,10 @@ def test_results_are_equal_after_a_kill_with_any_number_of_slots(cluster: Cluste
             for key, count in results:
                 counts[key].append(count)
 
-        assert 0 < sum(map(len, counts.values())) < NUM_RECORDS, f"the checkpoint is in the middle, at parallelism {parallelism}"
+        assert 0 < sum(map(len, counts.values())) < NUM_RECORDS, (
+            f"the checkpoint is in the middle, at parallelism {parallelism}"
+        )
         for key, found in counts.items():
-            assert found == list(range(SIZES[key] - len(found) + 1, SIZES[key] + 1)), f"key {key} at parallelism {parallelism}"
+            assert found == list(range(SIZES[key] - len(found) + 1, SIZES[key] + 1)), (
+                f"key {key} at parallelism {parallelism}"
+            )

@@ -1,4 +1,6 @@
-"""A job of independent pipelines on real processes: one of them fails, and the others go on as if nothing had happened."""
+"""A job of independent pipelines on real processes: one of them fails, and the others go on as if
+nothing had happened.
+"""
 
 import os
 import time
@@ -128,7 +130,9 @@ def paced(number: int) -> int:
 
 
 def attempt_numbers(document: dict[str, Any]) -> dict[str, list[int]]:
-    return {vertex["name"]: [subtask["attempt-number"] for subtask in vertex["subtasks"]] for vertex in document["vertices"]}
+    return {
+        vertex["name"]: [subtask["attempt-number"] for subtask in vertex["subtasks"]] for vertex in document["vertices"]
+    }
 
 
 def lines(path: Path) -> list[str]:
@@ -142,7 +146,9 @@ def job_of_subtasks(env: StreamExecutionEnvironment, folder: Path, *, fails: boo
 
 
 def test_a_subtask_that_shares_nothing_fails_alone(tmp_path: Path) -> None:
-    """Its neighbour keeps its attempt; each of them reads everything, and the one that failed goes on at its checkpoint."""
+    """Its neighbour keeps its attempt; each of them reads everything, and the one that failed goes on at its
+    checkpoint.
+    """
     env = environment(tmp_path / "checkpoints")
     job_of_subtasks(env, tmp_path)
 
@@ -154,7 +160,9 @@ def test_a_subtask_that_shares_nothing_fails_alone(tmp_path: Path) -> None:
     assert (document["state"], document["numRestarts"]) == ("FINISHED", 1)
     assert [line.split()[0] for line in lines(tmp_path / "starts-0")] == ["0"]
     assert [line.split()[0] for line in lines(tmp_path / "starts-1")] == ["0", "1"]
-    assert [int(line) for line in lines(tmp_path / "out-0-0")] == list(range(NUM_RECORDS)), "each once: it was never disturbed"
+    assert [int(line) for line in lines(tmp_path / "out-0-0")] == list(range(NUM_RECORDS)), (
+        "each once: it was never disturbed"
+    )
     before, again = ([int(line) for line in lines(tmp_path / f"out-1-{number}")] for number in range(2))
     assert before == list(range(FAIL_AT))
     assert 0 < again[0] <= FAIL_AT, "it goes on at a checkpoint"
@@ -198,13 +206,24 @@ def test_of_two_pipelines_with_keyed_state_one_fails(tmp_path: Path) -> None:
     """The other one counts each record once, and so does the one that failed, once its last counts are looked at."""
     env = environment(tmp_path / "checkpoints")
     for name, fail_once in (("calm", None), ("wild", tmp_path / "failed")):
-        stream = env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(paced, output_type=Types.LONG()).set_parallelism(1)
-        counted = stream.key_by(lambda number: number % NUM_KEYS).process(CountByKey(tmp_path / name, fail_once), Types.LONG())
+        stream = (
+            env.from_collection(list(range(NUM_RECORDS)), Types.LONG())
+            .map(paced, output_type=Types.LONG())
+            .set_parallelism(1)
+        )
+        counted = stream.key_by(lambda number: number % NUM_KEYS).process(
+            CountByKey(tmp_path / name, fail_once), Types.LONG()
+        )
         counted.name(name).sink_to(DiscardingSink())
 
     client = env.execute_async("pipelines")
     client.get_job_execution_result().result()
-    attempts = {number for name, found in attempt_numbers(client.metrics()).items() if name.startswith("calm") for number in found}
+    attempts = {
+        number
+        for name, found in attempt_numbers(client.metrics()).items()
+        if name.startswith("calm")
+        for number in found
+    }
 
     assert attempts == {0}
     expected = [(str(key), str(count)) for key in range(NUM_KEYS) for count in range(1, NUM_RECORDS // NUM_KEYS + 1)]

@@ -1,4 +1,6 @@
-"""Jobs that read a sequence or a generator fail for good, and others go on from their checkpoints: each number counts once."""
+"""Jobs that read a sequence or a generator fail for good, and others go on from their checkpoints: each number counts
+once.
+"""
 
 import re
 import time
@@ -39,7 +41,9 @@ class Deadly:
 
 
 def sequence(env: StreamExecutionEnvironment, evidence: Path, deadly: int | None) -> DataStream:
-    numbers = env.from_source(NumberSequenceSource(0, NUM_RECORDS - 1), WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
+    numbers = env.from_source(
+        NumberSequenceSource(0, NUM_RECORDS - 1), WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
+    )
     # On chunks of 1,000 numbers: a barrier passes between them, and behind each.
     return numbers.uid("numbers").map(Deadly(evidence, deadly, 0.04), output_type=ROW).uid("rows")
 
@@ -49,11 +53,15 @@ def generator(env: StreamExecutionEnvironment, evidence: Path, deadly: int | Non
     return env.from_source(source, WatermarkStrategy.no_watermarks(), "numbers").uid("numbers")
 
 
-@pytest.mark.parametrize("read", [pytest.param(sequence, marks=pytest.mark.long), pytest.param(generator, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "read", [pytest.param(sequence, marks=pytest.mark.long), pytest.param(generator, marks=pytest.mark.long)]
+)
 def test_a_source_is_exact_when_it_is_killed_and_goes_on_with_other_readers(
     read: Callable[[StreamExecutionEnvironment, Path, int | None], DataStream], tmp_path: Path
 ) -> None:
-    """With two subtasks, then three, then one; each of the first two jobs loses a TaskManager after some splits were handed out."""
+    """With two subtasks, then three, then one; each of the first two jobs loses a TaskManager after some splits were
+    handed out.
+    """
     database = SqliteFile(tmp_path)
     database.execute("CREATE TABLE t (id BIGINT, name TEXT)")
     retained = ""

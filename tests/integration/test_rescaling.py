@@ -1,4 +1,6 @@
-"""A job is cancelled in the middle of its data, and another one goes on from its checkpoint with as many, more or fewer subtasks."""
+"""A job is cancelled in the middle of its data, and another one goes on from its checkpoint with as many, more or fewer
+subtasks.
+"""
 
 import re
 import time
@@ -12,7 +14,14 @@ import pytest
 from bench.cluster import Cluster
 from flowlet.common import Configuration, WatermarkStrategy
 from flowlet.common.typeinfo import Types
-from flowlet.datastream import CloseableIterator, DataStream, KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
+from flowlet.datastream import (
+    CloseableIterator,
+    DataStream,
+    KeyedProcessFunction,
+    MapFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.connectors.file_system import FileSource, StreamFormat
 from flowlet.datastream.state import ValueStateDescriptor
@@ -80,7 +89,9 @@ def environment(cluster: Cluster, folder: Path, parallelism: int, **options: str
     return env.enable_checkpointing(50)
 
 
-def program(cluster: Cluster, folder: Path, parallelism: int, **options: str) -> tuple[StreamExecutionEnvironment, DataStream]:
+def program(
+    cluster: Cluster, folder: Path, parallelism: int, **options: str
+) -> tuple[StreamExecutionEnvironment, DataStream]:
     env = environment(cluster, folder, parallelism, **options)
     lines = StreamFormat.text_line_format()
     source = FileSource.for_record_stream_format(lines, str(folder / "files")).build()
@@ -95,7 +106,9 @@ def program(cluster: Cluster, folder: Path, parallelism: int, **options: str) ->
 
 
 def retained_checkpoint(cluster: Cluster, folder: Path) -> str:
-    """Run the job at parallelism 2, cancel it when its third checkpoint is complete, and return the path that its error names."""
+    """Run the job at parallelism 2, cancel it when its third checkpoint is complete, and return the path that its error
+    names.
+    """
     (folder / "files").mkdir()
     for number in range(NUM_FILES):
         lines = "".join(f"{each}\n" for each in range(number, NUM_RECORDS, NUM_FILES))
@@ -112,7 +125,9 @@ def retained_checkpoint(cluster: Cluster, folder: Path) -> str:
 
 
 def test_a_job_goes_on_from_the_checkpoint_of_another_with_any_parallelism(cluster: Cluster, tmp_path: Path) -> None:
-    """Counts in state, timers and sums are those of a run that was never disturbed; each record counts once, and the checkpoint stays."""
+    """Counts in state, timers and sums are those of a run that was never disturbed; each record counts once, and the
+    checkpoint stays.
+    """
     path = retained_checkpoint(cluster, tmp_path)
     files = {file: file.read_bytes() for file in Path(path).iterdir()}
     (tmp_path / "hurry").touch()
@@ -132,7 +147,9 @@ def test_a_job_goes_on_from_the_checkpoint_of_another_with_any_parallelism(clust
         assert counted == SIZES, f"at parallelism {parallelism}"
         assert sum(kind == "counted" for kind, _, _ in found) == NUM_KEYS, "each timer fires once"
         for key, totals in sums.items():
-            assert totals == list(range(SIZES[key] - len(totals) + 1, SIZES[key] + 1)), f"key {key} at parallelism {parallelism}"
+            assert totals == list(range(SIZES[key] - len(totals) + 1, SIZES[key] + 1)), (
+                f"key {key} at parallelism {parallelism}"
+            )
         num_left = sum(map(len, sums.values()))
         assert 0 < num_left < NUM_RECORDS, "the checkpoint is in the middle"
     assert {file: file.read_bytes() for file in Path(path).iterdir()} == files
@@ -144,7 +161,10 @@ def check_errors(cluster: Cluster, folder: Path, path: str) -> None:
     (Path(path).parent / "chk-99").mkdir()
     for options, message in [
         ({"path": str(folder)}, r"names no checkpoint or savepoint: there is no file _metadata in it"),
-        ({"path": str(Path(path).parent / "chk-99")}, r"chk-99/_metadata cannot be read: the file or its directory does not exist"),
+        (
+            {"path": str(Path(path).parent / "chk-99")},
+            r"chk-99/_metadata cannot be read: the file or its directory does not exist",
+        ),
     ]:
         env, results = program(cluster, folder, 1, **options)
         results.sink_to(DiscardingSink())
@@ -153,7 +173,9 @@ def check_errors(cluster: Cluster, folder: Path, path: str) -> None:
         assert caught.value.__cause__ is None
     env = environment(cluster, folder, 1, path=path)
     env.from_collection([1]).print()
-    with pytest.raises(JobExecutionError, match=r"has state of operators that this program does not have: '.*ignore-unclaimed-state"):
+    with pytest.raises(
+        JobExecutionError, match=r"has state of operators that this program does not have: '.*ignore-unclaimed-state"
+    ):
         env.execute("another")
 
 
@@ -187,7 +209,9 @@ def test_a_local_job_that_failed_goes_on_in_another_cluster(tmp_path: Path, monk
         env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(parallelism)
         env.enable_checkpointing(50)
         pair = Types.TUPLE([Types.LONG(), Types.LONG()])
-        numbers = env.from_collection(list(range(20_000)), Types.LONG()).map(FailsAt(15_500, tmp_path / "hurry"), output_type=pair)
+        numbers = env.from_collection(list(range(20_000)), Types.LONG()).map(
+            FailsAt(15_500, tmp_path / "hurry"), output_type=pair
+        )
         results = numbers.key_by(lambda record: record[0]).sum(1).execute_and_collect("local")
         assert isinstance(results, CloseableIterator)
         with results:

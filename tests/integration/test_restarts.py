@@ -59,13 +59,17 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 def start(cluster: Cluster, signals: Path, go: Path, restart: RestartSettings) -> RunningJob:
     env = StreamExecutionEnvironment()
     env.set_parallelism(2)
-    env.from_collection(range(NUM_RECORDS)).rebalance().map(TellAndWait(signals, go)).name("tell").sink_to(DiscardingSink())
+    env.from_collection(range(NUM_RECORDS)).rebalance().map(TellAndWait(signals, go)).name("tell").sink_to(
+        DiscardingSink()
+    )
     graph = dataclasses.replace(translate(env._stream_graph("restarting", None)), settings=JobSettings(restart=restart))
     host, _, port = cluster.address.rpartition(":")
     return execute(graph, RemoteTarget(host, int(port), secret_file=cluster.secret_file))
 
 
-def test_a_job_whose_task_manager_is_killed_reads_everything_again_on_a_spare_one(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_job_whose_task_manager_is_killed_reads_everything_again_on_a_spare_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """The client that waits sees only the end."""
     go = tmp_path / "go"
     restart = RestartSettings(RestartKind.FIXED_DELAY, attempts=1, delay_ms=0)

@@ -1,4 +1,6 @@
-"""Jobs whose state is in RocksDB: one that loses a TaskManager by ``kill -9``, and what their checkpoints and directories leave behind."""
+"""Jobs whose state is in RocksDB: one that loses a TaskManager by ``kill -9``, and what their checkpoints and
+directories leave behind.
+"""
 
 import time
 from collections import Counter
@@ -71,9 +73,15 @@ def task_managers() -> list[psutil.Process]:
     return [child for child in psutil.Process().children(recursive=True) if child.name() == PROCESS_NAME]
 
 
-@pytest.mark.parametrize("is_incremental", [True, pytest.param(False, marks=pytest.mark.long)], ids=["incremental", "full"])
-def test_a_killed_taskmanager_costs_no_result_and_its_files_are_removed(*, is_incremental: bool, tmp_path: Path) -> None:
-    """The first result is handed out when a checkpoint in the middle of the data is complete; then one of two TaskManagers is killed."""
+@pytest.mark.parametrize(
+    "is_incremental", [True, pytest.param(False, marks=pytest.mark.long)], ids=["incremental", "full"]
+)
+def test_a_killed_taskmanager_costs_no_result_and_its_files_are_removed(
+    *, is_incremental: bool, tmp_path: Path
+) -> None:
+    """The first result is handed out when a checkpoint in the middle of the data is complete; then one of two
+    TaskManagers is killed.
+    """
     checkpoints, databases = tmp_path / "checkpoints", tmp_path / "databases"
     env = environment(checkpoints, databases, is_incremental=is_incremental)
     pair = Types.TUPLE([Types.LONG(), Types.LONG()])
@@ -99,4 +107,6 @@ def test_a_killed_taskmanager_costs_no_result_and_its_files_are_removed(*, is_in
     assert Counter(found) == Counter((key, count) for key, size in sizes.items() for count in range(1, size + 1))
     assert bool(shared) == is_incremental
     assert not list(checkpoints.glob("*/*")), "the job has ended"
-    assert not [file for base in databases.iterdir() for file in base.iterdir()], "the killed process's databases are removed, too"
+    assert not [file for base in databases.iterdir() for file in base.iterdir()], (
+        "the killed process's databases are removed, too"
+    )

@@ -21,7 +21,8 @@ from tests.waiting import PATIENCE_S
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(
-        not all(map(importlib.util.find_spec, ("s3fs", "moto", "flask", "flask_cors"))), reason="s3fs, moto or flask is not installed"
+        not all(map(importlib.util.find_spec, ("s3fs", "moto", "flask", "flask_cors"))),
+        reason="s3fs, moto or flask is not installed",
     ),
 ]
 URL: Final = "s3://bucket/checkpoints"
@@ -53,7 +54,9 @@ class Store:
         return True
 
     def _ask(self, path: str, method: str = "GET") -> str:
-        with urllib.request.urlopen(urllib.request.Request(self.address + path, method=method), timeout=PATIENCE_S) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(self.address + path, method=method), timeout=PATIENCE_S
+        ) as answer:
             return str(answer.read().decode())
 
     def keys(self) -> list[str]:
@@ -90,7 +93,9 @@ def cluster(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> It
         yield running
 
 
-def test_a_killed_taskmanager_costs_no_result_with_checkpoints_in_a_bucket(cluster: Cluster, store: Store, tmp_path: Path) -> None:
+def test_a_killed_taskmanager_costs_no_result_with_checkpoints_in_a_bucket(
+    cluster: Cluster, store: Store, tmp_path: Path
+) -> None:
     """When the job has ended nothing is left in the bucket."""
     restart = {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.delay": "50 ms"}
     with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": URL, **restart}) as job:
@@ -111,13 +116,20 @@ def test_a_killed_taskmanager_costs_no_result_with_checkpoints_in_a_bucket(clust
 
 
 @pytest.mark.long
-def test_a_store_that_hangs_costs_checkpoints_until_it_answers_again(cluster: Cluster, store: Store, tmp_path: Path) -> None:
+def test_a_store_that_hangs_costs_checkpoints_until_it_answers_again(
+    cluster: Cluster, store: Store, tmp_path: Path
+) -> None:
     """The timeout of the checkpoint ends it; the job goes on."""
-    options = {"execution.checkpointing.timeout": "1 s", "execution.checkpointing.tolerable-failed-checkpoints": "1000000"}
+    options = {
+        "execution.checkpointing.timeout": "1 s",
+        "execution.checkpointing.tolerable-failed-checkpoints": "1000000",
+    }
     with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": URL, **options}) as job:
         completed = job.wait_for_completed()
         store.process.send(signal.SIGSTOP)
-        failed = job.wait_for_checkpoint(lambda each: each["id"] > completed and each.get("failure_reason") == "CHECKPOINT_EXPIRED")
+        failed = job.wait_for_checkpoint(
+            lambda each: each["id"] > completed and each.get("failure_reason") == "CHECKPOINT_EXPIRED"
+        )
         store.process.send(signal.SIGCONT)
         job.wait_for_completed(after=failed["id"])
 
@@ -130,6 +142,7 @@ def test_a_store_that_hangs_costs_checkpoints_until_it_answers_again(cluster: Cl
 
 def test_a_bucket_that_does_not_exist_refuses_the_job(cluster: Cluster, tmp_path: Path) -> None:
     with pytest.raises(
-        JobSubmissionError, match=r"keep checkpoints: .*s3://none/x/\S+ cannot be written: there is no such bucket; make it"
+        JobSubmissionError,
+        match=r"keep checkpoints: .*s3://none/x/\S+ cannot be written: there is no such bucket; make it",
     ):
         HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": "s3://none/x"})

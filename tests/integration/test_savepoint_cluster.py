@@ -96,7 +96,10 @@ class Shell:
     """Types commands."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
-        self._environment = os.environ | {"FLOWLET_JOBMANAGER": cluster.address, "FLOWLET_SECRET_FILE": str(cluster.secret_file)}
+        self._environment = os.environ | {
+            "FLOWLET_JOBMANAGER": cluster.address,
+            "FLOWLET_SECRET_FILE": str(cluster.secret_file),
+        }
         self._folder = folder
         self.program = folder / "program.py"
         self.program.write_text(PROGRAM)
@@ -104,7 +107,9 @@ class Shell:
     def __call__(self, *arguments: str, code: int = 0) -> str:
         """Standard output, or standard error of a command that fails."""
         command = [sys.executable, "-m", "flowlet", *arguments]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        done = subprocess.run(
+            command, env=self._environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
         assert done.returncode == code, done
         return (done.stderr if code else done.stdout).strip()
 

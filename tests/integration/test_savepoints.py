@@ -1,4 +1,6 @@
-"""A job is stopped with a savepoint in the middle of its data, and another one goes on from it with as many, more or fewer subtasks."""
+"""A job is stopped with a savepoint in the middle of its data, and another one goes on from it with as many, more or
+fewer subtasks.
+"""
 
 import importlib
 import shutil
@@ -49,7 +51,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def started(cluster: MiniCluster, folder: Path, kind: str, parallelism: int, savepoint: str = "", **options: str) -> JobClient:
+def started(
+    cluster: MiniCluster, folder: Path, kind: str, parallelism: int, savepoint: str = "", **options: str
+) -> JobClient:
     env = cluster.environment().set_parallelism(parallelism)
     settings = {"execution.checkpointing.savepoint-dir": str(folder / "savepoints"), **options}
     if savepoint:
@@ -65,7 +69,9 @@ def suspended(cluster: MiniCluster, folder: Path, kind: str, parallelism: int, *
     job = started(cluster, folder, kind, parallelism, **options)
     spin_until(lambda: programs.num_seen() >= 20 and all_run(job), "some results")
     path = job.stop_with_savepoint(False).result()
-    assert our_names_in(path) <= {*STATE_NAMES.read(), FORMER_PLACE}, "python -m tests.frozen --write cannot find these: add them by hand"
+    assert our_names_in(path) <= {*STATE_NAMES.read(), FORMER_PLACE}, (
+        "python -m tests.frozen --write cannot find these: add them by hand"
+    )
     assert job.get_job_status().result() is JobStatus.FINISHED
     assert len(programs.results) < programs.NUM_RECORDS, "there is something left to do"
     return path
@@ -73,7 +79,12 @@ def suspended(cluster: MiniCluster, folder: Path, kind: str, parallelism: int, *
 
 def our_names_in(path: str) -> set[str]:
     """The names of ours that a savepoint has; ``FORMER_PLACE`` stands for all in it."""
-    names = {name for file in Path(path).iterdir() for name in names_in(file.read_bytes()) if name.startswith(("flowlet.", "netstack."))}
+    names = {
+        name
+        for file in Path(path).iterdir()
+        for name in names_in(file.read_bytes())
+        if name.startswith(("flowlet.", "netstack."))
+    }
     return {FORMER_PLACE if name.startswith(f"{FORMER_PLACE}:") else name for name in names}
 
 
@@ -92,7 +103,9 @@ def check(cluster: MiniCluster, folder: Path, kind: str, former: int, now: int) 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "former", "now"), QUICK)
-def test_a_job_goes_on_from_the_savepoint_of_another(cluster: MiniCluster, folder: Path, kind: str, former: int, now: int) -> None:
+def test_a_job_goes_on_from_the_savepoint_of_another(
+    cluster: MiniCluster, folder: Path, kind: str, former: int, now: int
+) -> None:
     """Each record counts once, timers fire once, and the rest of the source is read."""
     check(cluster, folder, kind, former, now)
 
@@ -136,7 +149,9 @@ def test_a_savepoint_names_our_classes_as_they_were_called(
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("kind", "former", "now"), MATRIX)
-def test_each_kind_of_operator_goes_on_with_each_parallelism(cluster: MiniCluster, folder: Path, kind: str, former: int, now: int) -> None:
+def test_each_kind_of_operator_goes_on_with_each_parallelism(
+    cluster: MiniCluster, folder: Path, kind: str, former: int, now: int
+) -> None:
     """As above."""
     check(cluster, folder, kind, former, now)
 
@@ -190,7 +205,10 @@ def test_a_savepoint_that_was_moved_is_restored(cluster: MiniCluster, folder: Pa
 
 @pytest.mark.slow
 def test_draining_fires_all_timers_of_event_time(cluster: MiniCluster, folder: Path) -> None:
-    """Suspending fires none: a job that goes on fires them.  A job that starts from a drained one has nothing left to do."""
+    """Suspending fires none: a job that goes on fires them.
+
+    A job that starts from a drained one has nothing left to do.
+    """
     job = started(cluster, folder, "process", 2)
     spin_until(lambda: programs.num_seen() >= programs.HALF and all_run(job), "the first half")
 
@@ -204,7 +222,9 @@ def test_draining_fires_all_timers_of_event_time(cluster: MiniCluster, folder: P
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("former", "now"), [("rocksdb", "hashmap"), ("hashmap", "rocksdb"), ("incremental", "hashmap")])
+@pytest.mark.parametrize(
+    ("former", "now"), [("rocksdb", "hashmap"), ("hashmap", "rocksdb"), ("incremental", "hashmap")]
+)
 def test_the_state_back_end_may_change(cluster: MiniCluster, folder: Path, former: str, now: str) -> None:
     """A savepoint is never incremental, even if the checkpoints of its job are."""
     pytest.importorskip("rocksdict")
@@ -213,7 +233,9 @@ def test_the_state_back_end_may_change(cluster: MiniCluster, folder: Path, forme
         "execution.checkpointing.dir": str(folder / "checkpoints"),
         "execution.checkpointing.incremental": "true",
     }
-    options = {"state.backend.type": "hashmap" if former == "hashmap" else "rocksdb"} | (periodic if former == "incremental" else {})
+    options = {"state.backend.type": "hashmap" if former == "hashmap" else "rocksdb"} | (
+        periodic if former == "incremental" else {}
+    )
     path = suspended(cluster, folder, "process", 2, **options)
 
     finished(started(cluster, folder, "process", 3, path, **{"state.backend.type": now}))
@@ -236,7 +258,9 @@ def test_a_directory_that_cannot_be_written_leaves_the_job_alone(cluster: MiniCl
     assert programs.counts_are_right()
 
 
-def changed(cluster: MiniCluster, path: str, *, uid: str = "counts", more: bool = False, ignores_unclaimed: bool = False) -> JobClient:
+def changed(
+    cluster: MiniCluster, path: str, *, uid: str = "counts", more: bool = False, ignores_unclaimed: bool = False
+) -> JobClient:
     """The program ``process`` with another uid, or with one more operator with state."""
     env = cluster.environment().set_parallelism(2)
     options = {"execution.state-recovery.ignore-unclaimed-state": "true"} if ignores_unclaimed else {}
@@ -261,7 +285,10 @@ def test_an_operator_with_another_uid_is_refused_with_both(cluster: MiniCluster,
     """And what to do; if the state is not wanted, it begins anew."""
     path = suspended(cluster, folder, "process", 2)
 
-    with pytest.raises(JobExecutionError, match=r"'KeyedProcess' \(uid 'counts', .*'KeyedProcess' \(uid 'totals', .*uid\('counts'\) again"):
+    with pytest.raises(
+        JobExecutionError,
+        match=r"'KeyedProcess' \(uid 'counts', .*'KeyedProcess' \(uid 'totals', .*uid\('counts'\) again",
+    ):
         changed(cluster, path, uid="totals").get_job_execution_result().result()
     programs.results.clear()
     finished(changed(cluster, path, uid="totals", ignores_unclaimed=True))
@@ -277,7 +304,9 @@ def test_an_operator_that_was_removed_is_refused(cluster: MiniCluster, folder: P
     env.configure(Configuration.from_dict({"execution.state-recovery.path": path}))
     programs.keep(programs.numbers(env))
 
-    with pytest.raises(JobExecutionError, match=r"does not have: 'KeyedProcess' \(uid 'counts'.*--allow-non-restored-state"):
+    with pytest.raises(
+        JobExecutionError, match=r"does not have: 'KeyedProcess' \(uid 'counts'.*--allow-non-restored-state"
+    ):
         env.execute_async("smaller").get_job_execution_result().result()
 
 
@@ -335,7 +364,9 @@ def test_a_savepoint_that_fails_on_its_way_leaves_the_job_running(cluster: MiniC
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_periodic", [False, True])
-def test_a_client_that_reads_the_results_gets_each_once_over_both_jobs(cluster: MiniCluster, folder: Path, is_periodic: bool) -> None:
+def test_a_client_that_reads_the_results_gets_each_once_over_both_jobs(
+    cluster: MiniCluster, folder: Path, is_periodic: bool
+) -> None:
     """It must go on reading: the savepoint waits until it has what lies in front of it."""
 
     def results_of(savepoint: str) -> CloseableIterator:

@@ -1,4 +1,5 @@
-"""A program goes on from the savepoint, or an unaligned checkpoint, of another one that defined the same classes in its main module.
+"""A program goes on from the savepoint, or an unaligned checkpoint, of another one that defined the same classes in its
+main module.
 
 Its functions run in this process or in others.
 """
@@ -113,7 +114,10 @@ class Kept:
 """
 CHANGED = (
     CLASSES.replace("RED = 1\n    BLUE = 2", "NEW = 1\n    BLUE = 3\n    RED = 2")
-    .replace("    count: int\n    tags: list", "    tags: list\n    count: int\n    more: list = field(default_factory=lambda: [7])")
+    .replace(
+        "    count: int\n    tags: list",
+        "    tags: list\n    count: int\n    more: list = field(default_factory=lambda: [7])",
+    )
     .replace("color: Color\n    number: int\n\nclass Kept", "number: int\n    color: Color\n\nclass Kept")
 )
 
@@ -124,7 +128,11 @@ def run(
     program = folder / f"{which}.py"
     program.write_text(text.replace("CLASSES", classes).replace("CHECKED", checked), encoding="utf-8")
     arguments = [sys.executable, str(program), str(folder), which, str(parallelism), backend]
-    environment = {"FLOWLET_SECRET_FILE": str(folder / "secret"), "PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    environment = {
+        "FLOWLET_SECRET_FILE": str(folder / "secret"),
+        "PATH": "/usr/bin:/bin",
+        "PYTHONPATH": ":".join(sys.path),
+    }
     return subprocess.run(arguments, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env=environment)
 
 
@@ -142,11 +150,15 @@ def savepoints(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int, str],
     return take
 
 
-@pytest.mark.parametrize(("parallelism", "backend"), [(1, "hashmap"), (2, "hashmap"), pytest.param(1, "rocksdb", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("parallelism", "backend"), [(1, "hashmap"), (2, "hashmap"), pytest.param(1, "rocksdb", marks=pytest.mark.long)]
+)
 def test_instances_in_a_savepoint_become_those_of_the_changed_program(
     parallelism: int, backend: str, savepoints: Callable[[int, str], Path]
 ) -> None:
-    """Members and fields by name, a new field with its default; ``is``, ``==`` and ``isinstance`` hold, in the process and in children."""
+    """Members and fields by name, a new field with its default; ``is``, ``==`` and ``isinstance`` hold, in the process
+    and in children.
+    """
     if backend == "rocksdb":
         pytest.importorskip("rocksdict")
 
@@ -163,7 +175,10 @@ def test_a_class_that_is_gone_is_named_with_its_state(parallelism: int, savepoin
     second = run(savepoints(parallelism, "hashmap"), "second", without, "value", parallelism, "hashmap")
 
     assert second.returncode != 0
-    assert "the state of operator 'KeyedProcess', 'total': class Total of the program is in the state, and is not found" in second.stderr
+    assert (
+        "the state of operator 'KeyedProcess', 'total': class Total of the program is in the state, and is not found"
+        in second.stderr
+    )
 
 
 IN_FLIGHT = """
@@ -216,22 +231,32 @@ else:
         found = list(results)
     made_again = (FOLDER / "made again").read_text().split() if (FOLDER / "made again").exists() else []
     print(len(found) > len(made_again), len(found) == len(set(found)), max(found))
-"""
+"""  # noqa: E501
 COLORS, CHANGED_COLORS = "class Color(Enum):\n    RED = 1\n", "class Color(Enum):\n    BLUE = 1\n    RED = 2\n"
-FIELDS, CHANGED_FIELDS = "    number: int\n    color: Color\n", "    color: Color\n    number: int\n    unit: str = 'm'\n"
+FIELDS, CHANGED_FIELDS = (
+    "    number: int\n    color: Color\n",
+    "    color: Color\n    number: int\n    unit: str = 'm'\n",
+)
 
 
 @pytest.mark.parametrize(
-    ("decorator", "base"), [("@dataclass", ""), ("", "(typing.NamedTuple)"), ("", "(msgspec.Struct)")], ids=["dataclass", "tuple", "struct"]
+    ("decorator", "base"),
+    [("@dataclass", ""), ("", "(typing.NamedTuple)"), ("", "(msgspec.Struct)")],
+    ids=["dataclass", "tuple", "struct"],
 )
 def test_records_in_flight_in_an_unaligned_checkpoint_become_instances_of_the_changed_program(
     decorator: str, base: str, tmp_path: Path
 ) -> None:
-    """Each once; those that were in flight are not made again.  Few are pickled, many travel as columns of their fields."""
+    """Each once; those that were in flight are not made again.
+
+    Few are pickled, many travel as columns of their fields.
+    """
     reading = f"import msgspec, typing\n{decorator}\nclass Reading{base}:\n"
     first = run(tmp_path, "first", COLORS + reading + FIELDS, "reading.number", 2, "", IN_FLIGHT)
     assert first.returncode == 0, first.stderr
 
-    second = run(tmp_path, "second", CHANGED_COLORS + reading + CHANGED_FIELDS, "reading.number, reading.unit", 2, "", IN_FLIGHT)
+    second = run(
+        tmp_path, "second", CHANGED_COLORS + reading + CHANGED_FIELDS, "reading.number, reading.unit", 2, "", IN_FLIGHT
+    )
 
     assert (second.returncode, second.stdout) == (0, "True True (1999, 'm')\n"), second.stderr

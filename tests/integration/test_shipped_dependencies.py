@@ -71,13 +71,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(cluster: Cluster, folder: Path, *command: str) -> Process:
-    program = Process([sys.executable, *command], log=folder / "program.log", environment=cluster.environment, cwd=folder)
+    program = Process(
+        [sys.executable, *command], log=folder / "program.log", environment=cluster.environment, cwd=folder
+    )
     with program:
         program.wait(PATIENCE_S)
     return program
 
 
-def test_files_folders_archives_and_requirements_are_there_on_a_cluster_and_as_they_were_changed(cluster: Cluster, folder: Path) -> None:
+def test_files_folders_archives_and_requirements_are_there_on_a_cluster_and_as_they_were_changed(
+    cluster: Cluster, folder: Path
+) -> None:
     first = run(cluster, folder, "program.py", cluster.address)
     assert first.stdout == "[('first 1', 1, '2.1', 101, 'hello'), ('first 2', 4, '2.1', 102, 'hello')]\n", first.stderr
 
@@ -86,7 +90,9 @@ def test_files_folders_archives_and_requirements_are_there_on_a_cluster_and_as_t
     cluster.start_task_manager()
     second = run(cluster, folder, "-m", "flowlet", "run", "-m", cluster.address, "program.py")
 
-    assert second.stdout == "[('second 1', 1, '2.1', 101, 'hello'), ('second 2', 4, '2.1', 102, 'hello')]\n", second.stderr
+    assert second.stdout == "[('second 1', 1, '2.1', 101, 'hello'), ('second 2', 4, '2.1', 102, 'hello')]\n", (
+        second.stderr
+    )
 
 
 def test_the_same_program_without_a_cluster(tmp_path: Path, folder: Path) -> None:
@@ -94,4 +100,6 @@ def test_the_same_program_without_a_cluster(tmp_path: Path, folder: Path) -> Non
     with program:
         program.wait(PATIENCE_S)
 
-    assert program.stdout == "[('first 1', 1, '2.1', 101, 'hello'), ('first 2', 4, '2.1', 102, 'hello')]\n", program.stderr
+    assert program.stdout == "[('first 1', 1, '2.1', 101, 'hello'), ('first 2', 4, '2.1', 102, 'hello')]\n", (
+        program.stderr
+    )

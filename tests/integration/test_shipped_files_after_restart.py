@@ -1,4 +1,6 @@
-"""A JobManager that keeps its jobs keeps their files, too, and TaskManagers that come later get them from the next one."""
+"""A JobManager that keeps its jobs keeps their files, too, and TaskManagers that come later get
+them from the next one.
+"""
 
 import signal
 import time
@@ -31,12 +33,18 @@ def keyed_by_the_shipped_module(number: int) -> tuple[int, int]:
 def test_files_outlive_all_processes_of_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a_shipped_module.py").write_text(f"def key_of(number):\n    return number % {NUM_KEYS}\n")
     (tmp_path / "cluster").mkdir()
-    with Cluster(tmp_path / "cluster", job_manager_options=("--job-store", str(tmp_path / "jobs")), pins=False) as cluster:
+    with Cluster(
+        tmp_path / "cluster", job_manager_options=("--job-store", str(tmp_path / "jobs")), pins=False
+    ) as cluster:
         monkeypatch.setenv("FLOWLET_SECRET_FILE", str(cluster.secret_file))
         options = {"flowlet.jobmanager": cluster.address, "execution.checkpointing.dir": str(tmp_path / "checkpoints")}
         env = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict(options)).set_parallelism(2)
         env.enable_checkpointing(100).add_python_file(str(tmp_path / "a_shipped_module.py"))
-        numbers = env.from_collection(list(range(NUM_RECORDS)), Types.LONG()).map(keyed_by_the_shipped_module).set_parallelism(1)
+        numbers = (
+            env.from_collection(list(range(NUM_RECORDS)), Types.LONG())
+            .map(keyed_by_the_shipped_module)
+            .set_parallelism(1)
+        )
         results = numbers.key_by(lambda record: record[0]).sum(1).execute_and_collect("shipped")
         assert isinstance(results, CloseableIterator)
 

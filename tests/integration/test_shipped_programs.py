@@ -73,11 +73,13 @@ if __name__ == "__main__":
         found = list(results)
     assert all(type(price) is Price for price in found)
     print(sorted(price.cents for price in found))
-"""
+"""  # noqa: E501
 
 
 def run(cluster: Cluster, folder: Path, *values: int) -> Process:
-    program = cluster.start(str(folder / "program.py"), cluster.address, str(folder / "model"), *map(str, values), name="program")
+    program = cluster.start(
+        str(folder / "program.py"), cluster.address, str(folder / "model"), *map(str, values), name="program"
+    )
     program.wait(PATIENCE_S)
     return program
 
@@ -85,7 +87,12 @@ def run(cluster: Cluster, folder: Path, *values: int) -> Process:
 def test_modules_beside_the_program_and_classes_of_its_main_module_are_found(cluster: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "program"
     (folder / "rules").mkdir(parents=True)
-    for name, text in {"limits.py": LIMITS, "rules/prices.py": PRICES, "rules/lazily.py": LAZILY, "program.py": PROGRAM}.items():
+    for name, text in {
+        "limits.py": LIMITS,
+        "rules/prices.py": PRICES,
+        "rules/lazily.py": LAZILY,
+        "program.py": PROGRAM,
+    }.items():
         (folder / name).write_text(text)
 
     first = run(cluster, folder, 1, 2, 3)

@@ -29,7 +29,7 @@ with MiniCluster(num_task_managers=1) as cluster:
     for number in range(3):
         with cluster.environment().from_collection([number], Types.LONG()).map(lambda each: 2 * each).execute_and_collect() as results:
             print("found", list(results), flush=True)
-"""
+"""  # noqa: E501
 
 
 @pytest.mark.parametrize("num_descriptors", [160, pytest.param(256, marks=pytest.mark.long)])
@@ -38,7 +38,10 @@ def test_jobs_run_while_silent_strangers_wait(tmp_path: Path, num_descriptors: i
     environment = {"PYTHONPATH": os.pathsep.join(filter(None, [os.getcwd(), os.environ.get("PYTHONPATH", "")]))}
     arguments = [sys.executable, "-c", PROGRAM, str(num_descriptors)]
 
-    with ExitStack() as stack, Process(arguments, log=tmp_path / "log", environment=environment, stdin=subprocess.PIPE) as program:
+    with (
+        ExitStack() as stack,
+        Process(arguments, log=tmp_path / "log", environment=environment, stdin=subprocess.PIPE) as program,
+    ):
         port = int(program.wait_for_line(r"^port (\d+)$").group(1))
         for _ in range(NUM_STRANGERS):
             stack.enter_context(closing(socket.create_connection(("127.0.0.1", port))))
@@ -46,11 +49,17 @@ def test_jobs_run_while_silent_strangers_wait(tmp_path: Path, num_descriptors: i
 
         program.expect_success(PATIENCE_S)
 
-    assert [line for line in program.stdout.splitlines() if line.startswith("found")] == ["found [0]", "found [2]", "found [4]"]
+    assert [line for line in program.stdout.splitlines() if line.startswith("found")] == [
+        "found [0]",
+        "found [2]",
+        "found [4]",
+    ]
 
 
 @pytest.mark.parametrize(("soft", "max_strangers"), [(128, 32), (1024, 64), (resource.RLIM_INFINITY, 64), (2, 1)])
-def test_each_of_two_doors_takes_a_quarter_at_most(monkeypatch: pytest.MonkeyPatch, soft: int, max_strangers: int) -> None:
+def test_each_of_two_doors_takes_a_quarter_at_most(
+    monkeypatch: pytest.MonkeyPatch, soft: int, max_strangers: int
+) -> None:
     """The data port has the same rule as the JobManager's port; its own limit is 64."""
     monkeypatch.setattr(os, "sysconf", lambda _: soft)
 

@@ -50,13 +50,18 @@ def program(fmt: Format, folder: Path, parallelism: int, recovery_path: str = ""
 
 @pytest.mark.parametrize(
     ("fmt", "before", "after"),
-    [(TEXT, 2, 1), *(pytest.param(*each, marks=pytest.mark.long) for each in [(TEXT, 2, 3), (PARQUET, 2, 1), (PARQUET, 3, 2)])],
+    [
+        (TEXT, 2, 1),
+        *(pytest.param(*each, marks=pytest.mark.long) for each in [(TEXT, 2, 3), (PARQUET, 2, 1), (PARQUET, 3, 2)]),
+    ],
     ids=lambda each: getattr(each, "name", None),
 )
 def test_another_parallelism_loses_and_repeats_no_record(
     fmt: Format, before: int, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the cancelled job had prepared and not committed, and files that went on, are in the hands of the second job."""
+    """What the cancelled job had prepared and not committed, and files that went on, are in the hands of the second
+    job.
+    """
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
     job = program(fmt, tmp_path, before).execute_async("former")
     spin_until(lambda: list(tmp_path.glob("checkpoints/*/chk-[3-9]/_metadata")), "the third checkpoint")

@@ -109,18 +109,24 @@ if __name__ == "__main__":
     assert len(killed) == 2, killed
     assert Counter(found) == Counter((key, count) for key, size in sizes.items() for count in range(1, size + 1))
     print("the counts are right")
-"""
+"""  # noqa: E501
 KEYS = {"a number": "lambda value: value % NUM_KEYS", "an object": "lambda value: Place(value % NUM_KEYS, Color.RED)"}
 
 
 @pytest.mark.parametrize("key", KEYS)
 def test_classes_of_the_program_are_the_same_ones_after_a_restart(key: str, tmp_path: Path) -> None:
-    """Values, keys of maps, elements of lists and the keys of the stream itself; the function checks their classes at every record."""
+    """Values, keys of maps, elements of lists and the keys of the stream itself; the function checks their classes at
+    every record.
+    """
     program = tmp_path / "program.py"
     program.write_text(PROGRAM.replace("KEY)", f"{KEYS[key]})"), encoding="utf-8")
 
     done = subprocess.run(
-        [sys.executable, str(program), str(tmp_path / "checkpoints")], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [sys.executable, str(program), str(tmp_path / "checkpoints")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
     assert (done.returncode, done.stdout) == (0, "the counts are right\n"), done.stderr

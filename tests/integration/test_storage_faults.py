@@ -1,4 +1,6 @@
-"""Real faults of the storage of checkpoints, with a real job on real processes: what its user reads, and that the job goes on."""
+"""Real faults of the storage of checkpoints, with a real job on real processes: what its user reads, and that the job
+goes on.
+"""
 
 import os
 import signal
@@ -38,15 +40,21 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with four megabytes."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(place)], capture_output=True, text=True)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", str(place)], capture_output=True, text=True
+    )
     if mounted.returncode:
         pytest.skip(f"this user cannot mount a small disk: {mounted.stderr.strip()}")
     yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
-def fails_and_recovers(cluster: Cluster, job: HeldJob, break_it: Callable[[], object], mend_it: Callable[[], object]) -> str:
-    """The message of a checkpoint that fails between the two; the next one is complete, and the job ends right, without a restart."""
+def fails_and_recovers(
+    cluster: Cluster, job: HeldJob, break_it: Callable[[], object], mend_it: Callable[[], object]
+) -> str:
+    """The message of a checkpoint that fails between the two; the next one is complete, and the job ends right, without
+    a restart.
+    """
     job.wait_for_completed()
     break_it()
     failed = job.wait_for_failed()
@@ -86,7 +94,10 @@ def test_a_disk_that_becomes_read_only(cluster: Cluster, disk: Path, tmp_path: P
     with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": str(disk), **TOLERANT}) as job:
         said = fails_and_recovers(cluster, job, remount("ro"), remount("rw"))
 
-    assert "cannot be written: the file system is read-only; mount it for writing, or set execution.checkpointing.dir" in said
+    assert (
+        "cannot be written: the file system is read-only; mount it for writing, or set execution.checkpointing.dir"
+        in said
+    )
 
 
 def test_a_directory_that_the_user_may_not_write_to_any_more(cluster: Cluster, tmp_path: Path) -> None:
@@ -108,7 +119,10 @@ def test_a_directory_that_the_user_may_not_write_to_any_more(cluster: Cluster, t
     with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": str(root), **TOLERANT}) as job:
         said = fails_and_recovers(cluster, job, forbid, allow)
 
-    assert f"cannot be written: user {os.geteuid()} has no permission; give it the permission (chown, chmod), or set" in said
+    assert (
+        f"cannot be written: user {os.geteuid()} has no permission; give it the permission (chown, chmod), or set"
+        in said
+    )
 
 
 @pytest.mark.long
@@ -118,11 +132,16 @@ def test_a_directory_that_vanishes_and_comes_back(cluster: Cluster, tmp_path: Pa
     with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": str(root), **TOLERANT}) as job:
         said = fails_and_recovers(cluster, job, lambda: root.rename(away), lambda: away.rename(root))
 
-    assert "cannot be written: the file or its directory does not exist; was it removed, or is a mount missing? Put it back" in said
+    assert (
+        "cannot be written: the file or its directory does not exist; was it removed, or is a mount missing? Put it "
+        "back" in said
+    )
 
 
 @pytest.mark.long
-def test_without_tolerance_a_failed_checkpoint_restarts_the_job_from_the_last_one(cluster: Cluster, tmp_path: Path) -> None:
+def test_without_tolerance_a_failed_checkpoint_restarts_the_job_from_the_last_one(
+    cluster: Cluster, tmp_path: Path
+) -> None:
     """Flink's default: no failed checkpoint is tolerated."""
     root, away = tmp_path / "checkpoints", tmp_path / "away"
     restarts = {**RESTARTING, "restart-strategy.fixed-delay.attempts": "1000000"}
@@ -143,13 +162,18 @@ def test_without_tolerance_a_failed_checkpoint_restarts_the_job_from_the_last_on
 
 @pytest.mark.long
 def test_what_an_aborted_checkpoint_left_goes_when_a_later_one_is_complete(cluster: Cluster, tmp_path: Path) -> None:
-    """It failed while its directory was away, so its files could not be removed then: it expired, or its last write found no directory."""
+    """It failed while its directory was away, so its files could not be removed then: it expired, or its last write
+    found no directory.
+    """
     root, away = tmp_path / "checkpoints", tmp_path / "away"
     options = {"execution.checkpointing.dir": str(root), "execution.checkpointing.timeout": "3 s", **TOLERANT}
 
     with HeldJob(cluster, tmp_path / "go", options, reads=False) as job:
         left = root / job.job_id / "chk-1"
-        spin_until(lambda: left.is_dir() and any(not each.name.startswith(".") for each in left.iterdir()), "the file of the first one")
+        spin_until(
+            lambda: left.is_dir() and any(not each.name.startswith(".") for each in left.iterdir()),
+            "the file of the first one",
+        )
         root.rename(away)
         failed = job.wait_for_failed()
         away.rename(root)
@@ -166,9 +190,21 @@ def test_what_an_aborted_checkpoint_left_goes_when_a_later_one_is_complete(clust
 @pytest.mark.parametrize(
     ("url", "sentence"),
     [
-        ("{}/file", "the JobManager cannot keep checkpoints: checkpoint file .* a part of its path is a file or a symbolic link"),
+        (
+            "{}/file",
+            (
+                "the JobManager cannot keep checkpoints: checkpoint file .* a part of its path is a file or a symbolic "
+                "link"
+            ),
+        ),
         ("/proc/none", "the JobManager cannot keep checkpoints: checkpoint file /proc/none/.* cannot be written: "),
-        ("nosuch://bucket/x", "the JobManager cannot keep checkpoints: checkpoints cannot be kept in 'nosuch://bucket/x': fsspec knows no"),
+        (
+            "nosuch://bucket/x",
+            (
+                "the JobManager cannot keep checkpoints: checkpoints cannot be kept in 'nosuch://bucket/x': fsspec knows "  # noqa: E501
+                "no"
+            ),
+        ),
     ],
 )
 def test_a_place_that_cannot_be_used_refuses_the_job(cluster: Cluster, tmp_path: Path, url: str, sentence: str) -> None:
@@ -193,8 +229,17 @@ def flip(path: Path) -> None:
 
 DAMAGES = [
     (cut, r"is cut off: it has 1000 of \d+ bytes; put the original back, or restore another checkpoint"),
-    (flip, "was changed after it was written: its SHA-256 is wrong; put the original back, or restore another checkpoint"),
-    (Path.unlink, r"cannot be read: the file or its directory does not exist; was it removed, or is a mount missing\? Put it back"),
+    (
+        flip,
+        "was changed after it was written: its SHA-256 is wrong; put the original back, or restore another checkpoint",
+    ),
+    (
+        Path.unlink,
+        (
+            r"cannot be read: the file or its directory does not exist; was it removed, or is a mount missing\? Put it "
+            r"back"
+        ),
+    ),
 ]
 
 
@@ -220,7 +265,9 @@ def test_a_damaged_newest_checkpoint_ends_the_job_with_the_name_of_the_file(
         job.wait_for_completed()
         newest = kill_and_damage(cluster, job, root, damage)
 
-        with pytest.raises(JobExecutionError, match=rf"checkpoint {newest} .*checkpoint file \S+/chk-{newest}/\S+ {sentence}"):
+        with pytest.raises(
+            JobExecutionError, match=rf"checkpoint {newest} .*checkpoint file \S+/chk-{newest}/\S+ {sentence}"
+        ):
             job.let_go()
 
 
@@ -229,7 +276,11 @@ def test_with_fall_back_the_job_goes_on_from_the_checkpoint_before(
     cluster: Cluster, tmp_path: Path, damage: Callable[[Path], object]
 ) -> None:
     root = tmp_path / "checkpoints"
-    options = {"execution.checkpointing.num-retained": "2", "flowlet.checkpointing.restore-fallback": "true", **RESTARTING}
+    options = {
+        "execution.checkpointing.num-retained": "2",
+        "flowlet.checkpointing.restore-fallback": "true",
+        **RESTARTING,
+    }
     with HeldJob(cluster, tmp_path / "go", {"execution.checkpointing.dir": str(root), **options}) as job:
         job.wait_for_completed(after=job.wait_for_completed())
         newest = kill_and_damage(cluster, job, root, damage)
@@ -244,7 +295,11 @@ def test_with_fall_back_the_job_goes_on_from_the_checkpoint_before(
 @pytest.mark.long
 def test_with_fall_back_and_no_good_checkpoint_the_job_ends(cluster: Cluster, tmp_path: Path) -> None:
     root = tmp_path / "checkpoints"
-    options = {"execution.checkpointing.num-retained": "2", "flowlet.checkpointing.restore-fallback": "true", **RESTARTING}
+    options = {
+        "execution.checkpointing.num-retained": "2",
+        "flowlet.checkpointing.restore-fallback": "true",
+        **RESTARTING,
+    }
 
     def damage_all(path: Path) -> None:
         for each in path.parent.parent.glob("chk-*/*"):

@@ -57,7 +57,9 @@ def task_managers() -> list[psutil.Process]:
 
 @pytest.mark.parametrize("form", ["sum", "state"])
 def test_a_killed_taskmanager_costs_no_result_and_repeats_none(form: str, tmp_path: Path) -> None:
-    """The first result is handed out when a checkpoint in the middle of the data is complete; then one of two TaskManagers is killed."""
+    """The first result is handed out when a checkpoint in the middle of the data is complete; then one of two
+    TaskManagers is killed.
+    """
     env = environment(tmp_path)
     pair = Types.TUPLE([Types.LONG(), Types.LONG()])
     keyed = (

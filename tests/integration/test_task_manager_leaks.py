@@ -29,7 +29,19 @@ pytestmark = pytest.mark.slow
 NUM_TASKS = 1000
 NUM_WARM_UP_ROUNDS = 3
 MEMORY = NetstackConfig(network_memory_bytes=4 * 1024 * 1024)
-WATCHED_PACKAGES = ("async_io", "chain", "connectors", "io", "mailbox", "operators", "serde", "task", "timers", "tm", "watermarks")
+WATCHED_PACKAGES = (
+    "async_io",
+    "chain",
+    "connectors",
+    "io",
+    "mailbox",
+    "operators",
+    "serde",
+    "task",
+    "timers",
+    "tm",
+    "watermarks",
+)
 WATCHED = ("netstack.", *(f"flowlet.{package}." for package in WATCHED_PACKAGES))
 VALUES = list(range(20))
 
@@ -38,7 +50,9 @@ def shuffle() -> JobGraph:
     """Three tasks: a source, and two that read it by key, in the same process."""
     head = vertex("head", source(VALUES))
     tail = vertex("tail", MapOperator(lambda value: value + 1, name="map"), DiscardSink(), parallelism=2)
-    return JobGraph("shuffle", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, KeyGroups(lambda value: value))])
+    return JobGraph(
+        "shuffle", vertices=[head, tail], edges=[JobEdge(head.id, 0, tail.id, KeyGroups(lambda value: value))]
+    )
 
 
 class Driver:
@@ -71,7 +85,9 @@ class Driver:
         self.num_tasks += sum(each.parallelism for each in message.vertices)
 
     def settle(self) -> None:
-        """A job is over for the JobManager a moment before its last connection is closed here and its last thread has ended."""
+        """A job is over for the JobManager a moment before its last connection is closed here and its last thread has
+        ended.
+        """
         network = self._executor._network
         pool = network.buffer_pool
 

@@ -1,4 +1,5 @@
-"""Unaligned checkpoints of jobs on real processes: they end while the records before them wait, and a restart loses none of these.
+"""Unaligned checkpoints of jobs on real processes: they end while the records before them wait, and a restart loses
+none of these.
 
 Source: Flink ``UnalignedCheckpointITCase``, ``UnalignedCheckpointStressITCase``.
 """
@@ -71,7 +72,9 @@ class UnalignedJob:
             "restart-strategy.fixed-delay.delay": "50 ms",
             **(more_options or {}),
         }
-        self.environment = StreamExecutionEnvironment(Configuration.from_dict(options), self._submit).set_parallelism(parallelism)
+        self.environment = StreamExecutionEnvironment(Configuration.from_dict(options), self._submit).set_parallelism(
+            parallelism
+        )
         self._target = target_of(cluster)
 
     def _submit(self, stream_graph: StreamGraph, *_: object) -> SubmittedJob:
@@ -88,18 +91,23 @@ class UnalignedJob:
         while (latest := self.checkpoints())["latest"]["restored"] is None:
             assert time.monotonic() < deadline, f"nothing was restored: {latest}"
             time.sleep(0.05)  # as below
-        found: dict[str, Any] = next(each for each in latest["history"] if each["id"] == latest["latest"]["restored"]["id"])
+        found: dict[str, Any] = next(
+            each for each in latest["history"] if each["id"] == latest["latest"]["restored"]["id"]
+        )
         return found
 
     def wait_for(self, condition: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
         """The newest complete checkpoint of which the condition is true."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            found = [each for each in self.checkpoints()["history"] if each["status"] == "COMPLETED" and condition(each)]
+            found = [
+                each for each in self.checkpoints()["history"] if each["status"] == "COMPLETED" and condition(each)
+            ]
             if found:
                 return max(found, key=lambda each: each["id"])
             assert time.monotonic() < deadline, f"no such checkpoint: {self.checkpoints()}"
-            time.sleep(0.05)  # the JobManager is asked again, and refuses to be asked too often; ended by the checkpoint
+            # The JobManager is asked again, and refuses to be asked too often; ended by the checkpoint.
+            time.sleep(0.05)
 
 
 class Gated:
@@ -141,7 +149,9 @@ def four_slots() -> Iterator[MiniCluster]:
 
 
 def unaligned_subtasks(checkpoint: dict[str, Any]) -> list[dict[str, Any]]:
-    return [part for task in checkpoint["tasks"].values() for part in task["subtasks"] if part.get("unaligned_checkpoint")]
+    return [
+        part for task in checkpoint["tasks"].values() for part in task["subtasks"] if part.get("unaligned_checkpoint")
+    ]
 
 
 @pytest.mark.parametrize("timeout", ["0 ms", "300 ms"])
@@ -201,19 +211,28 @@ class CountTwo(_Counting, KeyedCoProcessFunction):
 
 
 def is_full(checkpoint: dict[str, Any]) -> bool:
-    """Whether it is complete and has data in flight of every task; later ones have, too, as long as the functions are slow."""
+    """Whether it is complete and has data in flight of every task; later ones have, too, as long as the functions are
+    slow.
+    """
     return checkpoint["status"] == "COMPLETED" and all(each["persisted_data"] for each in checkpoint["tasks"].values())
 
 
 @pytest.mark.parametrize("num_inputs", [pytest.param(1, marks=pytest.mark.long), 2])
-def test_a_killed_taskmanager_costs_no_record_in_flight_and_repeats_none(cluster: Cluster, tmp_path: Path, num_inputs: int) -> None:
+def test_a_killed_taskmanager_costs_no_record_in_flight_and_repeats_none(
+    cluster: Cluster, tmp_path: Path, num_inputs: int
+) -> None:
     """The checkpoint that is restored lies in the middle of the data, which are mostly in flight."""
     num_records = 30_000
     job = UnalignedJob(cluster, tmp_path)
-    keyed = [numbers(job, num_records, filler="x" * 300).key_by(lambda pair: pair[0], Types.LONG()) for _ in range(num_inputs)]
+    keyed = [
+        numbers(job, num_records, filler="x" * 300).key_by(lambda pair: pair[0], Types.LONG())
+        for _ in range(num_inputs)
+    ]
     one, *other = keyed
     counted = (
-        one.connect(*other).process(CountTwo(tmp_path), output_type=PAIR) if other else one.process(CountOne(tmp_path), output_type=PAIR)
+        one.connect(*other).process(CountTwo(tmp_path), output_type=PAIR)
+        if other
+        else one.process(CountOne(tmp_path), output_type=PAIR)
     )
     results = counted.execute_and_collect("in flight")
     assert isinstance(results, CloseableIterator)
@@ -266,7 +285,9 @@ class Sums(KeyedProcessFunction):
         yield ctx.get_current_key(), *self.sums.value()
 
 
-def sums(job: UnalignedJob, folder: Path, num_records: int, *, added: bool = False, removable: bool = False) -> DataStream:
+def sums(
+    job: UnalignedJob, folder: Path, num_records: int, *, added: bool = False, removable: bool = False
+) -> DataStream:
     """From one subtask through a map of as many as there are, then by key.
 
     ``added``: with more steps on all sides.  ``removable``: with a step on either side of each edge, one with state.
@@ -284,7 +305,11 @@ def sums(job: UnalignedJob, folder: Path, num_records: int, *, added: bool = Fal
         triples = triples.filter(lambda _: True)
     summed = triples.key_by(lambda triple: triple[0], Types.LONG()).process(Sums(folder), output_type=TOTAL).uid("sums")
     if removable:
-        summed = summed.key_by(lambda total: total[0], Types.LONG()).process(Passes(), output_type=TOTAL).uid("behind the sums")
+        summed = (
+            summed.key_by(lambda total: total[0], Types.LONG())
+            .process(Passes(), output_type=TOTAL)
+            .uid("behind the sums")
+        )
     return summed.map(lambda total: total, output_type=TOTAL) if added else summed
 
 
@@ -301,7 +326,9 @@ class Passes(KeyedProcessFunction):
         yield value
 
 
-def cancelled_in_flight(cluster: MiniCluster, folder: Path, parallelism: int, num_records: int, *, removable: bool = False) -> str:
+def cancelled_in_flight(
+    cluster: MiniCluster, folder: Path, parallelism: int, num_records: int, *, removable: bool = False
+) -> str:
     """Run the job until a checkpoint holds records in flight of every task, and cancel it; the checkpoint's path."""
     retained = {"execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION"}
     job = UnalignedJob(cluster, folder, parallelism=parallelism, more_options=retained)
@@ -327,15 +354,22 @@ def results_from(job: UnalignedJob, stream: DataStream) -> list[Any]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("later", [1, 3])
-def test_records_in_flight_go_on_where_steps_beside_their_edges_are_gone(four_slots: MiniCluster, tmp_path: Path, later: int) -> None:
-    """One of them has a state of its own, which the option allows to leave behind; without the option the job is refused."""
+def test_records_in_flight_go_on_where_steps_beside_their_edges_are_gone(
+    four_slots: MiniCluster, tmp_path: Path, later: int
+) -> None:
+    """One of them has a state of its own, which the option allows to leave behind; without the option the job is
+    refused.
+    """
     num_records = 30_000
     path = cancelled_in_flight(four_slots, tmp_path, 3, num_records, removable=True)
     (tmp_path / "gate").touch()
     more = {"execution.state-recovery.path": path}
 
     job = UnalignedJob(
-        four_slots, tmp_path, parallelism=later, more_options={**more, "execution.state-recovery.ignore-unclaimed-state": "true"}
+        four_slots,
+        tmp_path,
+        parallelism=later,
+        more_options={**more, "execution.state-recovery.ignore-unclaimed-state": "true"},
     )
     found = results_from(job, sums(job, tmp_path, num_records))
 
@@ -349,7 +383,9 @@ def test_records_in_flight_go_on_where_steps_beside_their_edges_are_gone(four_sl
 
 @pytest.mark.long
 def test_records_in_flight_go_on_in_a_new_job_after_taskmanagers_were_killed(cluster: Cluster, tmp_path: Path) -> None:
-    """The job may not restart, so it fails; one subtask of a later job reads what was in flight between two of each task."""
+    """The job may not restart, so it fails; one subtask of a later job reads what was in flight between two of each
+    task.
+    """
     num_records = 30_000
     former = UnalignedJob(
         cluster,
@@ -380,17 +416,34 @@ def test_records_in_flight_go_on_in_a_new_job_after_taskmanagers_were_killed(clu
 
 
 @pytest.mark.parametrize(
-    "former", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytest.mark.long)]
+    "former",
+    [
+        pytest.param(1, marks=pytest.mark.long),
+        2,
+        pytest.param(3, marks=pytest.mark.long),
+        pytest.param(4, marks=pytest.mark.long),
+    ],
 )
-def test_records_in_flight_go_on_with_any_parallelism_and_chains(four_slots: MiniCluster, tmp_path: Path, former: int) -> None:
-    """Where one subtask feeds one, edges become parts of chains: with parallelism 1 the first, without unaligned checkpoints both."""
+def test_records_in_flight_go_on_with_any_parallelism_and_chains(
+    four_slots: MiniCluster, tmp_path: Path, former: int
+) -> None:
+    """Where one subtask feeds one, edges become parts of chains: with parallelism 1 the first, without unaligned
+    checkpoints both.
+    """
     num_records = 30_000
     path = cancelled_in_flight(four_slots, tmp_path, former, num_records)
     (tmp_path / "gate").touch()
     numbers_of = {key: range(key, num_records, NUM_KEYS) for key in range(NUM_KEYS)}
     aligned = {"execution.checkpointing.unaligned.enabled": "false"}
 
-    for parallelism, options, added in [(1, {}, False), (1, aligned, False), (2, {}, False), (3, {}, True), (4, {}, False), (1, {}, True)]:
+    for parallelism, options, added in [
+        (1, {}, False),
+        (1, aligned, False),
+        (2, {}, False),
+        (3, {}, True),
+        (4, {}, False),
+        (1, {}, True),
+    ]:
         more = {"execution.state-recovery.path": path, **options}
         job = UnalignedJob(four_slots, tmp_path, parallelism=parallelism, more_options=more)
         results = sums(job, tmp_path, num_records, added=added).execute_and_collect("later")
@@ -398,4 +451,6 @@ def test_records_in_flight_go_on_with_any_parallelism_and_chains(four_slots: Min
         with results:
             found = list(results)
 
-        assert sorted(found) == [(key, len(of), sum(of)) for key, of in numbers_of.items()], f"at parallelism {parallelism}, {added=}"
+        assert sorted(found) == [(key, len(of), sum(of)) for key, of in numbers_of.items()], (
+            f"at parallelism {parallelism}, {added=}"
+        )

@@ -1,4 +1,6 @@
-"""Windows and joins of columns on real processes: over TCP, and after a TaskManager was killed, with as many, more and fewer subtasks."""
+"""Windows and joins of columns on real processes: over TCP, and after a TaskManager was killed, with as many, more and
+fewer subtasks.
+"""
 
 import os
 import re
@@ -33,7 +35,9 @@ SMALL_MS = 1_000
 def batch(number: int) -> Any:
     rows = np.arange(number * BATCH_ROWS, (number + 1) * BATCH_ROWS)
     keys = pa.array([f"key {row * row % NUM_KEYS}" if row % 7 else None for row in rows.tolist()], pa.string())
-    return pa.RecordBatch.from_arrays([keys, pa.array(rows % 101), pa.array(rows * 2).cast(pa.timestamp("ms"))], schema=SCHEMA)
+    return pa.RecordBatch.from_arrays(
+        [keys, pa.array(rows % 101), pa.array(rows * 2).cast(pa.timestamp("ms"))], schema=SCHEMA
+    )
 
 
 def row_of(row: int) -> tuple[str | None, int, int]:
@@ -71,7 +75,11 @@ def results_of(stream: Any) -> list[Any]:
 
 
 def milliseconds(moment: Any) -> int:
-    return int(moment.timestamp() * 1000) if moment.tzinfo else int((moment - np.datetime64(0, "ms").astype(object)).total_seconds() * 1000)
+    return (
+        int(moment.timestamp() * 1000)
+        if moment.tzinfo
+        else int((moment - np.datetime64(0, "ms").astype(object)).total_seconds() * 1000)
+    )
 
 
 @pytest.mark.usefixtures("secret")
@@ -82,8 +90,15 @@ def test_windows_and_joins_of_two_task_managers_are_exact(tmp_path: Path) -> Non
     rows = env.from_arrow(Batches(tmp_path), SCHEMA).with_event_time("ts", Duration.of_millis(100))
     late = OutputTag("late")
     tumbling = TumblingEventTimeWindows.of(Time.milliseconds(SMALL_MS))
-    summed = rows.key_by("k").window(tumbling).side_output_late_data(late).agg(total=("n", "sum"), count="count", top=("n", "max"))
-    in_parts = rows.key_by("k").window(tumbling).agg(total=("n", "sum"), first=("n", "first"), count="count", top=("k", "max"))
+    summed = (
+        rows.key_by("k")
+        .window(tumbling)
+        .side_output_late_data(late)
+        .agg(total=("n", "sum"), count="count", top=("n", "max"))
+    )
+    in_parts = (
+        rows.key_by("k").window(tumbling).agg(total=("n", "sum"), first=("n", "first"), count="count", top=("k", "max"))
+    )
     counted = rows.window_all(SlidingEventTimeWindows.of(Time.seconds(2), Time.seconds(1))).agg(count="count")
     sessions = rows.key_by("k").window(EventTimeSessionWindows.with_gap(Time.milliseconds(15))).agg(count="count")
     other = rows.map_batches(double, pa.schema([("key", pa.string()), ("double", pa.int64())]))
@@ -102,18 +117,18 @@ def test_windows_and_joins_of_two_task_managers_are_exact(tmp_path: Path) -> Non
         found[name].append(row)
 
     expected = expected_windows(SMALL_MS)
-    assert {(row["k"], milliseconds(row["window_start"])): (row["total"], row["count"], row["top"]) for row in found["a"]} == {
-        window: (sum(numbers), len(numbers), max(numbers)) for window, numbers in expected.items()
-    }
+    assert {
+        (row["k"], milliseconds(row["window_start"])): (row["total"], row["count"], row["top"]) for row in found["a"]
+    } == {window: (sum(numbers), len(numbers), max(numbers)) for window, numbers in expected.items()}
     assert len(found["a"]) == len(expected)
     assert sum(row["count"] for row in found["b"]) == 2 * len(ROWS)
     assert sum(row["count"] for row in found["c"]) == len(ROWS)
     assert len(found["c"]) == num_sessions(15)
     assert Counter((row["k"], row["n"], row["double"]) for row in found["d"]) == expected_pairs(40)
     assert found["e"] == []
-    assert {(row["k"], milliseconds(row["window_start"])): (row["total"], row["count"], row["first"]) for row in found["f"]} == {
-        window: (sum(numbers), len(numbers), numbers[0]) for window, numbers in expected.items()
-    }
+    assert {
+        (row["k"], milliseconds(row["window_start"])): (row["total"], row["count"], row["first"]) for row in found["f"]
+    } == {window: (sum(numbers), len(numbers), numbers[0]) for window, numbers in expected.items()}
     assert all(row["top"] == row["k"] for row in found["f"])
     assert len(found["f"]) == len(expected)
 
@@ -159,7 +174,9 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
         yield running
 
 
-def program(cluster: Cluster, folder: Path, parallelism: int, options: dict[str, str]) -> tuple[StreamExecutionEnvironment, ColumnStream]:
+def program(
+    cluster: Cluster, folder: Path, parallelism: int, options: dict[str, str]
+) -> tuple[StreamExecutionEnvironment, ColumnStream]:
     configuration = Configuration()
     fixed = {
         "flowlet.jobmanager": cluster.address,
@@ -169,7 +186,11 @@ def program(cluster: Cluster, folder: Path, parallelism: int, options: dict[str,
     }
     for name, value in {**fixed, **options}.items():
         configuration.set_string(name, value)
-    env = StreamExecutionEnvironment.get_execution_environment(configuration).set_parallelism(parallelism).enable_checkpointing(200)
+    env = (
+        StreamExecutionEnvironment.get_execution_environment(configuration)
+        .set_parallelism(parallelism)
+        .enable_checkpointing(200)
+    )
     rows = env.from_arrow(Batches(folder), SCHEMA).set_parallelism(1).with_event_time("ts", Duration.of_millis(1_500))
     whole = TumblingEventTimeWindows.of(Time.days(1))
     return env, rows.key_by("k").window(whole).agg(total=("n", "sum"), count="count", last=("n", "last")).uid("windows")
@@ -187,11 +208,15 @@ def test_windows_are_exact_after_a_kill_with_any_number_of_slots(cluster: Cluste
         job.get_job_execution_result().result()
     (path,) = re.findall(r"stays at (\S+);", str(caught.value))
     (tmp_path / "hurry").touch()
-    expected = {key: (sum(numbers), len(numbers), numbers[-1]) for (key, _), numbers in expected_windows(24 * 3_600_000).items()}
+    expected = {
+        key: (sum(numbers), len(numbers), numbers[-1]) for (key, _), numbers in expected_windows(24 * 3_600_000).items()
+    }
 
     for parallelism in (2, 3, 1):
         _, windows = program(cluster, tmp_path, parallelism, {"execution.state-recovery.path": str(path)})
         found = results_of(windows)
 
-        assert {row["k"]: (row["total"], row["count"], row["last"]) for row in found} == expected, f"at parallelism {parallelism}"
+        assert {row["k"]: (row["total"], row["count"], row["last"]) for row in found} == expected, (
+            f"at parallelism {parallelism}"
+        )
         assert len(found) == len(expected)

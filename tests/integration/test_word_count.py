@@ -95,7 +95,9 @@ def test_the_counts_are_exact_although_the_jobmanager_is_killed(tmp_path: Path) 
     folder = Path(os.__file__).parent / "asyncio"
     output = tmp_path / "counts.csv"
 
-    code, stdout, stderr = run_example(tmp_path, "--kill-one", "jobmanager", "--input", folder, "--repeat", "8", "--output", output)
+    code, stdout, stderr = run_example(
+        tmp_path, "--kill-one", "jobmanager", "--input", folder, "--repeat", "8", "--output", output
+    )
 
     assert code == 0, stderr
     assert "killed JobManager process" in stderr
@@ -177,7 +179,8 @@ def test_an_unreadable_file_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [("--parallelism", "0"), ("--repeat", "-1"), ("--jobmanager", "nowhere"), ("--output", "/no/such/folder/x.csv")]
+    "args",
+    [("--parallelism", "0"), ("--repeat", "-1"), ("--jobmanager", "nowhere"), ("--output", "/no/such/folder/x.csv")],
 )
 def test_a_wrong_option_is_exit_code_2(tmp_path: Path, args: tuple[str, str]) -> None:
     code, _, stderr = run_example(tmp_path, *args)

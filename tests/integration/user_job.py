@@ -91,7 +91,9 @@ def main() -> int:
     parser.add_argument("--option", action="append", default=[])
     options = parser.parse_args()
     configuration = Configuration.from_dict(dict(each.split("=") for each in options.option))
-    env = StreamExecutionEnvironment.get_execution_environment(configuration.set_string("flowlet.jobmanager", options.jobmanager))
+    env = StreamExecutionEnvironment.get_execution_environment(
+        configuration.set_string("flowlet.jobmanager", options.jobmanager)
+    )
     env.set_parallelism(options.parallelism)
     stream = build(env, options)
     if options.collect:

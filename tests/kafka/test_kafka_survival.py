@@ -1,4 +1,6 @@
-"""From Kafka to Kafka with real processes: a TaskManager is killed by ``kill -9``, and each result is in the topic exactly once."""
+"""From Kafka to Kafka with real processes: a TaskManager is killed by ``kill -9``, and each result is in the topic
+exactly once.
+"""
 
 import time
 from collections import Counter
@@ -41,17 +43,28 @@ class KillingKafkaSink(ExactlyOnceKafkaSink):
     def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
         attempt = context.get_attempt_number()
         is_chosen = context.get_index_of_this_subtask() == 0 and attempt < len(self.moments)
-        return KillingTarget(super().create_target(context), self.moments[attempt] if is_chosen else None, self.evidence)
+        return KillingTarget(
+            super().create_target(context), self.moments[attempt] if is_chosen else None, self.evidence
+        )
 
 
 def source(servers: str, topic: str) -> KafkaSource:
     ends = {KafkaTopicPartition(topic, number): NUM_RECORDS // PARTITIONS for number in range(PARTITIONS)}
     builder = KafkaSource.builder().set_bootstrap_servers(servers).set_topics(topic).set_group_id(f"group-{topic}")
-    return builder.set_bounded(KafkaOffsetsInitializer.offsets(ends)).set_value_only_deserializer(SimpleStringSchema()).build()
+    return (
+        builder.set_bounded(KafkaOffsetsInitializer.offsets(ends))
+        .set_value_only_deserializer(SimpleStringSchema())
+        .build()
+    )
 
 
 def sink(servers: str, topic: str, evidence: Path, moments: Sequence[str]) -> KafkaSink:
-    serializer = KafkaRecordSerializationSchema.builder().set_topic(topic).set_value_serialization_schema(SimpleStringSchema()).build()
+    serializer = (
+        KafkaRecordSerializationSchema.builder()
+        .set_topic(topic)
+        .set_value_serialization_schema(SimpleStringSchema())
+        .build()
+    )
     builder = KafkaSink.builder().set_bootstrap_servers(servers).set_record_serializer(serializer)
     made = builder.set_delivery_guarantee(DeliveryGuarantee.EXACTLY_ONCE).set_transactional_id_prefix(topic).build()
     assert isinstance(made, ExactlyOnceKafkaSink)
@@ -67,7 +80,9 @@ def paced(value: str) -> tuple[int, int]:
     return number % NUM_KEYS, 1
 
 
-@pytest.mark.parametrize("moments", [pytest.param(["before"], marks=pytest.mark.long), pytest.param(["before", "after"])])
+@pytest.mark.parametrize(
+    "moments", [pytest.param(["before"], marks=pytest.mark.long), pytest.param(["before", "after"])]
+)
 def test_kills_cost_no_record_and_repeat_none(tansu: TestCluster, moments: list[str], tmp_path: Path) -> None:
     """The running counts of each key: a record that is lost, or counted twice, shifts all that follow."""
     read, written = tansu.new_topic(PARTITIONS), tansu.new_topic(1)
@@ -79,7 +94,9 @@ def test_kills_cost_no_record_and_repeat_none(tansu: TestCluster, moments: list[
         .key_by(lambda record: record[0])
         .sum(1)
     )
-    counts.map(lambda record: f"{record[0]} {record[1]}", Types.STRING()).sink_to(sink(tansu.servers, written, tmp_path, moments))
+    counts.map(lambda record: f"{record[0]} {record[1]}", Types.STRING()).sink_to(
+        sink(tansu.servers, written, tmp_path, moments)
+    )
 
     env.execute("survivor")
 
@@ -87,5 +104,6 @@ def test_kills_cost_no_record_and_repeat_none(tansu: TestCluster, moments: list[
     expected = Counter(f"{key} {count}" for key, size in sizes.items() for count in range(1, size + 1))
     assert deaths(tmp_path) == moments
     assert Counter((value or b"").decode() for value in tansu.read(written)) == expected
-    # For people only: a process that is killed before it hears that a checkpoint is complete has not told the group of it.
+    # For people only: a process that is killed before it hears that a checkpoint is complete has not told the group of
+    # it.
     assert all(offset <= NUM_RECORDS // PARTITIONS for offset in tansu.committed(f"group-{read}", read, PARTITIONS))

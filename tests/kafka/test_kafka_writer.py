@@ -14,10 +14,17 @@ pytestmark = pytest.mark.slow
 
 
 def texts_to(topic: str) -> KafkaRecordSerializationSchema:
-    return KafkaRecordSerializationSchema.builder().set_topic(topic).set_value_serialization_schema(SimpleStringSchema()).build()
+    return (
+        KafkaRecordSerializationSchema.builder()
+        .set_topic(topic)
+        .set_value_serialization_schema(SimpleStringSchema())
+        .build()
+    )
 
 
-def test_a_job_writes_keys_and_values_to_the_topics_that_it_selects(tansu: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_writes_keys_and_values_to_the_topics_that_it_selects(
+    tansu: TestCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
     even, odd = tansu.new_topic(1), tansu.new_topic(1)
     serializer = (
@@ -55,7 +62,9 @@ def test_after_a_flush_every_record_is_there(tansu: TestCluster) -> None:
 
 def test_more_records_than_the_client_has_room_for_wait(tansu: TestCluster) -> None:
     topic = tansu.new_topic(1)
-    writer = KafkaWriter({"bootstrap.servers": tansu.servers, "queue.buffering.max.messages": "20"}, texts_to(topic), flushes=True)
+    writer = KafkaWriter(
+        {"bootstrap.servers": tansu.servers, "queue.buffering.max.messages": "20"}, texts_to(topic), flushes=True
+    )
 
     writer.write_all([str(number) for number in range(200)], NoTimeContext())
     writer.flush(end_of_input=True)
@@ -69,14 +78,18 @@ def test_a_message_that_is_not_delivered_fails_the_task_with_its_topic() -> None
     writer = KafkaWriter(properties, texts_to("orders"), flushes=True)
     writer.write("a", NoTimeContext())
 
-    with pytest.raises(FlowletError, match=r"Kafka at 127.0.0.1:1: a message for orders was not delivered: .*timed out.*refused"):
+    with pytest.raises(
+        FlowletError, match=r"Kafka at 127.0.0.1:1: a message for orders was not delivered: .*timed out.*refused"
+    ):
         writer.flush(end_of_input=False)
 
     writer.close()
 
 
 def test_a_message_that_is_too_large_fails_at_once(tansu: TestCluster) -> None:
-    writer = KafkaWriter({"bootstrap.servers": tansu.servers, "message.max.bytes": "1000"}, texts_to("orders"), flushes=True)
+    writer = KafkaWriter(
+        {"bootstrap.servers": tansu.servers, "message.max.bytes": "1000"}, texts_to("orders"), flushes=True
+    )
 
     with pytest.raises(FlowletError, match=r"a message for topic orders: .*too large"):
         writer.write("a" * 5_000, NoTimeContext())

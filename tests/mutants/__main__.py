@@ -29,7 +29,9 @@ def main() -> int:
     survivors = [result for result in results if not result.is_killed]
     for result in survivors:
         print(f"\n{result.mutant.id}: {result.verdict.value}\n{result.output}")
-    print(f"\n{len(results) - len(survivors)} of {len(results)} mutants killed in {time.perf_counter() - started:.0f} s")
+    print(
+        f"\n{len(results) - len(survivors)} of {len(results)} mutants killed in {time.perf_counter() - started:.0f} s"
+    )
     return len(survivors)
 
 

@@ -41,7 +41,8 @@ CHECKPOINT_BUGS: Final = (
         "13593",
         "an attempt of the last run fails a checkpoint of this one",
         _COORDINATOR,
-        "        elif message.attempt not in pending.missing or pending.phase is not Phase.TASKS:\n            self.num_ignored += 1\n"
+        "        elif message.attempt not in pending.missing or pending.phase is not Phase.TASKS:\n            "
+        "self.num_ignored += 1\n"
         "        else:\n            self._fail(pending, failure)",
         "        else:\n            self._fail(pending, failure)",
         f"{_COORDINATED}::TestReportsThatDoNotFit::test_flink_13593_of_an_attempt_of_the_last_run",
@@ -51,7 +52,8 @@ CHECKPOINT_BUGS: Final = (
         "28984",
         "the file of an aborted checkpoint stays until the job ends",
         _COORDINATOR,
-        "            self._effects.append(DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))",
+        "            self._effects.append(DiscardCheckpoint(message.checkpoint_id, "
+        "self._litter[message.checkpoint_id]))",
         "            pass",
         f"{_COORDINATED}::TestReportsThatDoNotFit::test_flink_28984_a_state_that_is_written_late_is_removed",
     ),
@@ -69,7 +71,8 @@ CHECKPOINT_BUGS: Final = (
         "18533",
         "a checkpoint that failed while its manifest was written looks complete on the disk",
         _COORDINATOR,
-        "            self._effects.append(DiscardCheckpoint(checkpoint_id, location))\n            return\n        self._last_end_ms =",
+        "            self._effects.append(DiscardCheckpoint(checkpoint_id, location))\n            return\n        "
+        "self._last_end_ms =",
         "            return\n        self._last_end_ms =",
         f"{_COORDINATED}::TestManifestThatOutlivesItsCheckpoint::test_the_run_ends_meanwhile",
     ),
@@ -87,8 +90,8 @@ CHECKPOINT_BUGS: Final = (
         "2491",
         "no checkpoint is complete once a task has finished",
         _COORDINATOR,
-        "dict(run.unfinished), tuple(run.finished), savepoint)",
-        "dict(run.subtasks), (), savepoint)",
+        "dict(run.unfinished), tuple(run.finished), savepoint\n",
+        "dict(run.subtasks), (), savepoint\n",
         f"{_COORDINATED}::TestTasksThatFinish::test_they_count_as_acknowledged_and_their_consumers_are_triggered",
     ),
     Mutant(
@@ -341,8 +344,8 @@ CHECKPOINT_BUGS: Final = (
         "in flight",
         "the checkpoint of a task whose consumer is gone never ends",
         _TIMEOUTABLE,
-        "        if waiting is None:\n            return []\n        return [partial(waiting.in_flight.fail,",
-        "        return []\n        return [partial(waiting.in_flight.fail,",
+        "        if waiting is None:\n            return []\n        return [\n",
+        "        return []\n        return [\n",
         f"{_TIMED}::test_release_fails_the_data_before_a_barrier",
     ),
     # ---------------------------------------------------------------- restore
@@ -369,9 +372,8 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "what records behind the barrier changed is in the snapshot",
         _SNAPSHOTS,
-        "keyed = None if each.keyed_state is None else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)\n",
-        "backend = each.keyed_state\n"
-        "                keyed = None if backend is None else (lambda backend=backend: backend.snapshot(0, is_full=is_full)())\n",
+        "                    else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)\n",
+        "                    else (lambda each=each: each.keyed_state.snapshot(0, is_full=is_full)())\n",
         f"{_OPERATORS}::test_keyed_state_is_taken_with_the_barrier_and_comes_back",
     ),
     Mutant(

@@ -17,11 +17,12 @@ _TASK: Final = "tests/flowlet/task/test_stream_task"
 _SPLITS: Final = "tests/flowlet/watermarks/test_watermark_multiplexer.py"
 
 OWN_BUGS: Final = (
-    # ---------------------------------------------------------------- threads that send past the loop: bugs of this stack's own
+    # ---------------------------------------------------------------- threads that send past the loop: bugs of this stack's own  # noqa: E501
     Mutant(
         "the_last_credit_is_spent_twice",
         "direct",
-        "a reader gets its place in the queue with credit that a thread is about to spend; the loop then fails the reader",
+        "a reader gets its place in the queue with credit that a thread is about to spend; the loop then fails the "
+        "reader",
         "netstack.handlers.partition_request_queue",
         "            with self._turn:  # without it, a direct write",
         "            with contextlib.nullcontext():  # without it, a direct write",
@@ -57,7 +58,8 @@ OWN_BUGS: Final = (
     Mutant(
         "a_reader_has_a_view_before_it_can_poll",
         "direct",
-        "a producer that flushes while the loop opens its view fails, because the reader has a view and cannot poll it yet",
+        "a producer that flushes while the loop opens its view fails, because the reader has a view and cannot poll it "
+        "yet",
         "netstack.handlers.view_reader",
         "        self._poll_view = view.poller()\n",
         "        self._view = view\n        self._poll_view = view.poller()\n",
@@ -85,7 +87,8 @@ OWN_BUGS: Final = (
     Mutant(
         "run_looks_for_old_data_too_early",
         "run",
-        "the gate is not told of a run whose predecessor the task polled, without a look at what comes, while it was queued",
+        "the gate is not told of a run whose predecessor the task polled, without a look at what comes, while it was "
+        "queued",
         "netstack.gate.channels.channel_receiver",
         "                rest.extend(zip(buffers, range(sequence_number, end), strict=True))\n",
         "                num_buffers = 10**9 if not rest else -1\n"
@@ -125,8 +128,8 @@ OWN_BUGS: Final = (
         "door",
         "a server takes the handshake of a client that dialled a relay, which then speaks for the client",
         "netstack.flow.handshake",
-        "        if not (self._is_client or self._tls_binding) and",
-        "        if self._version and",
+        "            not (self._is_client or self._tls_binding)\n            and",
+        "            self._version\n            and",
         f"{_RELAYS}::test_a_relay_at_another_address_is_refused_at_the_handshake",
     ),
     Mutant(
@@ -160,7 +163,8 @@ OWN_BUGS: Final = (
     Mutant(
         "small_buffer_grows_inside_a_record",
         "approximate",
-        "a consumer that fails between the two parts of a record in one buffer leaves the second one to the next consumer",
+        "a consumer that fails between the two parts of a record in one buffer leaves the second one to the next "
+        "consumer",
         "netstack.partition.buffer_writing_result_partition",
         "        if num_missing and self.partition_type.is_reconsumable:\n",
         "        if num_missing < 0:\n",
@@ -169,7 +173,8 @@ OWN_BUGS: Final = (
     Mutant(
         "who_read_all_of_a_buffer_read_whole_records",
         "approximate (Flink's isStartOfDataBuffer)",
-        "the rest of a record is read by the next consumer if the last one read its beginning before that buffer was finished",
+        "the rest of a record is read by the next consumer if the last one read its beginning before that buffer was "
+        "finished",
         "netstack.partition.pipelined_subpartition",
         "            self._skips_partial_record = not consumer.is_data_available\n",
         "            self._skips_partial_record = False\n",
@@ -259,7 +264,7 @@ OWN_BUGS: Final = (
         "        return True\n",
         "tests/netstack/handlers/test_both_sides.py::test_a_channel_of_several_subpartitions_ends_with_the_last_of_them",
     ),
-    # ---------------------------------------------------------------- one for each invariant of the simulator that no bug above breaks
+    # ---------------------------------------------------------------- one for each invariant of the simulator that no bug above breaks  # noqa: E501
     Mutant(
         "unwritable_is_written",
         "I11",
@@ -293,7 +298,8 @@ OWN_BUGS: Final = (
         "the last data comes behind the end of the partition",
         "netstack.partition.pipelined_subpartition",
         "                    self._buffers.append(consumer)\n                if is_end:\n",
-        "                    self._buffers.insert(max(0, len(self._buffers) - is_end), consumer)\n                if is_end:\n",
+        "                    self._buffers.insert(max(0, len(self._buffers) - is_end), consumer)\n                if "
+        "is_end:\n",
         _SIM,
     ),
     Mutant(
@@ -337,8 +343,8 @@ OWN_BUGS: Final = (
         "blocking",
         "a blocking partition can be read once only",
         "netstack.partition.bounded_blocking_subpartition",
-        "            self._readers.discard(reader)\n        run_all([self._close_if_unused,",
-        "            self._readers.discard(reader)\n        run_all([self._data.close,",
+        "            [\n                self._close_if_unused,\n",
+        "            [\n                self._data.close,\n",
         _SIM,
     ),
     Mutant(
@@ -370,7 +376,7 @@ OWN_BUGS: Final = (
         "        if next_data_type is not _NONE and credit.granted > credit.spent:\n",
         "tests/netstack/handlers/test_partition_request_queue.py::test_events_need_no_credit",
     ),
-    # ---------------------------------------------------------------- tasks and their event time: bugs that no test noticed once
+    # ---------------------------------------------------------------- tasks and their event time: bugs that no test noticed once  # noqa: E501
     Mutant(
         "the_first_partition_speaks_for_all",
         "end",

@@ -1,8 +1,8 @@
 """The historical bugs of Flink's network stack, put back into this one: each is a text exchanged in one module.
 
 Side:       any.
-Invariants: ``old`` stands exactly once in its module (``test_mutants.py`` checks it); the patched module can be imported; ``killed_by``
-            passes without the patch.
+Invariants: ``old`` stands exactly once in its module (``test_mutants.py`` checks it); the patched module can be
+            imported; ``killed_by`` passes without the patch.
 """
 
 from typing import Final
@@ -129,7 +129,8 @@ FLINK_BUGS: Final = (
         "8747",
         "a channel that did not need the offered buffer still believes that it stands in line",
         "netstack.gate.channels.buffer_manager",
-        "        with self._lock:\n            self.is_waiting = False\n            if self._num_missing_locked() <= 0:\n",
+        "        with self._lock:\n            self.is_waiting = False\n            if self._num_missing_locked() <= "
+        "0:\n",
         "        with self._lock:\n            was_waiting, self.is_waiting = self.is_waiting, False\n"
         "            if self._num_missing_locked() <= 0:\n                self.is_waiting = was_waiting\n",
         _SIM,
@@ -157,7 +158,8 @@ FLINK_BUGS: Final = (
         "24035",
         "a listener hears of recycled segments only, not of those that come from the network pool",
         "netstack.buffer.local_buffer_pool",
-        "        if listener is not None:\n            wakeups.append(lambda: self._serve(listener, segment))\n        return is_kept",
+        "        if listener is not None:\n            wakeups.append(lambda: self._serve(listener, segment))\n        "
+        "return is_kept",
         "        return is_kept",
         "tests/netstack/buffer/test_buffer_listener.py::test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out",
     ),
@@ -232,7 +234,8 @@ FLINK_BUGS: Final = (
         "a reader that has no place in the queue is not released by its cancel",
         "netstack.handlers.partition_request_queue",
         "        if reader is not None:\n            self._ready.discard(reader)\n            self._unannounced",
-        "        if reader is not None and reader in self._ready:\n            self._ready.discard(reader)\n            self._unannounced",
+        "        if reader is not None and reader in self._ready:\n            self._ready.discard(reader)\n           "
+        " self._unannounced",
         f"{_HANDLERS}::test_hist_13245_cancel_in_every_state_of_the_reader",
     ),
     # ---------------------------------------------------------------- E. the end of a partition
@@ -269,7 +272,8 @@ FLINK_BUGS: Final = (
         "9057",
         "an error while a view is made is nobody's, and the reader stays half-made",
         "netstack.handlers.partition_request_server_handler",
-        "        except Exception as error:  # noqa: BLE001 - a view that cannot be made fails one receiver only (FLINK-9057)",
+        "        except Exception as error:  # noqa: BLE001 - a view that cannot be made fails one receiver only "
+        "(FLINK-9057)",
         "        except ZeroDivisionError as error:",
         f"{_HANDLERS}::test_hist_9057_a_failure_at_any_step_of_making_a_reader",
     ),
@@ -287,8 +291,10 @@ FLINK_BUGS: Final = (
         "24738",
         "a new buffer size that comes before the reader, or after its end, is a mistake",
         "netstack.handlers.partition_request_queue",
-        "        if reader is not None:\n            self._obeys(receiver, partial(reader.notify_new_buffer_size, size_bytes))",
-        '        if reader is None:\n            raise RemoteProtocolError("unknown")\n        reader.notify_new_buffer_size(size_bytes)',
+        "        if reader is not None:\n            self._obeys(receiver, partial(reader.notify_new_buffer_size, "
+        "size_bytes))",
+        '        if reader is None:\n            raise RemoteProtocolError("unknown")\n        '
+        "reader.notify_new_buffer_size(size_bytes)",
         f"{_HANDLERS}::test_hist_24738_a_new_buffer_size_in_every_state_of_the_receiver",
     ),
     Mutant(

@@ -52,7 +52,9 @@ def run_mutant(number: int) -> MutantResult:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     started = time.perf_counter()
     try:
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
     except subprocess.TimeoutExpired as error:
         return MutantResult(mutant, Verdict.HANGS, time.perf_counter() - started, str(error))
     verdicts = {_TESTS_FAILED: Verdict.KILLED, _TESTS_PASSED: Verdict.SURVIVED}

@@ -31,7 +31,10 @@ def test_the_watermarks_follow_the_segment_size() -> None:
         ({"dead_peer_timeout_s": math.inf}, "dead_peer_timeout_s is inf"),
         ({"heartbeat_interval_s": 0.05}, "heartbeat_interval_s is 0.05, expected 0.1 to 86400"),
         ({"heartbeat_interval_s": 86401.0, "heartbeat_timeout_s": 1e6}, "heartbeat_interval_s is 86401.0"),
-        ({"heartbeat_timeout_s": 19.9}, "heartbeat_timeout_s is 19.9, it must be finite and at least twice the heartbeat_interval_s of 10"),
+        (
+            {"heartbeat_timeout_s": 19.9},
+            "heartbeat_timeout_s is 19.9, it must be finite and at least twice the heartbeat_interval_s of 10",
+        ),
         ({"heartbeat_timeout_s": math.nan}, "heartbeat_timeout_s is nan"),
         ({"max_gather_bytes": 0}, "max_gather_bytes is 0"),
         ({"max_write_batch_bytes": 0}, "max_write_batch_bytes is 0"),
@@ -40,7 +43,10 @@ def test_the_watermarks_follow_the_segment_size() -> None:
         ({"close_timeout_s": -1.0}, "close_timeout_s is -1.0"),
         ({"connect_timeout_s": math.nan}, "connect_timeout_s is nan"),
         ({"partition_request_timeout_s": -1}, "partition_request_timeout_s is -1"),
-        ({"congestion_control": ""}, "congestion_control is '', expected the kernel's name of one, such as 'cubic' (1 to 15 ASCII"),
+        (
+            {"congestion_control": ""},
+            "congestion_control is '', expected the kernel's name of one, such as 'cubic' (1 to 15 ASCII",
+        ),
         ({"congestion_control": "r\u00e9no"}, "congestion_control is 'r\u00e9no'"),
         ({"congestion_control": "cubic\0"}, r"congestion_control is 'cubic\x00'"),
         ({"congestion_control": "sixteen-letters-"}, "congestion_control is 'sixteen-letters-'"),

@@ -284,7 +284,9 @@ async def test_close_while_connecting_ends_the_attempt() -> None:
 
 
 async def test_close_just_when_the_attempt_succeeded_closes_the_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The attempt is over, and whoever made it has not been told; on Python 3.12 and newer nothing is left to wait for."""
+    """The attempt is over, and whoever made it has not been told; on Python 3.12 and newer nothing
+    is left to wait for.
+    """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     channels, closings = [], []
@@ -334,7 +336,9 @@ async def test_connections_are_closed_together() -> None:
 
 
 async def test_orders_after_the_loop_closed_are_nobodys_business() -> None:
-    """Tasks close their gates and recycle their buffers after the network: cleanup does not fail, and a request is an error."""
+    """Tasks close their gates and recycle their buffers after the network: cleanup does not fail, and a request is an
+    error.
+    """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     gate = consumer.gate(address)
@@ -408,7 +412,10 @@ async def test_a_cancel_reaches_the_peer_once() -> None:
 
 
 async def test_partition_request_client_reuse() -> None:
-    """NettyPartitionRequestClientTest: reuse.  An idle connection is kept, with a Cancel and no CloseRequest; an error ends it."""
+    """NettyPartitionRequestClientTest: reuse.
+
+    An idle connection is kept, with a Cancel and no CloseRequest; an error ends it.
+    """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     first = consumer.gate(address, 1)
@@ -431,7 +438,8 @@ async def test_partition_request_client_reuse() -> None:
 async def test_retrigger_partition_request(config: NetstackConfig) -> None:
     """NettyPartitionRequestClientTest: retrigger.  The same request again, twice, after a delay; with the same credit.
 
-    Unlike in Flink's test only once the peer said that it does not know the partition: before, the request is still out.
+    Unlike in Flink's test only once the peer said that it does not know the partition: before, the request is still
+    out.
     """
     consumer, peer = Consumer(config), Peer()
     server, address = await serve(peer)
@@ -547,7 +555,10 @@ async def test_double_partition_request(config: NetstackConfig) -> None:
 
 @both
 async def test_orders_of_a_channel(config: NetstackConfig) -> None:
-    """NettyPartitionRequestClientTest: resume consumption, acknowledge all records; also size and task event.  In their order."""
+    """NettyPartitionRequestClientTest: resume consumption, acknowledge all records; also size and task event.
+
+    In their order.
+    """
     consumer, peer = Consumer(config), Peer()
     server, address = await serve(peer)
     channel = remote(consumer.gate(address))
@@ -576,7 +587,10 @@ async def test_orders_of_a_channel(config: NetstackConfig) -> None:
 
 
 async def test_interrupts_are_not_cached() -> None:
-    """PartitionRequestClientFactoryTest: interrupts not cached.  An attempt that was cancelled leaves nothing behind."""
+    """PartitionRequestClientFactoryTest: interrupts not cached.
+
+    An attempt that was cancelled leaves nothing behind.
+    """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     gate = consumer.gate(address, 1)
@@ -596,7 +610,10 @@ async def test_interrupts_are_not_cached() -> None:
 
 
 async def test_hist_20615_a_failed_connect_is_not_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PartitionRequestClientFactoryTest: exceptions are not cached.  The first connect is refused, the second one works."""
+    """PartitionRequestClientFactoryTest: exceptions are not cached.
+
+    The first connect is refused, the second one works.
+    """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     attempts: list[int] = []
@@ -615,7 +632,10 @@ async def test_hist_20615_a_failed_connect_is_not_cached(monkeypatch: pytest.Mon
 
 @both
 async def test_reuse_when_the_remote_closed(config: NetstackConfig) -> None:
-    """PartitionRequestClientFactoryTest: reuse network connection when remote is closed.  A new one is made, the old one is not kept."""
+    """PartitionRequestClientFactoryTest: reuse network connection when remote is closed.
+
+    A new one is made, the old one is not kept.
+    """
     consumer, peer = Consumer(config), Peer()
     server, address = await serve(peer)
     gate = consumer.gate(address, 1)
@@ -640,7 +660,10 @@ async def test_reuse_when_the_remote_closed(config: NetstackConfig) -> None:
 
 @pytest.mark.parametrize("num_failures", [1, 2])
 async def test_retry_n_times_then_succeed(monkeypatch: pytest.MonkeyPatch, num_failures: int) -> None:
-    """PartitionRequestClientFactoryTest: connect retries, n or fewer failures.  The request is sent, no error is seen."""
+    """PartitionRequestClientFactoryTest: connect retries, n or fewer failures.
+
+    The request is sent, no error is seen.
+    """
     consumer, peer = Consumer(RETRYING), Peer()
     server, address = await serve(peer)
     attempts: list[int] = []
@@ -707,7 +730,10 @@ def test_the_pause_between_attempts_doubles_up_to_a_limit() -> None:
 
 
 async def test_concurrent_retries_share_one_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PartitionRequestClientFactoryTest: retry concurrently.  Ten channels, two failures: three attempts, one connection, ten requests."""
+    """PartitionRequestClientFactoryTest: retry concurrently.
+
+    Ten channels, two failures: three attempts, one connection, ten requests.
+    """
     consumer, peer = Consumer(RETRYING), Peer()
     server, address = await serve(peer)
     attempts: list[int] = []
@@ -724,7 +750,10 @@ async def test_concurrent_retries_share_one_attempt(monkeypatch: pytest.MonkeyPa
 
 
 async def test_eight_threads_make_one_connection() -> None:
-    """PartitionRequestClientFactoryTest: concurrent callers wait on one connecting channel.  Eight task threads, one TCP connect."""
+    """PartitionRequestClientFactoryTest: concurrent callers wait on one connecting channel.
+
+    Eight task threads, one TCP connect.
+    """
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)
     start = threading.Barrier(8)
@@ -815,7 +844,9 @@ async def test_a_request_while_an_unused_connection_closes_gets_a_new_one() -> N
     await server.close()
 
 
-async def test_hist_15416_a_peer_that_does_not_answer_keeps_nobody_from_another(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_hist_15416_a_peer_that_does_not_answer_keeps_nobody_from_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One connect hangs for ever; a request to another peer made after it is served."""
     consumer, peer = Consumer(), Peer()
     server, address = await serve(peer)

@@ -88,7 +88,9 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
 
 
 def result_partition_id(number: int = 0) -> ResultPartitionID:
-    return ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    return ResultPartitionID(
+        intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0)
+    )
 
 
 def remote_gate(consumer: Node, producer: Node, *channels: tuple[ResultPartitionID, int]) -> SingleInputGate:
@@ -206,7 +208,9 @@ def test_an_event_may_be_larger_than_a_segment(nodes: tuple[Node, Node]) -> None
     producer, consumer = nodes
     partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
     gate = remote_gate(consumer, producer, (result_partition_id(), 0))
-    options = CheckpointOptions(SnapshotType.SAVEPOINT, location=b"x" * 5 * SEGMENT, savepoint_format=SavepointFormat.CANONICAL)
+    options = CheckpointOptions(
+        SnapshotType.SAVEPOINT, location=b"x" * 5 * SEGMENT, savepoint_format=SavepointFormat.CANONICAL
+    )
     barrier = CheckpointBarrier(7, 8, options)
 
     partition.emit_record(b"before", 0)
@@ -217,7 +221,11 @@ def test_an_event_may_be_larger_than_a_segment(nodes: tuple[Node, Node]) -> None
     gate.resume_consumption(0)  # it stops behind a barrier
     found.append(wait_for_next(gate))
 
-    assert [bytes(each.buffer.view) if each.buffer is not None else each.event for each in found] == [b"before", barrier, b"behind"]
+    assert [bytes(each.buffer.view) if each.buffer is not None else each.event for each in found] == [
+        b"before",
+        barrier,
+        b"behind",
+    ]
     for each in found:
         if each.buffer is not None:
             each.buffer.recycle()
@@ -419,7 +427,9 @@ def test_too_little_memory_is_said_at_creation() -> None:
     with pytest.raises(InsufficientNetworkBuffersError, match=r"network_memory|network-memory"):
         node.environment.create_result_partition("greedy", result_partition_id(), 100)
     with pytest.raises(InsufficientNetworkBuffersError):
-        node.environment.create_input_gate("greedy", [ChannelSpec(result_partition_id(), index, node.address) for index in range(3)])
+        node.environment.create_input_gate(
+            "greedy", [ChannelSpec(result_partition_id(), index, node.address) for index in range(3)]
+        )
 
     assert node.environment.buffer_pool.num_available == node.environment.buffer_pool.num_total
     node.close()
@@ -513,7 +523,8 @@ def test_a_close_during_the_start_leaves_no_server() -> None:
     environment = NetworkEnvironment(small_config(), loop)
 
     async def start_and_close() -> None:
-        starting = asyncio.ensure_future(environment.start("127.0.0.1", 0))  # takes its first step where the close waits
+        # Takes its first step where the close waits.
+        starting = asyncio.ensure_future(environment.start("127.0.0.1", 0))
         await environment.close()
         with pytest.raises(ResourceClosedError):
             await starting
@@ -551,7 +562,9 @@ def test_every_part_is_closed_even_if_one_fails(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("compression", [None, "lz4"])
 @pytest.mark.parametrize("exclusive", [0, 1, 4])
 def test_data_crosses_the_network_with_any_buffers_and_compression(exclusive: int, compression: str | None) -> None:
-    """Without exclusive buffers the backlog is announced and floating ones are found; compressed or not, the same bytes arrive."""
+    """Without exclusive buffers the backlog is announced and floating ones are found; compressed or not, the same bytes
+    arrive.
+    """
     config = dataclasses.replace(
         small_config(exclusive_buffers_per_channel=exclusive, floating_buffers_per_gate=3), compression=compression
     )
@@ -573,7 +586,9 @@ def test_a_blocking_partition_is_read_when_it_is_finished_by_several_readers(tmp
     """Over the network, one after the other; its files go with it."""
     config = small_config()
     producer, consumer = (start_node(name, use_uvloop=True, config=config) for name in ("producer", "consumer"))
-    partition = producer.environment.create_result_partition("producer", result_partition_id(), 1, ResultPartitionType.BLOCKING, tmp_path)
+    partition = producer.environment.create_result_partition(
+        "producer", result_partition_id(), 1, ResultPartitionType.BLOCKING, tmp_path
+    )
     emit(partition, 20)
     partition.notify_end_of_data(StopMode.DRAIN)
     partition.finish()
@@ -603,7 +618,12 @@ def test_a_dump_shows_both_ends_of_a_channel(nodes: tuple[Node, Node]) -> None:
     (here,) = gate.channel_statistics()
 
     assert (there.num_buffers_sent, there.num_credits_available, there.backlog, there.is_blocked) == (4, 0, 0, False)
-    assert (here.num_buffers_in, here.num_credits_available, here.num_credits_granted, here.num_unannounced) == (4, 0, 4, 0)
+    assert (here.num_buffers_in, here.num_credits_available, here.num_credits_granted, here.num_unannounced) == (
+        4,
+        0,
+        4,
+        0,
+    )
     assert here.last_activity_ns > 0
     for buffer in held:
         assert buffer is not None
@@ -630,7 +650,10 @@ def on_loop(node: Node, function: Callable[[], list[ViewReaderStatistics]]) -> l
 def test_a_loop_that_reads_looks_for_more_if_it_is_told_to(busy_poll_us: int) -> None:
     """The producer's does not: nothing that it waits for is urgent."""
     config = small_config(busy_poll_us=busy_poll_us)
-    consumer, producer = start_node("consumer", use_uvloop=True, config=config), start_node("producer", use_uvloop=True, config=config)
+    consumer, producer = (
+        start_node("consumer", use_uvloop=True, config=config),
+        start_node("producer", use_uvloop=True, config=config),
+    )
     partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
     gate = remote_gate(consumer, producer, (partition.partition_id, 0))
     end = in_thread(finish_after, in_thread(emit, partition, 3), partition)

@@ -137,7 +137,9 @@ def test_an_exception_goes_to_the_loops_handler_and_the_next_function_runs(loop_
         raise ValueError("broken")
 
     gate = Gate(loop_thread)
-    loop_thread.loop.call_soon_threadsafe(loop_thread.loop.set_exception_handler, lambda _loop, context: contexts.append(context))
+    loop_thread.loop.call_soon_threadsafe(
+        loop_thread.loop.set_exception_handler, lambda _loop, context: contexts.append(context)
+    )
     gate.open()
     wait_until_executed(loop_thread)
     asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop_thread.loop).result(PATIENCE_S)
@@ -290,7 +292,9 @@ def test_a_blocked_loop_does_not_block_close_for_ever(loop_thread: EventLoopThre
 
 @pytest.mark.parametrize("is_reading", [True, False])
 def test_open_connections_do_not_keep_a_loop_from_closing(is_reading: bool) -> None:
-    """Where warnings are errors, as in these tests, uvloop left them and their handles open: close() hung, or failed with EBUSY."""
+    """Where warnings are errors, as in these tests, uvloop left them and their handles open: close() hung, or failed
+    with EBUSY.
+    """
     loop_thread = EventLoopThread.start("under test")
     accepted: asyncio.Queue[object] = asyncio.Queue()
 

@@ -106,7 +106,11 @@ def test_sockets_of_a_library_are_closed_in_the_child_by_their_port() -> None:
         with accepted:
             guard = PortClosedInChildren(listener.getsockname()[1])
 
-            assert in_child(lambda: not any(is_open(each.fileno()) for each in (listener, client, accepted)) and is_open(other.fileno()))
+            assert in_child(
+                lambda: (
+                    not any(is_open(each.fileno()) for each in (listener, client, accepted)) and is_open(other.fileno())
+                )
+            )
 
             guard.release()
             assert in_child(lambda: is_open(client.fileno()))
@@ -115,7 +119,9 @@ def test_sockets_of_a_library_are_closed_in_the_child_by_their_port() -> None:
 
 
 def child_of_serving_thread(function: Callable[[], object]) -> int:
-    """How a child ends that is forked on a thread of ours, and runs ``function`` before it goes on with the thread's work."""
+    """How a child ends that is forked on a thread of ours, and runs ``function`` before it goes on with the thread's
+    work.
+    """
     children: list[int] = []
 
     def work() -> None:
@@ -147,7 +153,9 @@ def child_of_serving_thread(function: Callable[[], object]) -> int:
     ],
     ids=["returns", "raises", "exits", "exits without a code", "exits with a text", "is terminated"],
 )
-def test_a_child_of_a_thread_of_ours_ends_where_the_users_function_does(function: Callable[[], object], code: int) -> None:
+def test_a_child_of_a_thread_of_ours_ends_where_the_users_function_does(
+    function: Callable[[], object], code: int
+) -> None:
     assert child_of_serving_thread(function) == code
 
 
@@ -187,7 +195,9 @@ def test_a_child_of_any_other_thread_goes_on() -> None:
 
 
 def test_the_loop_of_a_child_ends_with_its_present_pass() -> None:
-    """A coroutine of a user's that forks, and waits for something in the child: the child shares the selector of its parent."""
+    """A coroutine of a user's that forks, and waits for something in the child: the child shares the selector of its
+    parent.
+    """
     loop = EventLoopThread.start("forking")
     children: list[int] = []
 

@@ -1,4 +1,6 @@
-"""Peers whose loop stands still while their kernel acknowledges every byte: whoever waits is told, on all kinds of connections."""
+"""Peers whose loop stands still while their kernel acknowledges every byte: whoever waits is told, on all kinds of
+connections.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -28,7 +30,9 @@ TYPE = b"T" * 16
 def two_nodes() -> Iterator[tuple[Node, Node]]:
     """One end that listens, and one that dials and is less patient."""
     patient = replace(FAST, heartbeat_timeout_s=600.0)
-    listening, dialling = (start_node(name, use_uvloop=True, config=config) for name, config in (("listens", patient), ("dials", FAST)))
+    listening, dialling = (
+        start_node(name, use_uvloop=True, config=config) for name, config in (("listens", patient), ("dials", FAST))
+    )
     try:
         yield listening, dialling
     finally:
@@ -38,7 +42,9 @@ def two_nodes() -> Iterator[tuple[Node, Node]]:
 
 @contextmanager
 def frozen(node: Node) -> Iterator[None]:
-    """Its loop stands still; the kernel goes on and acknowledges what it gets, as a link does that swallows everything."""
+    """Its loop stands still; the kernel goes on and acknowledges what it gets, as a link does that
+    swallows everything.
+    """
     may_go_on = threading.Event()
 
     def stand_still() -> None:
@@ -55,7 +61,9 @@ def test_a_consumer_is_told_that_its_producer_stands_still() -> None:
     """The error names the address, how long it was silent, and the option."""
     with two_nodes() as (producer, consumer):
         partition = producer.environment.create_result_partition("producer", result_partition_id(), 1)
-        gate = consumer.environment.create_input_gate("consumer", [ChannelSpec(result_partition_id(), 0, producer.address)])
+        gate = consumer.environment.create_input_gate(
+            "consumer", [ChannelSpec(result_partition_id(), 0, producer.address)]
+        )
         gate.request_partitions()
         partition.emit_record(b"first", 0)
         partition.flush_all()
@@ -65,7 +73,9 @@ def test_a_consumer_is_told_that_its_producer_stands_still() -> None:
 
         with (
             frozen(producer),
-            pytest.raises(ConnectionLostError, match=rf"{producer.address} sent nothing for 0\.\d s.*heartbeat_timeout_s is 0\.3"),
+            pytest.raises(
+                ConnectionLostError, match=rf"{producer.address} sent nothing for 0\.\d s.*heartbeat_timeout_s is 0\.3"
+            ),
         ):
             wait_for_next(gate)
 
@@ -78,14 +88,18 @@ def test_a_producer_that_dialled_is_told_that_the_gate_stands_still() -> None:
     """Also while it waits for nothing but the gate's acknowledgement."""
     with two_nodes() as (listening, dialling):
         identity = GateIdentity(b"j" * 16, "clicks", wall_clock_ms() + 3_600_000)
-        gate = listening.environment.create_offered_gate("task", identity.job_id, 0, GateShape("clicks", "Long", TYPE, 1))
+        gate = listening.environment.create_offered_gate(
+            "task", identity.job_id, 0, GateShape("clicks", "Long", TYPE, 1)
+        )
         gate.request_partitions()
         partition = dialling.environment.create_result_partition("producer", result_partition_id(), 1)
         offered = OfferedPartition(partition, 1)
         offering = OfferingNetwork(dialling.environment, dialling.loop)
         access = GateAccess(identity, gate_token(bytes(range(32)), identity))
         offer = PartitionOffer(b"o" * 16, result_partition_id(), 0, 1, 0, "job", 0, 0, 0, TYPE)
-        dialling.loop.submit(offering.offer(access, [(listening.address, offer)], offered, PATIENCE_S)).result(PATIENCE_S)
+        dialling.loop.submit(offering.offer(access, [(listening.address, offer)], offered, PATIENCE_S)).result(
+            PATIENCE_S
+        )
         assert offered.wait_for(Stage.REQUESTED, PATIENCE_S)
 
         with frozen(listening), pytest.raises(ConnectionLostError, match=r"heartbeat_timeout_s is 0\.3"):

@@ -1,4 +1,6 @@
-"""``netstack.late``: classes with late methods beside those of the standard library, and names that packages import late."""
+"""``netstack.late``: classes with late methods beside those of the standard library, and names that packages import
+late.
+"""
 
 import ast
 import copy
@@ -33,7 +35,9 @@ LATE_PACKAGES = (
 
 def plain(**parameters: bool) -> pytest.MarkDecorator:
     """Both decorators, with the same parameters."""
-    return pytest.mark.parametrize("make", [dataclass(**parameters), dataclasses.dataclass(**parameters)], ids=["late", "standard"])
+    return pytest.mark.parametrize(
+        "make", [dataclass(**parameters), dataclasses.dataclass(**parameters)], ids=["late", "standard"]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +228,9 @@ def test_parameters_are_noted_as_the_standard_library_notes_them() -> None:
     """Libraries, and our own pickles of users' classes, look at them."""
     for parameters in ({}, {"frozen": True, "slots": True}, {"eq": False}, {"order": True, "kw_only": True}):
         decorators: list[Any] = [dataclass, dataclasses.dataclass]
-        late, standard = [each(**parameters)(type("Some", (), {"__doc__": "."})).__dataclass_params__ for each in decorators]
+        late, standard = [
+            each(**parameters)(type("Some", (), {"__doc__": "."})).__dataclass_params__ for each in decorators
+        ]
 
         assert repr(late) == repr(standard)
 
@@ -254,7 +260,11 @@ def test_fields_that_are_no_parameters_get_their_values(make: Any, is_slotted: b
         def __post_init__(self, passed: int) -> None:
             self.made.append(passed)
 
-    cls: Any = make(Plain) if is_slotted else (dataclass if make.__module__ == "netstack.late" else dataclasses.dataclass)(Plain)
+    cls: Any = (
+        make(Plain)
+        if is_slotted
+        else (dataclass if make.__module__ == "netstack.late" else dataclasses.dataclass)(Plain)
+    )
 
     assert repr(cls(named=3)) == f"{Plain.__qualname__}(named=3, made=[5], left_out=7)"
     assert cls(6).made == [6]
@@ -309,7 +319,13 @@ def test_a_package_with_late_names_imports_what_type_checkers_see(package: str) 
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     blocks = [each.body for each in tree.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"]
-    seen = {alias.name: each.module for body in blocks for each in body if isinstance(each, ast.ImportFrom) for alias in each.names}
+    seen = {
+        alias.name: each.module
+        for body in blocks
+        for each in body
+        if isinstance(each, ast.ImportFrom)
+        for alias in each.names
+    }
 
     assert set(seen) == set(module.__all__)
     assert set(module.__all__) <= set(dir(module))
@@ -320,7 +336,9 @@ def test_a_package_with_late_names_imports_what_type_checkers_see(package: str) 
 
 @pytest.mark.parametrize("package", LATE_PACKAGES)
 def test_a_package_with_late_names_loads_no_module_of_its_own(package: str) -> None:
-    found = run_program(f"import sys, {package}; print(*(each for each in sys.modules if each.startswith({package + '.'!r})))")
+    found = run_program(
+        f"import sys, {package}; print(*(each for each in sys.modules if each.startswith({package + '.'!r})))"
+    )
 
     assert set(found.split()) <= {"netstack.late", "flowlet.common.not_yet"}
 
@@ -328,13 +346,17 @@ def test_a_package_with_late_names_loads_no_module_of_its_own(package: str) -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("package", LATE_PACKAGES)
 def test_a_star_import_gives_all_names(package: str) -> None:
-    assert run_program(f"import {package} as p; from {package} import *; print(set(p.__all__) <= set(globals()))") == "True\n"
+    assert (
+        run_program(f"import {package} as p; from {package} import *; print(set(p.__all__) <= set(globals()))")
+        == "True\n"
+    )
 
 
 def test_modules_of_a_package_with_late_names_are_attributes() -> None:
     """As they were when the package imported all of them itself."""
     assert (
-        run_program("import flowlet.datastream as ds; print(ds.window.TumblingEventTimeWindows.__name__)") == "TumblingEventTimeWindows\n"
+        run_program("import flowlet.datastream as ds; print(ds.window.TumblingEventTimeWindows.__name__)")
+        == "TumblingEventTimeWindows\n"
     )
     assert run_program("import flowlet.common; print(hasattr(flowlet.common, 'no_such_module'))") == "False\n"
 
@@ -345,7 +367,9 @@ def run_program(text: str) -> str:
 
 
 def test_numpy_is_imported_when_a_line_needs_it_and_then_takes_the_place_of_its_stand_in() -> None:
-    """A hot path pays nothing: the name in the module is that of the real one from then on, in modules that come later, too."""
+    """A hot path pays nothing: the name in the module is that of the real one from then on, in modules that come later,
+    too.
+    """
     program = """
 import sys
 import flowlet.records as early

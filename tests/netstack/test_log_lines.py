@@ -14,7 +14,10 @@ LOG = LogLines("netstack.test")
 
 def test_without_any_configuration_a_warning_is_on_standard_error_alone() -> None:
     """In a process of its own: pytest has configured the standard library's loggers."""
-    program = "from netstack.log_lines import LogLines; log = LogLines('x'); log.info('unseen'); log.warning('it is late', peer='p', n=3)"
+    program = (
+        "from netstack.log_lines import LogLines; log = LogLines('x'); log.info('unseen'); log.warning('it is "
+        "late', peer='p', n=3)"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("", "it is late peer='p' n=3\n")
 

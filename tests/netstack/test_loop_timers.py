@@ -1,4 +1,7 @@
-"""``LoopTimers``: called once on the loop, cancelled from anywhere.  Timeouts that a held interpreter does not use up."""
+"""``LoopTimers``: called once on the loop, cancelled from anywhere.
+
+Timeouts that a held interpreter does not use up.
+"""
 
 import asyncio
 import time

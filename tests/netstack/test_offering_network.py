@@ -39,7 +39,9 @@ from tests.netstack.wire.samples import PARTITION
 from tests.waiting import PATIENCE_S
 
 SECRET = secrets.token_bytes(32)
-CONFIG = NetstackConfig(network_memory_bytes=1 << 20, security=replace(SecurityConfig.hmac(SECRET), failure_delay_s=0.0))
+CONFIG = NetstackConfig(
+    network_memory_bytes=1 << 20, security=replace(SecurityConfig.hmac(SECRET), failure_delay_s=0.0)
+)
 TYPE = b"T" * 16
 GATE = GateIdentity(b"J" * 16, "clicks", time.time_ns() // 1_000_000 + 3_600_000)
 
@@ -69,7 +71,9 @@ async def environment() -> AsyncIterator[NetworkEnvironment]:
     door.close()
 
 
-async def say(address: ConnectionID, message: Message, gate: GateIdentity = GATE, token: bytes | None = None) -> list[object]:
+async def say(
+    address: ConnectionID, message: Message, gate: GateIdentity = GATE, token: bytes | None = None
+) -> list[object]:
     """Dial with a token, say one thing, and hear what comes until the connection ends, or one answer."""
     token = gate_token(SECRET, gate) if token is None else token
     config, listener = replace(CONFIG, security=SecurityConfig.hmac(token)), Listener()
@@ -92,7 +96,9 @@ def offer_of(attempt: int = 0, subtask: int = 0) -> PartitionOffer:
     return PartitionOffer(bytes((attempt,)) * 16, PARTITION, subtask, 2, 0, "job", 0, 0, attempt, TYPE)
 
 
-async def test_an_offer_is_requested_over_the_connection_that_the_producer_dialled(environment: NetworkEnvironment) -> None:
+async def test_an_offer_is_requested_over_the_connection_that_the_producer_dialled(
+    environment: NetworkEnvironment,
+) -> None:
     """With all exclusive buffers of the new channel as credit."""
     address = await environment.start("127.0.0.1", 0)
     gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
@@ -133,10 +139,17 @@ async def test_offers_to_a_gate_or_subtask_that_is_not_here_are_refused(environm
 
 @pytest.mark.parametrize(
     ("gate", "token"),
-    [(GATE, bytes(32)), (GATE, SECRET), (replace(GATE, expires_ms=1), None), (GATE, gate_token(SECRET, replace(GATE, name="other")))],
+    [
+        (GATE, bytes(32)),
+        (GATE, SECRET),
+        (replace(GATE, expires_ms=1), None),
+        (GATE, gate_token(SECRET, replace(GATE, name="other"))),
+    ],
     ids=["a wrong token", "the secret", "an old token", "another gate's"],
 )
-async def test_a_token_that_is_not_right_opens_nothing(environment: NetworkEnvironment, gate: GateIdentity, token: bytes | None) -> None:
+async def test_a_token_that_is_not_right_opens_nothing(
+    environment: NetworkEnvironment, gate: GateIdentity, token: bytes | None
+) -> None:
     address = await environment.start("127.0.0.1", 0)
 
     with pytest.raises(AuthenticationError):
@@ -144,7 +157,9 @@ async def test_a_token_that_is_not_right_opens_nothing(environment: NetworkEnvir
 
 
 async def test_connections_to_gates_that_nobody_offers_to_any_more_end(environment: NetworkEnvironment) -> None:
-    """A process pushes into gates of many jobs, one after the other: it does not take up one TaskManager's connections for ever."""
+    """A process pushes into gates of many jobs, one after the other: it does not take up one TaskManager's connections
+    for ever.
+    """
     address = await environment.start("127.0.0.1", 0)
     gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
     now = [0.0]
@@ -172,12 +187,16 @@ async def test_connections_to_gates_that_nobody_offers_to_any_more_end(environme
     gate.close()
 
 
-async def test_offers_with_a_younger_token_go_over_a_connection_that_lives_longer(environment: NetworkEnvironment) -> None:
+async def test_offers_with_a_younger_token_go_over_a_connection_that_lives_longer(
+    environment: NetworkEnvironment,
+) -> None:
     """The older connection is left to what was offered over it; one that has time is shared whatever the token."""
     address = await environment.start("127.0.0.1", 0)
     gate = environment.create_offered_gate("task", GATE.job_id, 0, GateShape("clicks", "Long", TYPE, 2))
     now_ms = [GATE.expires_ms - 3_000_000]
-    offering = OfferingNetwork(environment, environment_loop(environment), clock=lambda: 0.0, clock_ms=lambda: now_ms[0])
+    offering = OfferingNetwork(
+        environment, environment_loop(environment), clock=lambda: 0.0, clock_ms=lambda: now_ms[0]
+    )
     younger = replace(GATE, expires_ms=GATE.expires_ms + 1)
     first = await offered(environment, offering, GATE, address, 0)
     second = await offered(environment, offering, younger, address, 1)
@@ -225,7 +244,10 @@ async def test_nothing_is_offered_over_a_network_that_was_closed(environment: Ne
     offering, partition = OfferingNetwork(environment, environment_loop(environment)), unsent(environment)
     await offering.close()
 
-    with pytest.raises(ResourceClosedError, match=r"no partition can be offered to .*clicks.*: the connections of producers were closed"):
+    with pytest.raises(
+        ResourceClosedError,
+        match=r"no partition can be offered to .*clicks.*: the connections of producers were closed",
+    ):
         await offering.offer(GateAccess(GATE, gate_token(SECRET, GATE)), [(address, offer_of())], partition, PATIENCE_S)
 
     assert offering.num_connections == 0
@@ -382,7 +404,11 @@ def environment_loop(environment: NetworkEnvironment) -> EventLoopThread:
 
 
 async def offered(
-    environment: NetworkEnvironment, offering: OfferingNetwork, gate: GateIdentity, address: ConnectionID, attempt: int = 0
+    environment: NetworkEnvironment,
+    offering: OfferingNetwork,
+    gate: GateIdentity,
+    address: ConnectionID,
+    attempt: int = 0,
 ) -> OfferedPartition:
     """Of subtask 0 alone."""
     offer = offer_of(attempt)

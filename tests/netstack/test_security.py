@@ -10,7 +10,15 @@ import pytest
 
 from netstack.config import NetstackConfig
 from netstack.errors import ConfigError
-from netstack.security import SecurityConfig, SecurityMode, TlsConfig, check_loopback, is_loopback, normalized_authority, required_security
+from netstack.security import (
+    SecurityConfig,
+    SecurityMode,
+    TlsConfig,
+    check_loopback,
+    is_loopback,
+    normalized_authority,
+    required_security,
+)
 
 SECRET = bytes(range(32))
 TLS = TlsConfig(Path("cert.pem"), Path("key.pem"), Path("ca.pem"))
@@ -37,10 +45,22 @@ def test_each_mode_has_its_constructor() -> None:
         (lambda: SecurityConfig.hmac(b""), "secret of security mode hmac has 0 bytes, the least is 32"),
         (lambda: SecurityConfig.hmac(bytes(31)), "has 31 bytes"),
         (lambda: SecurityConfig.mutual_tls(TLS, b""), "secret of security mode tls has 0 bytes"),
-        (lambda: replace(SecurityConfig.none(), authorities=frozenset({"127.0.0.1:1"})), "security mode none takes no authorities"),
-        (lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"localhost:1"})), "has 'localhost:1', expected a literal"),
-        (lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"127.0.0.1"})), "has '127.0.0.1', expected a literal"),
-        (lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"10.0.0.1:1"})), "has '10.0.0.1:1', expected a literal"),
+        (
+            lambda: replace(SecurityConfig.none(), authorities=frozenset({"127.0.0.1:1"})),
+            "security mode none takes no authorities",
+        ),
+        (
+            lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"localhost:1"})),
+            "has 'localhost:1', expected a literal",
+        ),
+        (
+            lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"127.0.0.1"})),
+            "has '127.0.0.1', expected a literal",
+        ),
+        (
+            lambda: replace(SecurityConfig.hmac(SECRET), authorities=frozenset({"10.0.0.1:1"})),
+            "has '10.0.0.1:1', expected a literal",
+        ),
         (lambda: SecurityConfig(SecurityMode.TLS, SECRET), "security mode tls needs a TlsConfig"),
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, TLS), "security mode hmac takes no TlsConfig"),
         (lambda: SecurityConfig(SecurityMode.NONE, SECRET), "takes neither a secret nor certificates"),
@@ -49,7 +69,10 @@ def test_each_mode_has_its_constructor() -> None:
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, failure_delay_s=-1), "failure_delay_s is -1"),
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, failure_delay_s=math.inf), "failure_delay_s is inf"),
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, handshake_timeout_s=math.nan), "handshake_timeout_s is nan"),
-        (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, tls_handshake_timeout_s=math.inf), "tls_handshake_timeout_s is inf"),
+        (
+            lambda: SecurityConfig(SecurityMode.HMAC, SECRET, tls_handshake_timeout_s=math.inf),
+            "tls_handshake_timeout_s is inf",
+        ),
         (lambda: SecurityConfig(SecurityMode.HMAC, SECRET, max_unauthenticated=0), "max_unauthenticated is 0"),
     ],
 )

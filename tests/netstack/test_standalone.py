@@ -74,7 +74,9 @@ def read_one(gate: SingleInputGate) -> bytes | Event | None:
     return data
 
 
-def test_buffers_and_events_are_read_one_by_one_in_order(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+def test_buffers_and_events_are_read_one_by_one_in_order(
+    producer: StandaloneNetwork, consumer: StandaloneNetwork
+) -> None:
     partition = producer.create_partition(PARTITION)
     address = producer.serve()
     gate = consumer.open_gate([channel(address)])
@@ -85,7 +87,13 @@ def test_buffers_and_events_are_read_one_by_one_in_order(producer: StandaloneNet
     partition.finish()
     partition.close()
 
-    assert [read_one(gate) for _ in range(5)] == [b"a" * 1024, b"b" * 10, EndOfData(StopMode.DRAIN), EndOfPartition(), None]
+    assert [read_one(gate) for _ in range(5)] == [
+        b"a" * 1024,
+        b"b" * 10,
+        EndOfData(StopMode.DRAIN),
+        EndOfPartition(),
+        None,
+    ]
     gate.close()
     assert wait_consumed(partition, PATIENCE_S)
 
@@ -128,7 +136,9 @@ def test_a_reader_that_recycles_nothing_gets_no_more_than_its_initial_credit(
     partition.close()
 
 
-def test_closing_the_gate_cancels_and_the_producer_runs_on(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+def test_closing_the_gate_cancels_and_the_producer_runs_on(
+    producer: StandaloneNetwork, consumer: StandaloneNetwork
+) -> None:
     partition = producer.create_partition(PARTITION)
     gate = consumer.open_gate([channel(producer.serve())])
     partition.emit_record(b"x" * 1024, 0)
@@ -144,7 +154,9 @@ def test_closing_the_gate_cancels_and_the_producer_runs_on(producer: StandaloneN
     assert wait_consumed(partition, PATIENCE_S)
 
 
-def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(
+    producer: StandaloneNetwork, consumer: StandaloneNetwork
+) -> None:
     partition = producer.create_partition(PARTITION)
     gate = consumer.open_gate([channel(producer.serve())])
     partition.emit_record(b"half a file", 0)
@@ -158,7 +170,9 @@ def test_a_partition_that_is_closed_unfinished_is_an_error_at_its_reader(produce
     gate.close()
 
 
-def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+def test_a_waiting_reader_wakes_up_when_its_gate_is_closed(
+    producer: StandaloneNetwork, consumer: StandaloneNetwork
+) -> None:
     partition = producer.create_partition(PARTITION)
     gate = consumer.open_gate([channel(producer.serve())])
     closer = threading.Thread(target=gate.close)
@@ -195,7 +209,9 @@ class Consumers:
             return list(self.heard)
 
 
-@pytest.mark.parametrize("kind", [ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING], ids=["pipelined", "blocking"])
+@pytest.mark.parametrize(
+    "kind", [ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.BLOCKING], ids=["pipelined", "blocking"]
+)
 def test_a_producer_learns_who_has_acknowledged_and_who_left(
     producer: StandaloneNetwork, consumer: StandaloneNetwork, tmp_path: Path, kind: ResultPartitionType
 ) -> None:
@@ -209,7 +225,10 @@ def test_a_producer_learns_who_has_acknowledged_and_who_left(
     if kind is ResultPartitionType.BLOCKING:
         partition.finish()
     address = producer.serve()
-    reader, leaver = consumer.open_gate([channel(address, 0)]), consumer.open_gate([channel(address, 1, initial_credit=1)])
+    reader, leaver = (
+        consumer.open_gate([channel(address, 0)]),
+        consumer.open_gate([channel(address, 1, initial_credit=1)]),
+    )
 
     held = leaver.get_next(PATIENCE_S)  # not recycled before the close: it would be credit for the rest
     assert held is not None
@@ -267,7 +286,9 @@ def test_a_state_checker_decides_about_a_partition_that_is_not_found() -> None:
             asked.append(partition_id)
             on_result(ProducerState.FAILED)
 
-    quick = dataclasses.replace(config(), partition_request_timeout_s=0.01, max_request_backoff_ms=10, initial_request_backoff_ms=10)
+    quick = dataclasses.replace(
+        config(), partition_request_timeout_s=0.01, max_request_backoff_ms=10, initial_request_backoff_ms=10
+    )
     with StandaloneNetwork(quick) as consumer, StandaloneNetwork(quick) as other:
         gate = consumer.open_gate([channel(other.serve())], Checker())
         with pytest.raises(NetstackError):
@@ -300,7 +321,9 @@ def test_a_gate_without_credit_of_its_own_lives_on_floating_buffers(producer: St
     consumer.close()
 
 
-def test_a_gate_that_could_never_get_a_buffer_is_refused(producer: StandaloneNetwork, consumer: StandaloneNetwork) -> None:
+def test_a_gate_that_could_never_get_a_buffer_is_refused(
+    producer: StandaloneNetwork, consumer: StandaloneNetwork
+) -> None:
     with pytest.raises(ConfigError, match="initial_credit is 0 and floating_buffers_per_gate too"):
         consumer.open_gate([channel(producer.serve(), initial_credit=0)])
 
@@ -322,17 +345,21 @@ def test_close_twice_ends_the_loop_once(producer: StandaloneNetwork) -> None:
 WHAT_A_PROGRAM_NEEDS = {
     "a network, and what it is made with": "StandaloneNetwork NetstackConfig SecurityConfig SecurityMode TlsConfig",
     "ids and addresses that both sides know": (
-        "ConnectionID ExecutionAttemptID IntermediateResultPartitionID ResultPartitionID execution_attempt_id intermediate_partition_id"
+        "ConnectionID ExecutionAttemptID IntermediateResultPartitionID ResultPartitionID execution_attempt_id "
+        "intermediate_partition_id"
     ),
     "to produce": "ConsumerListener ResultPartition ResultPartitionType ResultSubpartition wait_consumed",
-    "to consume": "BufferOrEvent ChannelSpec EndOfDataStatus NetworkBuffer PartitionStateChecker ProducerState SingleInputGate",
+    "to consume": "BufferOrEvent ChannelSpec EndOfDataStatus NetworkBuffer PartitionStateChecker ProducerState "
+    "SingleInputGate",
     "events": "EndOfData EndOfPartition Event StopMode",
     "errors": (
         "BufferOwnershipError ConfigError ConnectError ConnectionLostError InsufficientNetworkBuffersError "
-        "LocalProtocolError NetstackError PartitionNotFoundError ProducerFailedError RemoteProtocolError ResourceClosedError "
+        "LocalProtocolError NetstackError PartitionNotFoundError ProducerFailedError RemoteProtocolError "
+        "ResourceClosedError "
         "TransportError"
     ),
-    "what a network consists of, for a program that builds its own": "EventLoopThread NetworkEnvironment ResultPartitionManager",
+    "what a network consists of, for a program that builds its "
+    "own": "EventLoopThread NetworkEnvironment ResultPartitionManager",
 }
 
 

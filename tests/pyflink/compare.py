@@ -1,11 +1,13 @@
 """How much of PyFlink's public names is here, with the same parameters and defaults.
 
 Side:   any.
-Usage:  ``python -m tests.pyflink.compare`` prints counts per part and every name that is missing or different; ``--write`` puts these into
-        docs/coming-from-pyflink.md; ``--installed`` compares the list of names with the PyFlink in ``.venv-flink``.
+Usage:  ``python -m tests.pyflink.compare`` prints counts per part and every name that is missing or different;
+        ``--write`` puts these into docs/coming-from-pyflink.md; ``--installed`` compares the list of names with the
+        PyFlink in ``.venv-flink``.
 List:   ``golden/api.txt``.
-Rules:  a name is met if it is here and can be called with PyFlink's parameters by position and by name, with the same defaults; ours may
-        have more parameters.  Methods with two underscores may call them otherwise.  What wraps Java is also met by an error that explains.
+Rules:  a name is met if it is here and can be called with PyFlink's parameters by position and by name, with the same
+        defaults; ours may have more parameters.  Methods with two underscores may call them otherwise.  What wraps Java
+        is also met by an error that explains.
 """
 
 import argparse
@@ -34,7 +36,9 @@ BEGIN, END = "<!-- names: begin -->", "<!-- names: end -->"
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name of PyFlink: its part, the module without ``pyflink``, the name in it, and its parameters (empty: it is no function)."""
+    """A name of PyFlink: its part, the module without ``pyflink``, the name in it, and its parameters (empty: it is no
+    function).
+    """
 
     part: str
     module: str
@@ -97,7 +101,11 @@ def _names_of_line(line: str) -> Iterable[Name]:
 
 
 def _name(part: str, module: str, owner: str, text: str) -> Name:
-    kind, name, parameters = re.fullmatch(r"((?:static|class) )?([\w.]+)(\(.*\))?", text).groups(default="")  # type: ignore[union-attr] # all lines match
+    kind, name, parameters = re.fullmatch(
+        r"((?:static|class) "
+        r")?([\w.]+)(\(.*\))?",
+        text,
+    ).groups(default="")  # type: ignore[union-attr] # all lines match
     return Name(part, module, f"{owner}.{name}" if owner else name, f"{kind}{parameters}")
 
 
@@ -134,7 +142,11 @@ def _fits(name: Name, ours: str) -> bool:
     if theirs == ["*args"]:
         return any(each.startswith("*") for each in own) and all(map(_is_optional, own))
     same = zip(theirs, own, strict=False)
-    return len(own) >= len(theirs) and all(_takes(each, wanted) for wanted, each in same) and all(map(_is_optional, own[len(theirs) :]))
+    return (
+        len(own) >= len(theirs)
+        and all(_takes(each, wanted) for wanted, each in same)
+        and all(map(_is_optional, own[len(theirs) :]))
+    )
 
 
 def _takes(ours: str, theirs: str) -> bool:
@@ -167,7 +179,9 @@ def shares(judged: Iterable[Finding]) -> dict[str, float]:
 
 
 def table(judged: Iterable[Finding]) -> str:
-    """The part of the page that lists what is not met, one row per class and reason; a class that is missing stands for its members."""
+    """The part of the page that lists what is not met, one row per class and reason; a class that is missing stands for
+    its members.
+    """
     unmet = [each for each in judged if not each.is_met]
     gone = {(each.name.module, each.name.name) for each in unmet if each.verdict is not Verdict.DIFFERENT}
     rows: dict[tuple[str, str, str], list[str]] = {}
@@ -205,11 +219,16 @@ def differences_from_installed() -> list[str]:
     installed: dict[str, str] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     listed = {f"{each.module} {each.name}": each.parameters for each in read_names() if each.part != EXPORT}
     return [
-        *(f"not in the installed PyFlink: {name}" for name in sorted(listed.keys() - installed.keys()) if not name.endswith("__")),
+        *(
+            f"not in the installed PyFlink: {name}"
+            for name in sorted(listed.keys() - installed.keys())
+            if not name.endswith("__")
+        ),
         *(
             f"other parameters: {name} {listed[name]} {installed[name]}"
             for name in sorted(listed.keys() & installed.keys())
-            if listed[name].replace("static ", "").replace("class ", "") != installed[name].replace("static ", "").replace("class ", "")
+            if listed[name].replace("static ", "").replace("class ", "")
+            != installed[name].replace("static ", "").replace("class ", "")
         ),
     ]
 
@@ -217,7 +236,9 @@ def differences_from_installed() -> list[str]:
 def main(arguments: list[str]) -> int:
     """Print the comparison; 1 if the list of names differs from an installed PyFlink."""
     parser = argparse.ArgumentParser(prog="python -m tests.pyflink.compare", description=__doc__.partition("\n")[0])
-    parser.add_argument("--installed", action="store_true", help="compare the list of names with the PyFlink in .venv-flink")
+    parser.add_argument(
+        "--installed", action="store_true", help="compare the list of names with the PyFlink in .venv-flink"
+    )
     parser.add_argument("--write", action="store_true", help="write what differs into docs/coming-from-pyflink.md")
     options = parser.parse_args(arguments)
     judged = findings()

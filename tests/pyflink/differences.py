@@ -1,7 +1,8 @@
 """Why names of PyFlink differ here, for the page "Coming from PyFlink": patterns of names, and what to use instead.
 
 Side:  any.
-Rules: the first pattern that matches the whole of ``module.Class.member`` counts; without one, the text of the error is used.
+Rules: the first pattern that matches the whole of ``module.Class.member`` counts; without one, the text of the error is
+       used.
 """
 
 from typing import Final
@@ -18,7 +19,8 @@ REASONS: Final[dict[str, str]] = {
         "nothing: values are converted where records are written, not by the type"
     ),
     r"common\.serializer\.VoidNamespaceSerializer.*": "nothing: state without a namespace needs no serializer",
-    _CONFIG + "(kryo|avro|generic|pojo).*": "nothing: serializers follow from declared types; any other record is pickled",
+    _CONFIG
+    + "(kryo|avro|generic|pojo).*": "nothing: serializers follow from declared types; any other record is pickled",
     _CONFIG + "closure_cleaner.*": "nothing: functions are pickled as they are",
     _CONFIG + "auto_generated_uids.*": "`uid()`; without it the id follows from the operator's place in the program",
     _CONFIG + "snapshot_compression": "nothing: files of checkpoints are not compressed",
@@ -29,7 +31,7 @@ REASONS: Final[dict[str, str]] = {
     r"datastream\.data_stream\.(CachedDataStream.*|\w+\.cache)": (
         "`execute_and_collect()` and `from_collection()`, or a file between two jobs"
     ),
-    r"datastream\.(connectors\.(file_system\.FileSink|jdbc\.\w+|kafka\.Kafka\w+)|formats\.csv\.CsvSchema)\.__init__": "its builder",
+    r"datastream\.(connectors\.(file_system\.FileSink|jdbc\.\w+|kafka\.Kafka\w+)|formats\.csv\.CsvSchema)\.__init__": "its builder",  # noqa: E501
     r"datastream\.functions\.SinkFunction\.__init__": "a subclass with `invoke()`: in PyFlink it names a Java class",
     r"datastream\.functions\.SourceFunction.*": (
         "`flowlet.datastream.SourceFunction`, a class of your own with `run()`; in PyFlink it names a Java class"
@@ -44,12 +46,14 @@ REASONS: Final[dict[str, str]] = {
     _FILES + r"(BulkFormat|FileSource\.for_bulk_file_format)": "`FileSource` with a `StreamFormat`",
     _FILES + r"FileSourceBuilder\.monitor_continuously": "a `SourceFunction`, or a job per set of files",
     _FILES + r"FileSourceBuilder\.set_\w+": "nothing: `FileSource` finds files and hands out their splits",
-    _FILES + r"FileSink\.BaseBuilder\.with_rolling_policy": "the builder for rows has it; bulk files roll at each checkpoint",
+    _FILES
+    + r"FileSink\.BaseBuilder\.with_rolling_policy": "the builder for rows has it; bulk files roll at each checkpoint",
     r"datastream\.state_backend\..*(set_options|get_options|PredefinedOptions|predefined_options).*": (
         "nothing: the options of RocksDB are fixed"
     ),
     r"datastream\.state_backend\..*transfer_threads": "nothing: one thread per TaskManager writes snapshots",
-    r"datastream\.state_backend\.CustomStateBackend.*": "`HashMapStateBackend`, `EmbeddedRocksDBStateBackend`: it names a Java class",
+    r"datastream\.state_backend\.CustomStateBackend.*": "`HashMapStateBackend`, `EmbeddedRocksDBStateBackend`: it "
+    "names a Java class",
     _ENVIRONMENT + r"\.serializer": "nothing: it is an inner detail of PyFlink",
     _ENVIRONMENT + "different_max_parallelism.*": "nothing: such operators are chained",
     _ENVIRONMENT + "create_input": "`from_source()`",

@@ -2,7 +2,8 @@
 
 Side:  any; a script for the Python of ``.venv-flink``, which has no package of this repository.
 Usage: ``python run_in_pyflink.py FOLDER PROGRAM...`` writes ``FOLDER/<name>.txt`` per program.
-Why:   a JVM starts in several seconds.  It inherits standard output, so what a program printed is what the file behind it grew by.
+Why:   a JVM starts in several seconds.  It inherits standard output, so what a program printed is what the file behind
+       it grew by.
 """
 
 import os
@@ -28,7 +29,8 @@ def run(program: Path, printed: Path) -> str:
 
 def main(folder: Path, programs: list[Path]) -> None:
     """Run the programs, and write a file for each."""
-    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # Flink's tasks start "python"
+    # Flink's tasks start "python".
+    os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     folder.mkdir(parents=True, exist_ok=True)
     printed = folder / "all.out"
     with printed.open("ab") as file:

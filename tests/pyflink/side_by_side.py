@@ -1,7 +1,8 @@
 """Runs the programs in PyFlink and in flowlet and compares what they print.
 
 Side:  any.
-Usage: ``python -m tests.pyflink.side_by_side [--write] [NAME...]``; ``--write`` keeps PyFlink's output as the golden files.
+Usage: ``python -m tests.pyflink.side_by_side [--write] [NAME...]``; ``--write`` keeps PyFlink's output as the golden
+       files.
 Needs: ``.venv-flink`` (``make .venv-flink/installed``) and a Java runtime; some 5 s of each core per program.
 """
 
@@ -39,7 +40,9 @@ def differences(name: str, theirs: str) -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Run and compare; 1 if a program prints something else."""
-    parser = argparse.ArgumentParser(prog="python -m tests.pyflink.side_by_side", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.pyflink.side_by_side", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("names", nargs="*", metavar="NAME", help="programs (default: all)")
     parser.add_argument("--write", action="store_true", help="keep PyFlink's output as the golden files")
     options = parser.parse_args(arguments)

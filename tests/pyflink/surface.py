@@ -3,8 +3,9 @@
 Side:   any; also a script for the Python of ``.venv-flink``, which has no package of this repository:
         ``python surface.py pyflink`` writes all names that the modules of PyFlink define, as JSON.
 Names:  ``module Class.member``, the module without the root's name: ``common.time Time.seconds``.
-Values: parameters as text, ``(milliseconds, offset=None)``, behind ``static`` or ``class`` where the member is called on the class; empty
-        for a member that is no function.  Parameters that are Java objects (``j_...``) are left out: no program passes one.
+Values: parameters as text, ``(milliseconds, offset=None)``, behind ``static`` or ``class`` where the member is called
+        on the class; empty for a member that is no function.  Parameters that are Java objects (``j_...``) are left
+        out: no program passes one.
 """
 
 import enum
@@ -26,7 +27,9 @@ _FROM_OBJECT: Final = ("__hash__", "__init__", "__str__")
 
 
 class AbsentError(Exception):
-    """There is no such name; ``reason`` is the text of the error that an import or an access gives, if it says more than that."""
+    """There is no such name; ``reason`` is the text of the error that an import or an access gives, if it says more
+    than that.
+    """
 
     def __init__(self, reason: str = "") -> None:
         super().__init__(reason)
@@ -123,7 +126,9 @@ def _instance_attributes(owner: type) -> frozenset[str]:
         source = inspect.getsource(owner)
     except (OSError, TypeError):
         source = ""
-    return frozenset(name for name in names | set(re.findall(r"self\.(\w+)(?::[^=]+)? = ", source)) if not name.startswith("_"))
+    return frozenset(
+        name for name in names | set(re.findall(r"self\.(\w+)(?::[^=]+)? = ", source)) if not name.startswith("_")
+    )
 
 
 def _text(value: Any) -> str:
@@ -139,7 +144,7 @@ def _parameters(function: Any, *, is_bound: bool) -> str:
         parameters = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
         return "(*args, **kwargs)"
-    return f"({', '.join(_parameter(each) for each in parameters[0 if is_bound else 1 :] if not each.name.startswith('j_'))})"
+    return f"({', '.join(_parameter(each) for each in parameters[0 if is_bound else 1 :] if not each.name.startswith('j_'))})"  # noqa: E501
 
 
 def _parameter(parameter: inspect.Parameter) -> str:
@@ -152,7 +157,11 @@ def _parameter(parameter: inspect.Parameter) -> str:
     if parameter.default is inspect.Parameter.empty:
         return name
     default = parameter.default
-    return f"{name}={default!r}" if isinstance(default, (str, int, float, type(None))) else f"{name}={type(default).__name__}"
+    return (
+        f"{name}={default!r}"
+        if isinstance(default, (str, int, float, type(None)))
+        else f"{name}={type(default).__name__}"
+    )
 
 
 if __name__ == "__main__":

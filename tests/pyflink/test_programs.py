@@ -13,7 +13,9 @@ GOLDEN: Final = Path(__file__).parent / "golden"
 SLOW: Final = ("demo_async_requests", "demo_configuration", "demo_late_records", "demo_rows_and_types")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
+)
 def test_a_program_prints_what_pyflink_prints(name: str) -> None:
     """The golden files are PyFlink's own output; ``make test-pyflink`` runs both side by side."""
     expected = (GOLDEN / f"{name}.txt").read_text(encoding="utf-8")
@@ -25,7 +27,11 @@ def test_only_the_name_of_the_package_is_changed() -> None:
     for program in PROGRAMS.values():
         source = program.read_text(encoding="utf-8")
 
-        changed = [line for line, after in zip(source.splitlines(), translated(source).splitlines(), strict=True) if line != after]
+        changed = [
+            line
+            for line, after in zip(source.splitlines(), translated(source).splitlines(), strict=True)
+            if line != after
+        ]
 
         assert changed
         assert all(re.match(r"from pyflink[\w.]* import ", line) for line in changed)

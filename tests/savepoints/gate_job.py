@@ -21,7 +21,10 @@ from tests.waiting import PATIENCE_S, spin_until
 
 NUM_ROWS: Final = 20
 PARTITIONS: Final = (list(range(NUM_ROWS)), list(range(100, 100 + NUM_ROWS)))
-OPTIONS: Final = {"flowlet.gate.acknowledge": "processed", "execution.checkpointing.checkpoints-after-tasks-finish": "false"}
+OPTIONS: Final = {
+    "flowlet.gate.acknowledge": "processed",
+    "execution.checkpointing.checkpoints-after-tasks-finish": "false",
+}
 
 SELDOM: Final = {"execution.checkpointing.interval": "1 h", "execution.checkpointing.dir": f"{HERE}/checkpoints"}
 
@@ -50,7 +53,9 @@ def producers(goes_on: bool) -> Iterator[None]:
 def _opened(cluster: MiniCluster) -> GateClient:
     address = f"{cluster.target.host}:{cluster.target.port}"
     secret_file = Path("../secret").absolute()
-    return open_gate("numbers", jobmanager=address, secret_file=secret_file, timeout_s=PATIENCE_S, wait_for_gate_s=PATIENCE_S)
+    return open_gate(
+        "numbers", jobmanager=address, secret_file=secret_file, timeout_s=PATIENCE_S, wait_for_gate_s=PATIENCE_S
+    )
 
 
 def _push_all(gate: GateClient) -> None:

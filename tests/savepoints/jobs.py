@@ -31,7 +31,9 @@ CHECKPOINTS: Final = {
 JOBS: Final[dict[str, Job]] = {
     "each-state": Job(keyed_jobs.each_state),
     "incremental": Job(
-        keyed_jobs.each_state, takes_checkpoint=True, options={**CHECKPOINTS, "execution.checkpointing.incremental": "true"}
+        keyed_jobs.each_state,
+        takes_checkpoint=True,
+        options={**CHECKPOINTS, "execution.checkpointing.incremental": "true"},
     ),
     "large-states": Job(keyed_jobs.large_states),
     "expiring-states": Job(keyed_jobs.expiring_states),
@@ -58,13 +60,19 @@ JOBS: Final[dict[str, Job]] = {
     "cut-files": Job(source_jobs.cut_files, sources=("cut files",), is_keyed=False, prepare=source_jobs.write_files),
     "splits": Job(source_jobs.splits, sources=("split at 110", "split at 310", "one by one"), is_keyed=False),
     "hybrid-first": Job(source_jobs.hybrid_first, sources=("hybrid",), is_keyed=False, prepare=source_jobs.write_files),
-    "hybrid-second": Job(source_jobs.hybrid_second, sources=("hybrid",), is_keyed=False, prepare=source_jobs.write_files),
+    "hybrid-second": Job(
+        source_jobs.hybrid_second, sources=("hybrid",), is_keyed=False, prepare=source_jobs.write_files
+    ),
     "replayed": Job(source_jobs.replayed, sources=("replayed",), is_keyed=False),
     "asynchronous": Job(source_jobs.asynchronous, sources=("feed", "with watermarks"), is_keyed=False),
     "file-sinks": Job(source_jobs.file_sinks, is_keyed=False, outcome=source_jobs.written_files),
     "sinks": Job(source_jobs.sinks, is_keyed=False, counts_first=False),
-    "database-sink": Job(source_jobs.database_sink, is_keyed=False, prepare=source_jobs.make_database, outcome=source_jobs.written_rows),
-    "kafka": Job(source_jobs.kafka, sources=("kafka",), is_keyed=False, needs="confluent_kafka", around=source_jobs.broker),
+    "database-sink": Job(
+        source_jobs.database_sink, is_keyed=False, prepare=source_jobs.make_database, outcome=source_jobs.written_rows
+    ),
+    "kafka": Job(
+        source_jobs.kafka, sources=("kafka",), is_keyed=False, needs="confluent_kafka", around=source_jobs.broker
+    ),
     "gate": Job(  # takes no savepoints
         gate_job.gate,
         sources=("gate",),
@@ -91,13 +99,19 @@ MAIN_PROGRAMS: Final = ("states", "in-flight")
 
 def names() -> list[tuple[str, str]]:
     """Pairs of a program and a state back end, each with a stored savepoint."""
-    found = [(name, backend) for name, job in JOBS.items() for backend in (("hashmap", "rocksdb") if job.is_keyed else ("hashmap",))]
+    found = [
+        (name, backend)
+        for name, job in JOBS.items()
+        for backend in (("hashmap", "rocksdb") if job.is_keyed else ("hashmap",))
+    ]
     return [each for each in found if each != ("incremental", "hashmap")]
 
 
 @contextmanager
 def at_work(folder: Path) -> Iterator[None]:
-    """Jobs run in this process, know the secret, and have ``folder`` as their working directory; all is put back at the end."""
+    """Jobs run in this process, know the secret, and have ``folder`` as their working directory; all is put back at the
+    end.
+    """
     secret = folder / "secret"
     secret.write_text(f"{SECRET}\n", encoding="ascii")
     secret.chmod(0o600)
@@ -128,10 +142,16 @@ def run_main_program(kind: str, step: str, folder: Path, *savepoint: str) -> Any
     return json.loads(done.stdout)
 
 
-def started(name: str, backend: str, *, former: Path | None = None, checkpoints: Path | None = None, parallelism: int = 1) -> JobClient:
+def started(
+    name: str, backend: str, *, former: Path | None = None, checkpoints: Path | None = None, parallelism: int = 1
+) -> JobClient:
     """The job, which runs; ``former``: the savepoint that it starts from."""
     job = JOBS[name]
-    options = {"state.backend.type": backend, "execution.checkpointing.savepoint-dir": "/nowhere", "pipeline.max-parallelism": "128"}
+    options = {
+        "state.backend.type": backend,
+        "execution.checkpointing.savepoint-dir": "/nowhere",
+        "pipeline.max-parallelism": "128",
+    }
     options |= {"restart-strategy.type": "none"}
     if checkpoints is None:
         options |= job.options_of_others
@@ -155,7 +175,9 @@ def run_to_its_end(name: str, backend: str, former: Path | None = None, parallel
 
 
 def run_to_the_savepoint(name: str, backend: str, folder: Path) -> tuple[Path, list[str]]:
-    """Stop a job half-way; returns the savepoint, or the retained checkpoint, below ``folder``, and the results until then."""
+    """Stop a job half-way; returns the savepoint, or the retained checkpoint, below ``folder``, and the results until
+    then.
+    """
     STAGE.reset(is_making=True)
     job = JOBS[name]
     job.prepare()
@@ -163,7 +185,8 @@ def run_to_the_savepoint(name: str, backend: str, folder: Path) -> tuple[Path, l
         client = started(name, backend, checkpoints=folder / "checkpoints" if job.takes_checkpoint else None)
         spin_until(lambda: STAGE.halves >= set(job.sources) and _all_run(client), f"the halves of {job.sources}")
         if job.takes_checkpoint:
-            # One that is begun behind the halves is complete when the next one begins; before, a cancellation may discard it.
+            # One that is begun behind the halves is complete when the next one begins; before, a cancellation may
+            # discard it.
             newest = max(_checkpoints(folder), default=0)
             spin_until(lambda: max(_checkpoints(folder), default=0) >= newest + 2, "a checkpoint behind the halves")
             client.cancel().result()
@@ -191,7 +214,9 @@ def described(state: SavedState) -> list[str]:
     found = []
     for operator in state.operators():
         uid = operator.uid
-        found.append(f"{uid}: {operator.parallelism}/{operator.max_parallelism}, {operator.num_timers} timers, {operator.states}")
+        found.append(
+            f"{uid}: {operator.parallelism}/{operator.max_parallelism}, {operator.num_timers} timers, {operator.states}"
+        )
         if uid is None:
             continue
         for each in operator.states:

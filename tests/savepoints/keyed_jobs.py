@@ -44,7 +44,9 @@ NUM_RECORDS, NUM_KEYS, HALF = 40, 6, 20
 PAIR: Final = Types.TUPLE([Types.STRING(), Types.LONG()])
 AT_THE_END: Final = 10**15  # event time
 RULES: Final = MapStateDescriptor("rules", Types.STRING(), Types.LONG())
-PAIRS: Final[list[tuple[Any, int] | int]] = [((f"key {number % NUM_KEYS}", number), 10 * number) for number in range(NUM_RECORDS)]
+PAIRS: Final[list[tuple[Any, int] | int]] = [
+    ((f"key {number % NUM_KEYS}", number), 10 * number) for number in range(NUM_RECORDS)
+]
 PAUSE_S: Final = 0.05
 DAY: Final = datetime.fromisoformat("2024-01-01")
 MOMENT: Final = datetime.fromisoformat("2024-01-02T03:04:05.000006")
@@ -125,7 +127,9 @@ class EachState(KeyedProcessFunction):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.value = runtime_context.get_state(ValueStateDescriptor("value", Types.LONG()))
-        self.elements = runtime_context.get_list_state(ListStateDescriptor("list", Types.TUPLE([Types.STRING(), Types.DOUBLE()])))
+        self.elements = runtime_context.get_list_state(
+            ListStateDescriptor("list", Types.TUPLE([Types.STRING(), Types.DOUBLE()]))
+        )
         self.map = runtime_context.get_map_state(MapStateDescriptor("map", Types.STRING(), Types.LIST(Types.LONG())))
         self.reducing = runtime_context.get_reducing_state(ReducingStateDescriptor("reducing", plus, Types.LONG()))
         self.aggregating = runtime_context.get_aggregating_state(
@@ -133,7 +137,10 @@ class EachState(KeyedProcessFunction):
         )
         self.row = runtime_context.get_state(
             ValueStateDescriptor(
-                "row", Types.ROW_NAMED(["text", "bytes", "day"], [Types.STRING(), Types.PICKLED_BYTE_ARRAY(), Types.SQL_DATE()])
+                "row",
+                Types.ROW_NAMED(
+                    ["text", "bytes", "day"], [Types.STRING(), Types.PICKLED_BYTE_ARRAY(), Types.SQL_DATE()]
+                ),
             )
         )
 
@@ -146,7 +153,14 @@ class EachState(KeyedProcessFunction):
         self.aggregating.add(number)
         row = self.row.value()
         self.row.update(Row(text=f"{number}", bytes=b"\x00%d" % number, day=date(2024, 2, 29) + timedelta(number)))
-        found = (self.value.value(), list(self.elements), sorted(self.map.items()), self.reducing.get(), self.aggregating.get(), row)
+        found = (
+            self.value.value(),
+            list(self.elements),
+            sorted(self.map.items()),
+            self.reducing.get(),
+            self.aggregating.get(),
+            row,
+        )
         yield key, *found
 
 
@@ -189,11 +203,15 @@ class ExpiringStates(KeyedProcessFunction):
             return (
                 runtime_context.get_state(with_ttl(ValueStateDescriptor(f"{name} value", Types.LONG()), ttl)),
                 runtime_context.get_list_state(with_ttl(ListStateDescriptor(f"{name} list", Types.LONG()), ttl)),
-                runtime_context.get_map_state(with_ttl(MapStateDescriptor(f"{name} map", Types.STRING(), Types.LONG()), ttl)),
+                runtime_context.get_map_state(
+                    with_ttl(MapStateDescriptor(f"{name} map", Types.STRING(), Types.LONG()), ttl)
+                ),
             )
 
         self.short, self.long = states("short", Time.milliseconds(1)), states("long", Time.days(36_500))
-        self.cleaned = runtime_context.get_state(with_ttl(ValueStateDescriptor("cleaned"), Time.days(36_500), cleans=True))
+        self.cleaned = runtime_context.get_state(
+            with_ttl(ValueStateDescriptor("cleaned"), Time.days(36_500), cleans=True)
+        )
 
     def process_element(self, value: tuple[str, int], ctx: KeyedProcessFunction.Context) -> Any:
         key, number = value
@@ -324,7 +342,9 @@ class Alarms(KeyedProcessFunction):
     def process_element(self, value: tuple[str, int], ctx: KeyedProcessFunction.Context) -> Any:
         if self.has_alarm.value() is None:
             self.has_alarm.update(True)
-            ctx.timer_service().register_processing_time_timer(int(time.time() * 1000) + (ALARM_MS if STAGE.is_making else 50))
+            ctx.timer_service().register_processing_time_timer(
+                int(time.time() * 1000) + (ALARM_MS if STAGE.is_making else 50)
+            )
         yield from ()
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Any:
@@ -391,7 +411,13 @@ class Both(CoProcessFunction, CheckpointedFunction):
 
 def two_inputs(env: StreamExecutionEnvironment) -> None:
     one, other = feed(env, PAIRS, HALF, PAIR), feed(env, PAIRS[::3], 5, PAIR, name="other")
-    keep(one.key_by(first, Types.STRING()).connect(other.key_by(first, Types.STRING())).process(BothKeyed()).uid("keyed"), "keyed")
+    keep(
+        one.key_by(first, Types.STRING())
+        .connect(other.key_by(first, Types.STRING()))
+        .process(BothKeyed())
+        .uid("keyed"),
+        "keyed",
+    )
     keep(one.connect(other).process(Both()).uid("both"), "both")
 
 
@@ -523,7 +549,10 @@ def aggregations(env: StreamExecutionEnvironment) -> None:
     pairs = source.key_by(first, Types.STRING())
     keep(pairs.reduce(AddUp()).uid("reduce"), "reduce")
     keep(pairs.reduce(lambda one, other: (one[0], max(one[1], other[1]))).uid("reduce function"), "reduce function")
-    keep(source.map(as_row, output_type=ROW).key_by(lambda row: row["a"], Types.STRING()).reduce(add_rows).uid("rows"), "rows")
+    keep(
+        source.map(as_row, output_type=ROW).key_by(lambda row: row["a"], Types.STRING()).reduce(add_rows).uid("rows"),
+        "rows",
+    )
     keep(source.map(as_dict).key_by(lambda each: each["key"]).reduce(add_dicts).uid("dicts"), "dicts")
     keep(source.map(as_total).key_by(first).reduce(add_totals).uid("objects"), "objects")
     keep(pairs.sum(1).uid("sum"), "sum")
@@ -532,9 +561,16 @@ def aggregations(env: StreamExecutionEnvironment) -> None:
     keep(pairs.min_by(1).uid("min_by"), "min_by")
     keep(pairs.max_by(1).uid("max_by"), "max_by")
     keep(pairs.count().uid("count"), "count")
-    keep(source.map(as_row, output_type=ROW).key_by(lambda row: row["a"], Types.STRING()).sum("b").uid("sum of rows"), "sum of rows")
-    floats = source.map(as_float, output_type=Types.TUPLE([Types.STRING(), Types.DOUBLE()])).key_by(first, Types.STRING())
+    keep(
+        source.map(as_row, output_type=ROW).key_by(lambda row: row["a"], Types.STRING()).sum("b").uid("sum of rows"),
+        "sum of rows",
+    )
+    floats = source.map(as_float, output_type=Types.TUPLE([Types.STRING(), Types.DOUBLE()])).key_by(
+        first, Types.STRING()
+    )
     keep(floats.sum(1).uid("sum of floats"), "sum of floats")
-    triples = source.map(as_triple, output_type=Types.TUPLE([Types.STRING(), Types.INT(), Types.LONG()])).key_by(first, Types.STRING())
+    triples = source.map(as_triple, output_type=Types.TUPLE([Types.STRING(), Types.INT(), Types.LONG()])).key_by(
+        first, Types.STRING()
+    )
     keep(triples.sum(2).uid("sum of triples"), "sum of triples")
     keep(source.map(as_float).key_by(first).sum(1).uid("sum without types"), "sum without types")

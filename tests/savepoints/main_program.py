@@ -1,7 +1,9 @@
-"""A program whose own classes are in its state and its records: ``python -m tests.savepoints.main_program KIND STEP FOLDER [SAVEPOINT]``.
+"""A program whose own classes are in its state and its records: ``python -m tests.savepoints.main_program KIND STEP
+FOLDER [SAVEPOINT]``.
 
-Its module is ``__main__``, as that of any script; prints what the step gave as JSON.  A ``msgspec.Struct`` of the main module is missing,
-and records in flight with ``__slots__`` are: the flowlet that stored these savepoints could not read them from its own.
+Its module is ``__main__``, as that of any script; prints what the step gave as JSON.  A ``msgspec.Struct`` of the main
+module is missing, and records in flight with ``__slots__`` are: the flowlet that stored these savepoints could not read
+them from its own.
 
 Side:   any.
 """
@@ -109,7 +111,9 @@ IN_FLIGHT: Final = tuple(name for name in KINDS if name != "slots")
 
 
 def number_of(value: Any) -> int:
-    """The number of a record of any kind, whose class is that of the program that runs, and not one that another program has defined."""
+    """The number of a record of any kind, whose class is that of the program that runs, and not one that another
+    program has defined.
+    """
     if isinstance(value, tuple) and type(value) is tuple:
         assert value[0] in Color
         return number_of(value[1])
@@ -192,7 +196,9 @@ def states(env: StreamExecutionEnvironment) -> None:
     keep(places.key_by(key_of).process(EachState()).uid("states"), "states")
     pairs = places.map(lambda place: (place.color, place)).uid("pairs")
     keep(pairs.key_by(lambda pair: pair[0]).reduce(joined).uid("reduce"), "reduce")
-    windows = pairs.key_by(lambda pair: pair[0]).window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(5)))
+    windows = (
+        pairs.key_by(lambda pair: pair[0]).window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(5)))
+    )
     keep(windows.reduce(joined).uid("windows"), "windows")
 
 

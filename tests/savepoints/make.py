@@ -1,7 +1,9 @@
-"""Write the savepoints that ``test_savepoints.py`` restores: ``python -m tests.savepoints.make --into FOLDER [--only NAME]``.
+"""Write the savepoints that ``test_savepoints.py`` restores: ``python -m tests.savepoints.make --into FOLDER [--only
+NAME]``.
 
-It is run with the flowlet whose format is to be kept, in a checkout of that revision: copy this folder there.  ``--revision`` is written
-into each archive.  A savepoint is made once and never again: what it holds is what an older flowlet has left on users' disks.
+It is run with the flowlet whose format is to be kept, in a checkout of that revision: copy this folder there.
+``--revision`` is written into each archive.  A savepoint is made once and never again: what it holds is what an older
+flowlet has left on users' disks.
 
 Side:   any.
 """
@@ -43,10 +45,15 @@ def make(name: str, backend: str, into: Path, revision: str) -> None:
             "state": state,
         }
         if whole and job.counts_first and not len(first) < len(whole):
-            raise SystemExit(f"{name}: nothing is left to do behind the savepoint: {len(first)} of {len(whole)} results")
+            raise SystemExit(
+                f"{name}: nothing is left to do behind the savepoint: {len(first)} of {len(whole)} results"
+            )
         (root / "secret").unlink()
         pack(path_of(into, name, backend), root, facts)
-    print(f"{name} {backend}: {path_of(into, name, backend).stat().st_size} bytes, {len(first)} of {len(whole)} results", flush=True)
+    print(
+        f"{name} {backend}: {path_of(into, name, backend).stat().st_size} bytes, {len(first)} of {len(whole)} results",
+        flush=True,
+    )
 
 
 def make_main_program(kind: str, into: Path, revision: str) -> None:
@@ -61,7 +68,10 @@ def make_main_program(kind: str, into: Path, revision: str) -> None:
         facts = {"revision": revision, "python": platform.python_version(), "savepoint": savepoint}
         (root / "secret").unlink()
         pack(path_of(into, "main-program", kind), root, {**facts, "first": first, "whole": whole, "state": state})
-    print(f"main program {kind}: {path_of(into, 'main-program', kind).stat().st_size} bytes, {len(first)} of {len(whole)} results")
+    print(
+        f"main program {kind}: {path_of(into, 'main-program', kind).stat().st_size} bytes, {len(first)} of "
+        f"{len(whole)} results"
+    )
 
 
 def main() -> None:

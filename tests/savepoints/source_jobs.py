@@ -1,4 +1,5 @@
-"""Programs with each kind of source, sink and asynchronous function, and records in flight, each with a savepoint of its own.
+"""Programs with each kind of source, sink and asynchronous function, and records in flight, each with a savepoint of
+its own.
 
 Side:   any.
 """
@@ -138,7 +139,9 @@ def files(env: StreamExecutionEnvironment) -> None:
 def cut_files(env: StreamExecutionEnvironment) -> None:
     """Files that are read in parts."""
     env.set_parallelism(1)
-    source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), f"{HERE}/files").set_split_size(50).build()
+    source = (
+        FileSource.for_record_stream_format(StreamFormat.text_line_format(), f"{HERE}/files").set_split_size(50).build()
+    )
     keep_some(env.from_source(source, NO_WATERMARKS, "cut files").uid("cut files"), "cut files", 150, 5, 0.005)
 
 
@@ -175,7 +178,9 @@ class HeldOneByOne(Held4):
 def splits(env: StreamExecutionEnvironment) -> None:
     env.set_parallelism(2)
     keep(env.from_source(Held4(), NO_WATERMARKS, "splits", Types.LONG()).uid("splits"), "splits")
-    one_by_one = env.from_source(HeldOneByOne(), NO_WATERMARKS, "one by one", Types.LONG()).set_parallelism(1).uid("one by one")
+    one_by_one = (
+        env.from_source(HeldOneByOne(), NO_WATERMARKS, "one by one", Types.LONG()).set_parallelism(1).uid("one by one")
+    )
     keep(one_by_one, "one by one")
 
 
@@ -235,7 +240,11 @@ def broker(goes_on: bool) -> Iterator[None]:
     with mock_cluster() as cluster:
         SERVERS[:] = [cluster.servers]
         cluster.new_topic(name=TOPIC)
-        cluster.produce(TOPIC, [f"{number}" for number in range(NUM_MESSAGES if goes_on else NUM_MESSAGES // 2)], partitions=NUM_PARTITIONS)
+        cluster.produce(
+            TOPIC,
+            [f"{number}" for number in range(NUM_MESSAGES if goes_on else NUM_MESSAGES // 2)],
+            partitions=NUM_PARTITIONS,
+        )
         yield
 
 
@@ -294,13 +303,24 @@ def asynchronous(env: StreamExecutionEnvironment) -> None:
     pairs, seconds = feed(env, PAIRS, HALF, PAIR), Time.seconds(100)
     objects = pairs.map(as_object).uid("objects")
     timed = feed(env, WITH_WATERMARKS, 2 * HALF, PAIR, name="with watermarks")
-    keep(AsyncDataStream.ordered_wait(timed, Later(), seconds, 100, output_type=PAIR).uid("ordered timed"), "ordered timed")
-    keep(AsyncDataStream.unordered_wait(timed, Later(), seconds, 100, output_type=PAIR).uid("unordered timed"), "unordered timed")
+    keep(
+        AsyncDataStream.ordered_wait(timed, Later(), seconds, 100, output_type=PAIR).uid("ordered timed"),
+        "ordered timed",
+    )
+    keep(
+        AsyncDataStream.unordered_wait(timed, Later(), seconds, 100, output_type=PAIR).uid("unordered timed"),
+        "unordered timed",
+    )
     keep(AsyncDataStream.unordered_wait(pairs, Later(), seconds, 100, output_type=PAIR).uid("unordered"), "unordered")
     keep(AsyncDataStream.ordered_wait(pairs, Later(), seconds, 100, output_type=PAIR).uid("ordered"), "ordered")
     keep(AsyncDataStream.ordered_wait(objects, LaterObjects(), seconds, 100).uid("ordered objects"), "ordered objects")
     retries: Any = AsyncRetryStrategy.fixed_delay(100_000, 5, is_empty, None)
-    keep(AsyncDataStream.unordered_wait_with_retry(pairs, EmptyOnce(), seconds, retries, 100, output_type=PAIR).uid("retried"), "retried")
+    keep(
+        AsyncDataStream.unordered_wait_with_retry(pairs, EmptyOnce(), seconds, retries, 100, output_type=PAIR).uid(
+            "retried"
+        ),
+        "retried",
+    )
 
 
 def as_object(pair: Any) -> Any:
@@ -330,15 +350,26 @@ def file_sinks(env: StreamExecutionEnvironment) -> None:
     encoder = Encoder.simple_string_encoder()
     rolling = DefaultRollingPolicy.default_rolling_policy()
     for name, policy in (("goes on", rolling), ("ends", OnCheckpointRollingPolicy.on_checkpoint_rolling_policy())):
-        sink = FileSink.for_row_format(f"{HERE}/out/{name}", encoder).with_bucket_assigner(bucket).with_rolling_policy(policy).build()
+        sink = (
+            FileSink.for_row_format(f"{HERE}/out/{name}", encoder)
+            .with_bucket_assigner(bucket)
+            .with_rolling_policy(policy)
+            .build()
+        )
         texts.sink_to(sink).uid(name)
     row_type = Types.ROW_NAMED(["k", "n"], [Types.STRING(), Types.LONG()])
     rows = pairs.map(as_row, output_type=row_type).uid("rows")
     schema = CsvSchema.builder().add_string_column("k").add_number_column("n").build()
-    csv = FileSink.for_bulk_format(f"{HERE}/out/csv", CsvBulkWriters.for_schema(schema)).with_bucket_assigner(bucket).build()
+    csv = (
+        FileSink.for_bulk_format(f"{HERE}/out/csv", CsvBulkWriters.for_schema(schema))
+        .with_bucket_assigner(bucket)
+        .build()
+    )
     rows.sink_to(csv).uid("csv")
     parquet = (
-        FileSink.for_bulk_format(f"{HERE}/out/parquet", ParquetBulkWriters.for_row_type(row_type)).with_bucket_assigner(bucket).build()
+        FileSink.for_bulk_format(f"{HERE}/out/parquet", ParquetBulkWriters.for_row_type(row_type))
+        .with_bucket_assigner(bucket)
+        .build()
     )
     rows.sink_to(parquet).uid("parquet")
 

@@ -1,7 +1,8 @@
 """What the programs of stored savepoints stand on: a source that stops half-way, and a place for results.
 
-A program runs in this process (``FLOWLET_LOCAL=inprocess``), so that its functions meet the maker of savepoints, or the test, in ``STAGE``.
-State that was stored names the classes of these modules: a class that moves or loses its name makes the stored savepoints unreadable.
+A program runs in this process (``FLOWLET_LOCAL=inprocess``), so that its functions meet the maker of savepoints, or the
+test, in ``STAGE``.  State that was stored names the classes of these modules: a class that moves or loses its name
+makes the stored savepoints unreadable.
 
 Side:   any.
 """
@@ -31,7 +32,9 @@ from flowlet.datastream.connectors import DiscardingSink
 from flowlet.datastream.state import ListStateDescriptor
 
 HERE: Final = "/proc/self/cwd"
-"""A path that is the working directory, wherever it is: paths in a savepoint are absolute, and a test has a folder of its own."""
+"""A path that is the working directory, wherever it is: paths in a savepoint are absolute, and a test has a folder of
+its own.
+"""
 POLL_S: Final = 0.005
 
 
@@ -42,7 +45,8 @@ class Stage:
     go_on: threading.Event = field(default_factory=threading.Event)  # sources read behind their halves
     results: list[str] = field(default_factory=list)
     halves: set[str] = field(default_factory=set)  # the sources that are there
-    environment: Callable[[], StreamExecutionEnvironment] | None = None  # of a cluster that runs; None: each job has one of its own
+    # Of a cluster that runs; None: each job has one of its own.
+    environment: Callable[[], StreamExecutionEnvironment] | None = None
     is_making: bool = False  # functions behind sources that cannot stop are slow
 
     def reset(self, *, is_making: bool = False) -> None:
@@ -66,18 +70,13 @@ STAGE: Final = Stage()
 class Job:
     """A program with its results.
 
-    Args:
-        build: makes the streams.
-        sources: the sources that stop half-way.
-        is_keyed: it has keyed state, and runs with both state back ends.
-        options: more of its configuration, where a checkpoint is taken.
-        prepare: makes its input files in the working directory.
-        outcome: the results of a run that ended, if they are not in ``STAGE``, or not those alone.
-        counts_first: results of the run that wrote the savepoint count; otherwise the one that is restored gives all results.
-        takes_checkpoint: a retained checkpoint is stored, not a savepoint.
-        options_of_others: the same of its other runs.
-        needs: a package without which it cannot run.
-        around: makes what a run stands in, such as a broker; called with whether the run goes on behind the half.
+    Args: build: makes the streams. sources: the sources that stop half-way. is_keyed: it has keyed state, and runs with
+        both state back ends. options: more of its configuration, where a checkpoint is taken. prepare: makes its input
+        files in the working directory. outcome: the results of a run that ended, if they are not in ``STAGE``, or not
+        those alone. counts_first: results of the run that wrote the savepoint count; otherwise the one that is restored
+        gives all results. takes_checkpoint: a retained checkpoint is stored, not a savepoint. options_of_others: the
+        same of its other runs. needs: a package without which it cannot run. around: makes what a run stands in, such
+        as a broker; called with whether the run goes on behind the half.
     """
 
     build: Callable[[StreamExecutionEnvironment], None]
@@ -105,7 +104,12 @@ class Feed(SourceFunction, CheckpointedFunction):
     """
 
     def __init__(
-        self, name: str, items: Sequence[tuple[Any, int] | int], half: int, pause_s: float = 0.0, waits_for: tuple[str, int] = ("", 0)
+        self,
+        name: str,
+        items: Sequence[tuple[Any, int] | int],
+        half: int,
+        pause_s: float = 0.0,
+        waits_for: tuple[str, int] = ("", 0),
     ) -> None:
         self.name, self.items, self.half, self.pause_s, self.waits_for = name, items, half, pause_s, waits_for
         self.next = 0
@@ -126,7 +130,8 @@ class Feed(SourceFunction, CheckpointedFunction):
                 if not STAGE.go_on.wait(POLL_S):
                     continue
                 if not self.is_restored:
-                    time.sleep(self.pause_s)  # what is in front of the half has passed, or has expired: in a savepoint it has, too
+                    # What is in front of the half has passed, or has expired: in a savepoint it has, too.
+                    time.sleep(self.pause_s)
             with ctx.get_checkpoint_lock():
                 item = self.items[self.next]
                 if isinstance(item, int):
@@ -140,7 +145,9 @@ class Feed(SourceFunction, CheckpointedFunction):
 
 
 def pace(name: str, pause_s: float) -> None:
-    """Called for each record by a function that a checkpoint finds with records in front of it: slow while that is made, and only then."""
+    """Called for each record by a function that a checkpoint finds with records in front of it: slow while that is
+    made, and only then.
+    """
     STAGE.halves.add(name)
     if STAGE.is_making:
         STAGE.go_on.wait(pause_s)
@@ -158,7 +165,9 @@ class Keep(MapFunction):
 
 
 class Held(FlatMapFunction):
-    """Behind a source that cannot be stopped: passes a part of the numbers, slowly behind the first ones, so that barriers pass between."""
+    """Behind a source that cannot be stopped: passes a part of the numbers, slowly behind the first ones, so that
+    barriers pass between.
+    """
 
     def __init__(self, name: str, half: int, one_of: int = 1, pause_s: float = 0.01) -> None:
         self.name, self.half, self.one_of, self.pause_s = name, half, one_of, pause_s

@@ -1,7 +1,9 @@
-"""Savepoints that older flowlets wrote, one per kind of state, source and sink, are read by this one: nothing is lost, nothing comes twice.
+"""Savepoints that older flowlets wrote, one per kind of state, source and sink, are read by this one: nothing is lost,
+nothing comes twice.
 
-``make.py`` wrote them with the revision that each archive names; they are never made again.  A test that fails here says that users
-cannot start from their savepoints any more: mend the reader, or say in docs/savepoints.md since when which ones are refused.
+``make.py`` wrote them with the revision that each archive names; they are never made again.  A test that fails here
+says that users cannot start from their savepoints any more: mend the reader, or say in docs/savepoints.md since when
+which ones are refused.
 """
 
 import sqlite3
@@ -83,7 +85,9 @@ OTHER_WAYS = [  # another state back end, or another parallelism of what is not 
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "backend", "other", "parallelism"), OTHER_WAYS)
-def test_a_stored_savepoint_goes_on_elsewhere(name: str, backend: str, other: str, parallelism: int, folder: Path) -> None:
+def test_a_stored_savepoint_goes_on_elsewhere(
+    name: str, backend: str, other: str, parallelism: int, folder: Path
+) -> None:
     """In the other state back end, and in more subtasks."""
     if other == "rocksdb":
         pytest.importorskip("rocksdict")
@@ -105,13 +109,17 @@ def test_every_stored_archive_is_tested() -> None:
 def skip_other_pythons(facts: dict[str, Any]) -> None:
     written = tuple(map(int, facts["python"].split(".")[:2]))
     if sys.version_info[:2] != written:
-        pytest.skip(f"definitions of classes hold bytecode of Python {written[0]}.{written[1]}, which wrote the savepoint")
+        pytest.skip(
+            f"definitions of classes hold bytecode of Python {written[0]}.{written[1]}, which wrote the savepoint"
+        )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MAIN_PROGRAMS)
 def test_a_program_goes_on_from_a_stored_savepoint_with_its_own_classes(kind: str, tmp_path: Path) -> None:
-    """State and records in flight hold definitions of classes of a main module: they become those of the program that runs."""
+    """State and records in flight hold definitions of classes of a main module: they become those of the program that
+    runs.
+    """
     facts = unpack(path_of(STORED, "main-program", kind), tmp_path)
     skip_other_pythons(facts)
 

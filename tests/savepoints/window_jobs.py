@@ -57,7 +57,9 @@ def _items() -> Iterator[tuple[Any, int] | int]:
 
 ITEMS: Final = list(_items())
 HALF: Final = 35
-assert isinstance(ITEMS[HALF], int), "a savepoint has no watermark: without one in front nothing of the second half would be late"
+assert isinstance(ITEMS[HALF], int), (
+    "a savepoint has no watermark: without one in front nothing of the second half would be late"
+)
 
 
 def records(env: StreamExecutionEnvironment, name: str = "feed") -> Any:
@@ -99,7 +101,9 @@ class Show(ProcessWindowFunction):
 
     def process(self, key: Any, context: ProcessWindowFunction.Context, elements: Iterable[Any]) -> Iterator[Any]:
         evaluations = context.window_state().get_state(ValueStateDescriptor("evaluations", Types.LONG()))
-        total = context.global_state().get_reducing_state(ReducingStateDescriptor("total", lambda one, other: one + other, Types.LONG()))
+        total = context.global_state().get_reducing_state(
+            ReducingStateDescriptor("total", lambda one, other: one + other, Types.LONG())
+        )
         evaluations.update((evaluations.value() or 0) + 1)
         total.add(1)
         yield key, span(context.window()), evaluations.value(), total.get(), sorted(each[1] for each in elements)
@@ -132,7 +136,9 @@ class Threshold(Trigger[Any, Any]):
     """Fires when the numbers of the records add up to a limit; its sum is state of the window."""
 
     def on_element(self, element: Any, timestamp: int, window: Any, ctx: Trigger.TriggerContext) -> TriggerResult:
-        total: Any = ctx.get_partitioned_state(ReducingStateDescriptor("sum", lambda one, other: one + other, Types.LONG()))
+        total: Any = ctx.get_partitioned_state(
+            ReducingStateDescriptor("sum", lambda one, other: one + other, Types.LONG())
+        )
         total.add(element[1])
         if total.get() < 60:
             return TriggerResult.CONTINUE
@@ -164,7 +170,10 @@ def time_windows(env: StreamExecutionEnvironment) -> None:
     keep(pairs.window(SlidingEventTimeWindows.of(ms(100), ms(50))).aggregate(Numbers()).uid("sliding"), "sliding")
     keep(pairs.window(TumblingEventTimeWindows.of(ms(150))).apply(Apply()).uid("apply"), "apply")
     keep(pairs.window(TumblingEventTimeWindows.of(ms(150))).process(Show()).uid("process"), "process")
-    keep(pairs.window(TumblingEventTimeWindows.of(ms(150))).reduce(add, Show()).uid("reduce and process"), "reduce and process")
+    keep(
+        pairs.window(TumblingEventTimeWindows.of(ms(150))).reduce(add, Show()).uid("reduce and process"),
+        "reduce and process",
+    )
     allowed = pairs.window(TumblingEventTimeWindows.of(ms(100))).allowed_lateness(60).side_output_late_data(late)
     shown = allowed.process(Show()).uid("lateness")
     keep(shown, "lateness")
@@ -206,7 +215,10 @@ def other_windows(env: StreamExecutionEnvironment) -> None:
     ):
         keep(pairs.window(TumblingEventTimeWindows.of(ms(150))).evictor(evictor).apply(Apply()).uid(name), name)
     keep(source.window_all(TumblingEventTimeWindows.of(ms(100))).apply(ApplyAll()).uid("all"), "all")
-    keep(source.window_all(SlidingEventTimeWindows.of(ms(90), ms(30))).process(ShowAll()).uid("all process"), "all process")
+    keep(
+        source.window_all(SlidingEventTimeWindows.of(ms(90), ms(30))).process(ShowAll()).uid("all process"),
+        "all process",
+    )
     keep(source.count_window_all(7).reduce(add).uid("all count"), "all count")
 
 
@@ -237,7 +249,9 @@ def in_order(start: int, step: int) -> list[tuple[Any, int] | int]:
 
 
 def joins(env: StreamExecutionEnvironment) -> None:
-    """Both sources are half-way; which pairs have met by then is not looked at, only that none is lost or comes twice."""
+    """Both sources are half-way; which pairs have met by then is not looked at, only that none is
+    lost or comes twice.
+    """
     one = feed(env, in_order(0, 1), 41, TRIPLE)
     other = feed(env, in_order(1, 2), 17, TRIPLE, name="other")
     key = Types.STRING()
@@ -253,14 +267,21 @@ def joins(env: StreamExecutionEnvironment) -> None:
 # -- columns
 
 SCHEMA: Final = pa.schema([("k", pa.string()), ("n", pa.int64()), ("x", pa.float64()), ("ts", pa.timestamp("ms"))])
-COLUMN_ROW: Final = Types.ROW_NAMED(["k", "n", "x", "ts"], [Types.STRING(), Types.LONG(), Types.DOUBLE(), Types.SQL_TIMESTAMP()])
+COLUMN_ROW: Final = Types.ROW_NAMED(
+    ["k", "n", "x", "ts"], [Types.STRING(), Types.LONG(), Types.DOUBLE(), Types.SQL_TIMESTAMP()]
+)
 
 
 def _column_items(start: int, step: int) -> list[tuple[Any, int] | int]:
     epoch = datetime.fromisoformat("2024-01-01")
     return [
         (
-            Row(k=None if number % 7 == 6 else f"key {number % 5}", n=number, x=number / 4, ts=epoch + timedelta(milliseconds=20 * number)),
+            Row(
+                k=None if number % 7 == 6 else f"key {number % 5}",
+                n=number,
+                x=number / 4,
+                ts=epoch + timedelta(milliseconds=20 * number),
+            ),
             20 * number,
         )
         for number in range(start, 80, step)
@@ -294,7 +315,12 @@ def _batches(subtask: int, parallelism: int) -> Iterator[pa.RecordBatch]:
     for start in range(0, BATCH_ROWS * NUM_BATCHES, BATCH_ROWS):
         numbers = range(start, start + BATCH_ROWS)
         keys = [None if number % 7 == 6 else f"key {number % 5}" for number in numbers]
-        columns = {"k": keys, "g": [number % 3 for number in numbers], "n": list(numbers), "x": [number / 4 for number in numbers]}
+        columns = {
+            "k": keys,
+            "g": [number % 3 for number in numbers],
+            "n": list(numbers),
+            "x": [number / 4 for number in numbers],
+        }
         yield pa.record_batch(columns)
 
 

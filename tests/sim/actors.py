@@ -1,10 +1,10 @@
 """Everybody who takes steps in a simulated world: loops, wires, producers and consumers.
 
 Side:       any.
-Invariants: an actor's ``step`` is only called while ``is_ready``; it does one thing and returns.  A producer or consumer that found nothing
-            sleeps until the future it was given wakes it: a wake-up that is lost leaves it asleep for ever, and the world notices.
-            I1 every byte out == in, in order; I6 a snapshot is exactly what was overtaken; I7 an aligned barrier overtakes nothing; I8
-            nothing behind the end of a partition.
+Invariants: an actor's ``step`` is only called while ``is_ready``; it does one thing and returns.  A producer or
+            consumer that found nothing sleeps until the future it was given wakes it: a wake-up that is lost leaves it
+            asleep for ever, and the world notices.  I1 every byte out == in, in order; I6 a snapshot is exactly what
+            was overtaken; I7 an aligned barrier overtakes nothing; I8 nothing behind the end of a partition.
 Units:      sizes in bytes.
 """
 
@@ -33,7 +33,15 @@ from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop
 from netstack.testing.manual_clock import ManualClock
 from netstack.transport.network_channel import NetworkChannel
 from netstack.wakeups import run_all
-from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, EndOfPartition, Event, StopMode
+from netstack.wire.events import (
+    Alignment,
+    CheckpointBarrier,
+    CheckpointOptions,
+    EndOfData,
+    EndOfPartition,
+    Event,
+    StopMode,
+)
 from tests.sim.streams import RangeStream, Stream, marked
 from tests.sim.transport import SimTransport
 
@@ -63,7 +71,9 @@ class _TaskLoop(_ManualLoop):
     def create_task(self, coro: Coroutine[Any, Any, T], **kwargs: Any) -> "asyncio.Task[T]":  # type: ignore[override]
         return asyncio.Task(coro, loop=self, name=kwargs.get("name"))
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, **_options: Any) -> Any:
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, **_options: Any
+    ) -> Any:
         return await self._dial(protocol_factory, host, port)
 
 
@@ -177,12 +187,20 @@ class StateRecorder:
         self.data: dict[tuple[int, int], bytes] = {}  # (checkpoint, channel or subpartition) -> bytes
 
     def add_input_data(
-        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         self._add((checkpoint_id, channel.channel_index), buffers)
 
     def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        subpartition: ResultSubpartitionInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         self._add((checkpoint_id, subpartition.subpartition_index), buffers)
 
@@ -451,7 +469,9 @@ class Consumer(Actor):
             self._fail(error)
             return
         # Nobody tells late here: everything that is told of is told in the step in which it happened.
-        assert not is_promised or (found and _is_priority(found[0].event)), f"{self.name}: a priority event was promised, but it is {found}"
+        assert not is_promised or (found and _is_priority(found[0].event)), (
+            f"{self.name}: a priority event was promised, but it is {found}"
+        )
         if found:
             assert len(found) == 1 or all(each.buffer is not None for each in found), "an event comes alone"
             for each in found:
@@ -468,7 +488,9 @@ class Consumer(Actor):
         return [] if found is None else [found]
 
     def check_priority(self) -> None:
-        """A priority event that can be polled was told of, remote or local, so that it overtakes the data of all channels."""
+        """A priority event that can be polled was told of, remote or local, so that it overtakes the data of all
+        channels.
+        """
         if self.is_done or not self._is_requested or self.gate.priority_event_available_future().is_done:
             return
         for channel in self.gate.channels:
@@ -560,7 +582,8 @@ class Consumer(Actor):
             sent = producer.recorder.data.get((checkpoint_id, self.number), b"")
             overtaken = stream.log[self._starts[index] : end]
             assert received + sent == overtaken, (
-                f"I6: {stream.name}, checkpoint {checkpoint_id}: {len(received)} bytes of the input and {len(sent)} of the output were "
+                f"I6: {stream.name}, checkpoint {checkpoint_id}: {len(received)} bytes of the input and {len(sent)} of "
+                "the output were "
                 f"persisted, {len(overtaken)} were overtaken"
             )
         self.num_checkpoints = checkpoint_id

@@ -1,8 +1,8 @@
 """Keeps its own books of what two handlers tell each other, and compares them with theirs.
 
 Side:       any.
-Invariants: I2 granted == used + outstanding, and both sides agree but for what is under way; I3 no data buffer without credit;
-            I8 nothing behind the end of a partition.
+Invariants: I2 granted == used + outstanding, and both sides agree but for what is under way; I3 no data buffer without
+            credit; I8 nothing behind the end of a partition.
 Units:      credit in buffers.
 """
 
@@ -56,7 +56,8 @@ class Ledger:
     channels: dict[InputChannelID, RemoteInputChannel] = field(default_factory=dict)
     flows: dict[InputChannelID, Flow] = field(default_factory=dict)
     num_answer_bytes: int = 0  # at most; of the server's messages that do not wait for the socket
-    violation: str | None = None  # the first one; raised by ``check``, because a pipeline catches what its handlers raise
+    # The first one; raised by ``check``, because a pipeline catches what its handlers raise.
+    violation: str | None = None
 
     def flow(self, receiver: InputChannelID) -> Flow:
         """The flow of ``receiver``, a new one if need be."""
@@ -75,8 +76,13 @@ class Ledger:
         _, _, _, receiver, _, _, sequence_number, _, data_type, _, _ = BUFFER_RESPONSE_HEADER.unpack_from(frame)
         flow = self.flow(InputChannelID(receiver))
         self.require(data_type == DataType.DATA_BUFFER, f"{receiver.hex()}: data type {data_type} went past the loop")
-        self.require(sequence_number == flow.num_written, f"number {sequence_number} is sent as number {flow.num_written}")
-        self.require(flow.num_data_written < flow.num_granted_read, f"{receiver.hex()}: a buffer without credit went past the loop")
+        self.require(
+            sequence_number == flow.num_written, f"number {sequence_number} is sent as number {flow.num_written}"
+        )
+        self.require(
+            flow.num_data_written < flow.num_granted_read,
+            f"{receiver.hex()}: a buffer without credit went past the loop",
+        )
         flow.num_written += 1
         flow.num_data_written += 1
 
@@ -90,15 +96,23 @@ class Ledger:
             if flow.has_no_exclusive and (flow.is_blocked or flow.num_resumes):
                 continue  # the receiver forgot all credit, the sender does so when it reads of the resumption
             granted = channel.num_credits_granted
-            assert granted == flow.num_granted_written, f"{channel!r} granted {granted}, {flow.num_granted_written} were written"
+            assert granted == flow.num_granted_written, (
+                f"{channel!r} granted {granted}, {flow.num_granted_written} were written"
+            )
             spent = granted - channel.num_credits_available
-            assert 0 <= spent - flow.num_data_read <= 1, f"{channel!r} spent {spent}, {flow.num_data_read} buffers were read"
+            assert 0 <= spent - flow.num_data_read <= 1, (
+                f"{channel!r} spent {spent}, {flow.num_data_read} buffers were read"
+            )
             reader = queue.reader(receiver)
             if reader is None or reader.is_released:
                 continue
             credit = reader.credit
-            assert credit.granted == flow.num_granted_read, f"{reader!r} has {credit.granted}, {flow.num_granted_read} were read"
-            assert credit.spent == flow.num_data_written, f"{reader!r} spent {credit.spent}, {flow.num_data_written} were written"
+            assert credit.granted == flow.num_granted_read, (
+                f"{reader!r} has {credit.granted}, {flow.num_granted_read} were read"
+            )
+            assert credit.spent == flow.num_data_written, (
+                f"{reader!r} spent {credit.spent}, {flow.num_data_written} were written"
+            )
             assert flow.num_granted_read <= flow.num_granted_written, "credit out of nothing"
             assert flow.num_data_read <= flow.num_data_written, "data out of nothing"
 
@@ -188,7 +202,9 @@ class ServerTap(ChannelHandler):
                 for position, segment in enumerate(each.segments):
                     backlog = each.backlog + len(each.segments) - 1 - position
                     buffer = NetworkBuffer(segment, FREEING_RECYCLER, len(segment.view), DataType.DATA_BUFFER)
-                    single = OutboundBuffer(each.receiver, each.subpartition, each.sequence_number + position, backlog, buffer)
+                    single = OutboundBuffer(
+                        each.receiver, each.subpartition, each.sequence_number + position, backlog, buffer
+                    )
                     self._count(single, self._ledger.flow(each.receiver))
                     buffer.lease.abandon()
         ctx.write(message)
@@ -206,4 +222,7 @@ class ServerTap(ChannelHandler):
         if data_type.is_buffer:
             flow.num_data_written += 1
             if flow.num_data_written > flow.num_granted_read:
-                require(False, f"{message} is sent without credit: number {flow.num_data_written} of {flow.num_granted_read}")
+                require(
+                    False,
+                    f"{message} is sent without credit: number {flow.num_data_written} of {flow.num_granted_read}",
+                )

@@ -1,8 +1,9 @@
 """Locks that notice what would be a deadlock between threads, although there is one thread only.
 
 Side:       any.
-Invariants: (group B of the historical bugs) nobody acquires a lock that is held already: that thread would wait for itself; the order in
-            which locks are nested is the same everywhere: the graph "held while acquired", by where a lock is made, has no cycle.
+Invariants: (group B of the historical bugs) nobody acquires a lock that is held already: that thread would wait for
+            itself; the order in which locks are nested is the same everywhere: the graph "held while acquired", by
+            where a lock is made, has no cycle.
 """
 
 import sys

@@ -83,7 +83,8 @@ class Mix:
             is_late=rng.random() < 0.3,
             floating=rng.choice((1, 1, 2, 8)) if exclusive == 0 else rng.choice((0, 0, 1, 3, 8)),
             overdraft=rng.choice((0, 0, 1, 5)),
-            # With fewer the buffer that is being written, and an old broadcast buffer that has no more bytes, stop their own writer.
+            # With fewer the buffer that is being written, and an old broadcast buffer that has no more bytes, stop
+            # their own writer.
             max_per_channel=rng.choice((None, None, 3, 4, 10)),
             checkpoints=rng.choice(("none", "none", "aligned", "aligned", "unaligned", "unaligned", "concurrent")),
             num_checkpoints=rng.choice((1, 3, 10)),
@@ -109,7 +110,9 @@ class Mix:
         return mix.with_tight_memory() if chance < 0.62 else mix
 
     def with_runs(self) -> "Mix":
-        """The same, with room and reads for several buffers, and records that fill them: else there is hardly ever one run."""
+        """The same, with room and reads for several buffers, and records that fill them: else there is hardly ever one
+        run.
+        """
         return replace(
             self,
             num_records=min(self.num_records, 100),
@@ -130,7 +133,9 @@ class Mix:
         )
 
     def with_narrow_connections(self) -> "Mix":
-        """The same with much credit and little room on the way: only whether the channel is writable bounds what waits there."""
+        """The same with much credit and little room on the way: only whether the channel is writable bounds what waits
+        there.
+        """
         return replace(
             self,
             num_nodes=2,
@@ -147,7 +152,9 @@ class Mix:
         )
 
     def with_tight_memory(self) -> "Mix":
-        """The same with producers that share a node, long records, and no segment but those that somebody was promised."""
+        """The same with producers that share a node, long records, and no segment but those that
+        somebody was promised.
+        """
         return replace(
             self,
             num_nodes=1,
@@ -176,7 +183,9 @@ class Mix:
         )
 
     def with_ranges(self, rng: Random) -> "Mix":
-        """The same with channels of several pipelined subpartitions: with room for all, since one is read to its end before the next."""
+        """The same with channels of several pipelined subpartitions: with room for all, since one is read to its end
+        before the next.
+        """
         return replace(
             self,
             width=rng.choice((2, 3)),

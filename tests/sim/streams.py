@@ -1,7 +1,8 @@
 """What was written to subpartitions, and what their readers got so far.
 
 Side:       any.
-Invariants: I1 every byte out == in, in order; I7 an aligned barrier overtakes nothing; I8 nothing behind the end of a partition.
+Invariants: I1 every byte out == in, in order; I7 an aligned barrier overtakes nothing; I8 nothing behind the end of a
+            partition.
 Units:      positions in bytes.
 """
 
@@ -48,7 +49,9 @@ class Stream:
         assert not self.has_ended, f"{self.name}: {len(data)} bytes behind the end of the partition"
         start, end = self.consumed, self.consumed + len(data)
         if not self.log.startswith(data, start):
-            raise AssertionError(f"{self.name}: the bytes {start} to {end} are not what was written: {data[:32].hex()}...")
+            raise AssertionError(
+                f"{self.name}: the bytes {start} to {end} are not what was written: {data[:32].hex()}..."
+            )
         self.consumed = end
         limit = self.events[0][0] if self.events else len(self.log)
         assert end <= limit, f"{self.name}: data up to {end} overtook an event at {limit}"
@@ -61,7 +64,9 @@ class Stream:
         assert expected, f"{self.name}: {event} was never sent"
         at, original = expected.popleft()
         assert event == original, f"{self.name}: {event} instead of {original}"
-        assert is_priority or at == self.consumed, f"{self.name}: {event} after {self.consumed} bytes, it was sent after {at}"
+        assert is_priority or at == self.consumed, (
+            f"{self.name}: {event} after {self.consumed} bytes, it was sent after {at}"
+        )
         self.has_ended = isinstance(event, EndOfPartition)
         return at
 
@@ -69,7 +74,8 @@ class Stream:
 class RangeStream:
     """What several subpartitions were given, which are read as one: each byte says which of them it was written to.
 
-    Invariants: what may be parts of one record follows each other, so another subpartition has its turn only behind an event.
+    Invariants: what may be parts of one record follows each other, so another subpartition has its turn only behind an
+                event.
     """
 
     def __init__(self, streams: Sequence[Stream]) -> None:

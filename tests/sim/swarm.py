@@ -22,11 +22,15 @@ class SwarmResult:
     num_worlds: int = 0
     num_faults: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
-    traces: dict[int, tuple[int, int]] = field(default_factory=dict)  # by seed: how many steps, and one number for all of them
+    # By seed: how many steps, and one number for all of them.
+    traces: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         outcomes = ", ".join(f"{number} {outcome}" for outcome, number in sorted(self.outcomes.items()))
-        return f"{self.num_steps:,} steps in {self.num_worlds:,} worlds with {self.num_faults:,} faults; consumers: {outcomes}"
+        return (
+            f"{self.num_steps:,} steps in {self.num_worlds:,} worlds with {self.num_faults:,} faults; consumers: "
+            f"{outcomes}"
+        )
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""The whole stack in simulated worlds: ``make sim STEPS=...`` runs any number of steps, this file 100,000 in every test run."""
+"""The whole stack in simulated worlds: ``make sim STEPS=...`` runs any number of steps, this file 100,000 in every test
+run.
+"""
 
 import os
 import subprocess
@@ -26,7 +28,9 @@ def _silent() -> Iterator[None]:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(NUM_PARTS))
 def test_every_invariant_holds_after_every_step(part: int, capsys: pytest.CaptureFixture[str]) -> None:
-    """I1-I5, I8, I10, I11 after each of 100,000 steps (a half here), liveness at the end of every world; seeds repeat their steps."""
+    """I1-I5, I8, I10, I11 after each of 100,000 steps (a half here), liveness at the end of every world; seeds repeat
+    their steps.
+    """
     result = run_swarm(NUM_STEPS // NUM_PARTS, FIRST_SEED + part * 10_000)
 
     with capsys.disabled():
@@ -45,7 +49,9 @@ def test_the_steps_do_not_depend_on_the_hashes_of_strings() -> None:
     hashes = set()
     for hash_seed in ("1", "2"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=600, check=True
+        )
         hashes.add(done.stdout)
 
     assert len(hashes) == 1

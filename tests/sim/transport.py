@@ -1,10 +1,10 @@
 """Two ends of one TCP connection without a kernel: bytes in flight that the simulator moves, cuts and loses.
 
 Side:       any.
-Invariants: bytes arrive in order and at most once; what a transport still holds is copied only when the pretended kernel takes it, so that
-            memory which is recycled too early arrives spoilt.
-Source:     the contract of ``asyncio.Transport`` as uvloop keeps it with ``high=0``: ``pause_writing`` while anything is held,
-            ``resume_writing`` once nothing is.
+Invariants: bytes arrive in order and at most once; what a transport still holds is copied only when the pretended
+            kernel takes it, so that memory which is recycled too early arrives spoilt.
+Source:     the contract of ``asyncio.Transport`` as uvloop keeps it with ``high=0``: ``pause_writing`` while anything
+            is held, ``resume_writing`` once nothing is.
 """
 
 import asyncio
@@ -69,7 +69,9 @@ class DirectSocket:
 class SimTransport(asyncio.Transport):
     """One end."""
 
-    def __init__(self, name: str, peer: tuple[str, int], out: Pipe, inbound: Pipe, call_soon: Callable[..., object]) -> None:
+    def __init__(
+        self, name: str, peer: tuple[str, int], out: Pipe, inbound: Pipe, call_soon: Callable[..., object]
+    ) -> None:
         super().__init__()
         self.name = name
         self.out = out
@@ -87,7 +89,9 @@ class SimTransport(asyncio.Transport):
         self._wants_eof = False
 
     def __repr__(self) -> str:
-        return f"<SimTransport {self.name}: {self._num_held} held, {len(self.out.data)} out, {len(self.inbound.data)} in>"
+        return (
+            f"<SimTransport {self.name}: {self._num_held} held, {len(self.out.data)} out, {len(self.inbound.data)} in>"
+        )
 
     # ---------------------------------------------------------------- what the channel calls
 

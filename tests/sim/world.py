@@ -1,11 +1,12 @@
-"""A small cluster in one thread, made from one seed: the real network stack, stepped by chance and checked after every step.
+"""A small cluster in one thread, made from one seed: the real network stack, stepped by chance and checked after every
+step.
 
 Side:       any.
-Invariants: the same seed makes the same steps (``trace_hash``).
-            I1 every byte out == in, order kept; I2 granted == used + outstanding, on both sides; I3 no data without credit; I4 each segment
-            has one place; I5 what a pool guarantees can be had; I8 nothing behind the end of a partition; I10 who needs buffers has asked
-            for them; I11 memory stays below its bound.  Liveness: once the faults are over everybody finishes within a number of steps
-            that is linear in the work, nobody sleeps for ever, and nothing is left behind.
+Invariants: the same seed makes the same steps (``trace_hash``).  I1 every byte out == in, order kept; I2 granted ==
+            used + outstanding, on both sides; I3 no data without credit; I4 each segment has one place; I5 what a pool
+            guarantees can be had; I8 nothing behind the end of a partition; I10 who needs buffers has asked for them;
+            I11 memory stays below its bound.  Liveness: once the faults are over everybody finishes within a number of
+            steps that is linear in the work, nobody sleeps for ever, and nothing is left behind.
 """
 
 import asyncio
@@ -27,7 +28,13 @@ from netstack.buffer.buffer_decompressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.connection_manager import ConnectionManager
-from netstack.errors import ConnectError, ConnectionLostError, NetstackError, PartitionNotFoundError, ProducerFailedError
+from netstack.errors import (
+    ConnectError,
+    ConnectionLostError,
+    NetstackError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+)
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.partition_state_checker import ProducerState
@@ -36,7 +43,14 @@ from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
-from netstack.ids import ConnectionID, InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, intermediate_partition_id
+from netstack.ids import (
+    ConnectionID,
+    InputChannelID,
+    ResultPartitionID,
+    execution_attempt_id,
+    input_channel_id,
+    intermediate_partition_id,
+)
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
@@ -100,7 +114,10 @@ class StateChecker:
 
 
 class Link(Actor):
-    """One connection: two channels with their pipelines, and the bytes between them.  Its steps: connect, then accept."""
+    """One connection: two channels with their pipelines, and the bytes between them.
+
+    Its steps: connect, then accept.
+    """
 
     def __init__(self, world: "World", name: str, client: Node, server: Node, client_channel: NetworkChannel) -> None:
         super().__init__(world, name)
@@ -114,8 +131,12 @@ class Link(Actor):
         self._is_accepted = False
         self._refuses = False
         request, response = Pipe(mix.pipe_bytes), Pipe(mix.pipe_bytes)
-        self.client_end = SimTransport(f"{name} client", ("127.0.0.1", 1), request, response, client.loop.loop.call_soon)
-        self.server_end = SimTransport(f"{name} server", ("127.0.0.2", 2), response, request, server.loop.loop.call_soon)
+        self.client_end = SimTransport(
+            f"{name} client", ("127.0.0.1", 1), request, response, client.loop.loop.call_soon
+        )
+        self.server_end = SimTransport(
+            f"{name} server", ("127.0.0.2", 2), response, request, server.loop.loop.call_soon
+        )
         self.client = client_channel
         self.server = NetworkChannel(world.config, self._server_handlers)
         self.server._direct_writer = self._direct_writer(self.server, self.server_end)
@@ -134,7 +155,9 @@ class Link(Actor):
         """Producers that flush send a little past the loop, as in production."""
         flush = partial(self.server_node.loop.loop.call_soon, channel.transport_flush)
         sock = DirectSocket(end, self.ledger.note_direct)
-        return DirectWriter(sock, channel._outbound, channel.turn, lambda: channel.is_active, flush, {threading.get_ident()})
+        return DirectWriter(
+            sock, channel._outbound, channel.turn, lambda: channel.is_active, flush, {threading.get_ident()}
+        )
 
     def _use_decoder(self, channel: NetworkChannel) -> FrameDecoder:
         """Decoders with tiny buffers, so that every way of reading is used."""
@@ -190,7 +213,9 @@ class Link(Actor):
         high = config.high_watermark_bytes
         limit = high + config.max_gather_bytes + config.segment_size_bytes + 64 + self.ledger.num_answer_bytes
         assert pending <= limit, f"I11: {pending} bytes pending at {self.server!r}"
-        assert self.client.pending_bytes <= high + 4096, f"I11: {self.client.pending_bytes} bytes pending at {self.client!r}"
+        assert self.client.pending_bytes <= high + 4096, (
+            f"I11: {self.client.pending_bytes} bytes pending at {self.client!r}"
+        )
 
 
 def _with_tap(make: Callable[..., tuple[ChannelHandler, ...]]) -> Callable[..., tuple[ChannelHandler, ...]]:
@@ -295,11 +320,15 @@ class World:
     def _add_consumer(self, number: int, node: Node, homes: list[int]) -> None:
         mix, recorder = self.mix, StateRecorder(self.decompressor)
         checker = StateChecker(self, node.loop) if mix.is_retried else None
-        gate = SingleInputGate(f"consumer {number}", state_checker=checker, decompressor=self.decompressor, clock_ns=self.clock.now_ns)
+        gate = SingleInputGate(
+            f"consumer {number}", state_checker=checker, decompressor=self.decompressor, clock_ns=self.clock.now_ns
+        )
         for index, home in enumerate(homes):
             gate.add_channel(self._channel(gate, index, number, node, home, recorder))
         if mix.floating and any(home != node.index for home in homes):
-            pool = node.pool.create_buffer_pool(owner=f"{gate.owner} floating", num_required=1, max_buffers=mix.floating)
+            pool = node.pool.create_buffer_pool(
+                owner=f"{gate.owner} floating", num_required=1, max_buffers=mix.floating
+            )
             node.local_pools.append(pool)
             gate.set_buffer_pool(pool)
         streams = [self._stream(producer, number) for producer in self.producers]
@@ -317,7 +346,9 @@ class World:
             streams = [stream.copy() for stream in streams]
         return streams[0] if mix.width == 1 else RangeStream(streams)
 
-    def _channel(self, gate: SingleInputGate, index: int, number: int, node: Node, home: int, recorder: StateRecorder) -> InputChannel:
+    def _channel(
+        self, gate: SingleInputGate, index: int, number: int, node: Node, home: int, recorder: StateRecorder
+    ) -> InputChannel:
         mix, timeout_s = self.mix, self.config.partition_request_timeout_s
         first = number % mix.num_gates * mix.width
         last = first + mix.width - 1
@@ -362,7 +393,9 @@ class World:
         self, client: Node, protocol_factory: Callable[[], NetworkChannel], host: str, port: int
     ) -> asyncio.Future[tuple[SimTransport, NetworkChannel]]:
         """A new connection, which takes its time."""
-        link = Link(self, f"link {len(self.links)}", client, self.nodes[int(host.rpartition(".")[2]) - 1], protocol_factory())
+        link = Link(
+            self, f"link {len(self.links)}", client, self.nodes[int(host.rpartition(".")[2]) - 1], protocol_factory()
+        )
         self.links.append(link)
         self.actors += [link, *link.wires]
         self._draw_weights()
@@ -394,7 +427,8 @@ class World:
         except BaseException as error:
             raise SimulationError(
                 f"seed {self.seed}, step {self.step_number}, {self._actor}: {type(error).__name__}: {error}\n"
-                f"  {self.mix}\n  see it again: make sim SEED={self.seed} STEPS=1   (python -m tests.sim --seed {self.seed} --trace)"
+                f"  {self.mix}\n  see it again: make sim SEED={self.seed} STEPS=1   (python -m tests.sim --seed "
+                f"{self.seed} --trace)"
             ) from error
         finally:
             connection_manager._client_handlers = make_handlers
@@ -463,7 +497,9 @@ class World:
         return is_open
 
     def _cancel_job(self) -> bool:
-        """A job of which a part failed, or was never deployed, is ended by its coordinator; whether there was anything to end."""
+        """A job of which a part failed, or was never deployed, is ended by its coordinator; whether there was anything
+        to end.
+        """
         is_deployed = all(producer.is_registered for producer in self.producers)
         if is_deployed and not any(consumer.state in ("failed", "cancelled") for consumer in self.consumers):
             return False
@@ -495,13 +531,20 @@ class World:
             self.trace.append(f"{self.step_number:6} {text}")
 
     def checkpoint_limit(self) -> int:
-        """Up to which checkpoint producers may send barriers: one unaligned checkpoint at a time, if its snapshot is looked at."""
+        """Up to which checkpoint producers may send barriers: one unaligned checkpoint at a time, if its snapshot is
+        looked at.
+        """
         mix = self.mix
         if mix.checkpoints == "none":
             return 0
         if mix.checkpoints != "unaligned":
             return mix.num_checkpoints
-        return min([mix.num_checkpoints, *(consumer.num_checkpoints + 1 for consumer in self.consumers if not consumer.is_done)])
+        return min(
+            [
+                mix.num_checkpoints,
+                *(consumer.num_checkpoints + 1 for consumer in self.consumers if not consumer.is_done),
+            ]
+        )
 
     # ---------------------------------------------------------------- faults
 
@@ -543,7 +586,9 @@ class World:
                 is_explained = False
         is_foreign = not isinstance(root, NetstackError | OSError) and "injected" not in str(root)
         if is_foreign or not is_explained:
-            raise AssertionError(f"{consumer.name} failed without a reason: {type(error).__name__}: {error} from {root!r}")
+            raise AssertionError(
+                f"{consumer.name} failed without a reason: {type(error).__name__}: {error} from {root!r}"
+            )
 
     # ---------------------------------------------------------------- checks
 
@@ -576,7 +621,9 @@ class World:
         assert sleepers == "nobody", f"asleep for ever: {sleepers}; {[*self.producers, *self.consumers]}"
         for consumer in self.consumers:
             if consumer.state == "finished":
-                assert all(stream.has_ended for stream in consumer.streams), f"{consumer.name} finished before its inputs"
+                assert all(stream.has_ended for stream in consumer.streams), (
+                    f"{consumer.name} finished before its inputs"
+                )
                 assert all(stream.is_complete for stream in consumer.streams), f"{consumer.name} missed data"
         for producer in self.producers:
             assert producer.partition.is_released, f"{producer.partition!r} was never released"
@@ -587,4 +634,6 @@ class World:
 
 
 def _partition_id(number: int) -> ResultPartitionID:
-    return ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    return ResultPartitionID(
+        intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0)
+    )

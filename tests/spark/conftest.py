@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "tests/spark/" in item.nodeid:
             item.add_marker(pytest.mark.slow)
-            if EXECUTORS in item.nodeid:  # its start alone takes a quarter of a minute: make test-spark-cluster, or make test-long
+            # Its start alone takes a quarter of a minute: make test-spark-cluster, or make test-long.
+            if EXECUTORS in item.nodeid:
                 item.add_marker(pytest.mark.long)
             if reason is not None:
                 item.add_marker(pytest.mark.skip(reason=reason))
@@ -68,7 +69,9 @@ def _why_not() -> str | None:
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
-    """As everywhere, but for what PySpark itself opens when it needs it: connections to its JVM and threads that serve them."""
+    """As everywhere, but for what PySpark itself opens when it needs it: connections to its JVM and threads that serve
+    them.
+    """
     threads, children = live_threads(), child_pids()
 
     yield
@@ -95,7 +98,8 @@ def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
     import pyspark
     from pyspark.sql import SparkSession
 
-    work = Path(pyspark.__file__).with_name("work")  # where the executors of a local cluster write, wherever one would like to have it
+    # Where the executors of a local cluster write, wherever one would like to have it.
+    work = Path(pyspark.__file__).with_name("work")
     environment = {
         "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "flowlet" / "spark" / "discovery")]),
         "PYSPARK_PYTHON": sys.executable,
@@ -110,7 +114,8 @@ def spark(request: pytest.FixtureRequest, spark_folder: Path) -> Iterator[Any]:
         for name, value in environment.items():
             patch.setenv(name, value)
         session = builder.getOrCreate()
-        session.range(2).rdd.foreach(print)  # connections and workers are there before a test counts what it leaves behind
+        # Connections and workers are there before a test counts what it leaves behind.
+        session.range(2).rdd.foreach(print)
     application = session.sparkContext.applicationId
     yield session
     session.stop()

@@ -43,7 +43,9 @@ def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> 
 
 @ON_LOCAL
 def test_a_gate_of_an_arrow_schema_takes_dataframes_and_rows(spark: Any, cluster: GateCluster) -> None:
-    """Whole batches come out, of exactly the declared schema; a column that is not of it is named before anything runs."""
+    """Whole batches come out, of exactly the declared schema; a column that is not of it is named
+    before anything runs.
+    """
     declared = pa.schema([("name", pa.large_string()), ("at", pa.timestamp("us", "UTC")), ("id", pa.int64())])
     df = spark.createDataFrame([(1, "a", AT), (2, None, None)], "id bigint, name string, at timestamp")
 
@@ -110,7 +112,9 @@ def test_a_gate_that_declares_nothing_gets_rows_with_names(spark: Any, cluster: 
 
 
 @ON_LOCAL
-def test_a_stream_is_pushed_epoch_by_epoch(spark: Any, cluster: GateCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stream_is_pushed_epoch_by_epoch(
+    spark: Any, cluster: GateCluster, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each with a writer, and so a token, of its own: a query outlives a token's day."""
     announced: list[str] = []
     monkeypatch.setattr(GateWrites, "announce", lambda _self, job: announced.append(job))
@@ -121,7 +125,9 @@ def test_a_stream_is_pushed_epoch_by_epoch(spark: Any, cluster: GateCluster, tmp
 
     with cluster.collect(Types.STRING(), producers=None) as results:
         stream = lines.writeStream.format("flowlet").options(**cluster.options())
-        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
+            availableNow=True
+        ).start().awaitTermination()
         results.job_client.finish_gate("clicks").result()
         found = list(results)
 
@@ -130,7 +136,9 @@ def test_a_stream_is_pushed_epoch_by_epoch(spark: Any, cluster: GateCluster, tmp
 
 
 @ON_LOCAL
-def test_the_epoch_of_a_stream_with_enough_partitions_ends_the_gate(spark: Any, cluster: GateCluster, tmp_path: Any) -> None:
+def test_the_epoch_of_a_stream_with_enough_partitions_ends_the_gate(
+    spark: Any, cluster: GateCluster, tmp_path: Any
+) -> None:
     """The process that commits an epoch commits what its tasks have pushed, not a write of its own."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "0.txt").write_text("".join(f"line {number}\n" for number in range(4)))
@@ -138,7 +146,9 @@ def test_the_epoch_of_a_stream_with_enough_partitions_ends_the_gate(spark: Any, 
 
     with cluster.collect(Types.STRING(), producers=2) as results:
         stream = lines.writeStream.format("flowlet").options(**cluster.options())
-        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start().awaitTermination()
+        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(
+            availableNow=True
+        ).start().awaitTermination()
         assert sorted(results) == [f"line {number}" for number in range(4)]
 
 
@@ -150,7 +160,12 @@ def test_a_stream_whose_job_was_cancelled_says_so(spark: Any, cluster: GateClust
     lines = spark.readStream.format("text").load(str(tmp_path / "in"))
 
     with cluster.collect(Types.STRING(), producers=None) as results:
-        query = lines.writeStream.format("flowlet").options(**cluster.options()).option("checkpointLocation", str(tmp_path / "out")).start()
+        query = (
+            lines.writeStream.format("flowlet")
+            .options(**cluster.options())
+            .option("checkpointLocation", str(tmp_path / "out"))
+            .start()
+        )
         try:
             query.processAllAvailable()
             results.job_client.cancel().result()
@@ -176,7 +191,9 @@ def test_a_stream_whose_job_was_cancelled_says_so(spark: Any, cluster: GateClust
     ],
     ids=["no name", "no gate", "no JobManager", "no number", "column"],
 )
-def test_what_cannot_work_fails_before_a_task_runs(spark: Any, cluster: GateCluster, options: dict[str, str], message: str) -> None:
+def test_what_cannot_work_fails_before_a_task_runs(
+    spark: Any, cluster: GateCluster, options: dict[str, str], message: str
+) -> None:
     """With the reason, and soon: most of the time is Spark's own."""
     declared = Types.ROW_NAMED(["id"], [Types.STRING()])
 

@@ -51,8 +51,12 @@ def ending(end: Callable[[], None], rows: Iterable[int]) -> Iterator[int]:
 
 @ON_EXECUTORS
 @pytest.mark.parametrize("end", [raises, is_killed], ids=["the task fails", "the worker is killed"])
-def test_a_partition_that_ended_in_the_middle_is_pushed_again(spark: Any, cluster: GateCluster, end: Callable[[], None]) -> None:
-    """At least once: every row is there, twice at most what the first attempt had pushed; and the gate knows when it has all."""
+def test_a_partition_that_ended_in_the_middle_is_pushed_again(
+    spark: Any, cluster: GateCluster, end: Callable[[], None]
+) -> None:
+    """At least once: every row is there, twice at most what the first attempt had pushed; and the gate knows when it
+    has all.
+    """
     with cluster.collect(Types.LONG(), producers=2) as results:
         sink = into(cluster, chunk_rows=500)
 
@@ -66,9 +70,13 @@ def test_a_partition_that_ended_in_the_middle_is_pushed_again(spark: Any, cluste
 
 
 def cancel_when_it_reads(results: CloseableIterator) -> None:
-    """In a thread: Spark finds Python data sources only in threads in which the session is the active one, so the main one pushes."""
+    """In a thread: Spark finds Python data sources only in threads in which the session is the active one, so the main
+    one pushes.
+    """
     deadline = time.monotonic() + PATIENCE_S
-    while not any(each["metrics"]["num_bytes_in_remote"] for each in results.job_client.metrics()["vertices"][0]["subtasks"]):
+    while not any(
+        each["metrics"]["num_bytes_in_remote"] for each in results.job_client.metrics()["vertices"][0]["subtasks"]
+    ):
         assert time.monotonic() < deadline, "nothing comes in"
         threading.Event().wait(0.05)
     results.job_client.cancel()
@@ -88,7 +96,10 @@ def many_batches(spark: Any, cluster: GateCluster) -> None:
 def test_a_job_that_is_cancelled_fails_the_spark_tasks_with_the_name_of_the_gate(
     spark: Any, cluster: GateCluster, rows_or_batches: str
 ) -> None:
-    """While they push.  Of batches there is an end: Spark hears of a Python worker's error when it has given it all of its input."""
+    """While they push.
+
+    Of batches there is an end: Spark hears of a Python worker's error when it has given it all of its input.
+    """
     stream = cluster.environment().from_remote_gate("clicks", type_info=Types.LONG())
     results = stream.filter(lambda _: False).execute_and_collect()
     assert isinstance(results, CloseableIterator)
@@ -118,7 +129,10 @@ def test_the_task_of_a_task_manager_that_stands_still_is_told(spark: Any, tmp_pa
     with cluster_with_gate() as (cluster, _):
         (pid,) = cluster.pids()
         sink = GateSink(
-            "clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=write_secret(cluster.secret, tmp_path), chunk_rows=500
+            "clicks",
+            jobmanager=f"{cluster.host}:{cluster.port}",
+            secret_file=write_secret(cluster.secret, tmp_path),
+            chunk_rows=500,
         )
         rows = spark.sparkContext.parallelize([0], 1)
 

@@ -1,4 +1,6 @@
-"""``GateSink``: rows of DataFrames and RDDs come out of a gate, each once; what does not fit is refused with its column."""
+"""``GateSink``: rows of DataFrames and RDDs come out of a gate, each once; what does not fit is refused with its
+column.
+"""
 
 import asyncio
 import datetime
@@ -26,7 +28,10 @@ from tests.waiting import PATIENCE_S, Stopwatch
 BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
 ON_LOCAL = pytest.mark.parametrize("spark", [LOCAL], indirect=True)
 PAIR = Types.TUPLE([Types.LONG(), Types.STRING()])
-ROWS_DDL = "id bigint, name string, real double, at timestamp, wall timestamp_ntz, day date, raw binary, flag boolean, small tinyint"
+ROWS_DDL = (
+    "id bigint, name string, real double, at timestamp, wall timestamp_ntz, day date, raw binary, flag boolean, "
+    "small tinyint"
+)
 AT = datetime.datetime(2024, 7, 1, 12, 30, 0, 5, tzinfo=datetime.UTC)
 WALL = datetime.datetime(2024, 7, 1, 23, 30)  # noqa: DTZ001 - a time on the wall
 ROWS = [
@@ -38,7 +43,9 @@ ROWS = [
 
 @BOTH
 def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> None:
-    """Every column type that travels as a column, the exact values, and points in time in UTC whatever the session's zone."""
+    """Every column type that travels as a column, the exact values, and points in time in UTC whatever the session's
+    zone.
+    """
     df = spark.createDataFrame(ROWS, ROWS_DDL).repartition(2)
 
     with cluster.collect(type_info_of(df.schema), producers=2) as results:
@@ -54,11 +61,19 @@ def test_a_dataframe_comes_out_of_the_gate(spark: Any, cluster: GateCluster) -> 
 def test_nested_columns_instants_and_decimals_come_out_as_well(spark: Any, cluster: GateCluster) -> None:
     declared = Types.ROW_NAMED(
         ["at", "price", "tags", "sizes", "address"],
-        [Types.INSTANT(), Types.BIG_DEC(), Types.LIST(Types.STRING()), Types.MAP(Types.STRING(), Types.LONG()), address()],
+        [
+            Types.INSTANT(),
+            Types.BIG_DEC(),
+            Types.LIST(Types.STRING()),
+            Types.MAP(Types.STRING(), Types.LONG()),
+            address(),
+        ],
     )
     row = (AT, decimal.Decimal("1.50"), ["a", None], {"x": 1}, ("Berlin", None))
     df = spark.createDataFrame(
-        [row], "at timestamp, price decimal(12,2), tags array<string>, sizes map<string,bigint>, address struct<city:string,zip:int>"
+        [row],
+        "at timestamp, price decimal(12,2), tags array<string>, sizes map<string,bigint>, address "
+        "struct<city:string,zip:int>",
     )
 
     with cluster.collect(declared, producers=None) as results:
@@ -69,7 +84,13 @@ def test_nested_columns_instants_and_decimals_come_out_as_well(spark: Any, clust
 
     nested = Row(city="Berlin", zip=None)
     micros = AT.microsecond * 1000
-    wanted = Row(at=Instant(int(AT.timestamp()), micros), price=decimal.Decimal("1.50"), tags=["a", None], sizes={"x": 1}, address=nested)
+    wanted = Row(
+        at=Instant(int(AT.timestamp()), micros),
+        price=decimal.Decimal("1.50"),
+        tags=["a", None],
+        sizes={"x": 1},
+        address=nested,
+    )
     assert list(map(repr, found)) == [repr(wanted)] * 2
 
 
@@ -107,7 +128,9 @@ def note(value: Any) -> bool:
 
 
 @BOTH
-def test_a_write_returns_when_operators_and_sinks_of_other_tasks_have_processed_every_row(spark: Any, cluster: GateCluster) -> None:
+def test_a_write_returns_when_operators_and_sinks_of_other_tasks_have_processed_every_row(
+    spark: Any, cluster: GateCluster
+) -> None:
     """An async operator behind the gate, and what stands for a sink behind an exchange."""
     processed.clear()
     gate = cluster.environment().from_remote_gate("clicks", type_info=Types.ROW_NAMED(["id"], [Types.LONG()]))
@@ -161,14 +184,20 @@ def test_a_worker_keeps_one_connection_and_one_thread_for_all_its_tasks(spark: A
 
             sink(rows)
             threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("flowlet")]
-            sockets = [fd for fd in Path("/proc/self/fd").iterdir() if fd.is_symlink() and os.readlink(fd).startswith("socket:")]
+            sockets = [
+                fd
+                for fd in Path("/proc/self/fd").iterdir()
+                if fd.is_symlink() and os.readlink(fd).startswith("socket:")
+            ]
             yield os.getpid(), threads, len(sockets)
 
         return push
 
     with cluster.collect(Types.LONG(), producers=None) as results:
         sink = into(cluster)
-        seen = [spark.sparkContext.parallelize(range(9), 3).mapPartitions(push_and_look(sink)).collect() for _ in range(3)]
+        seen = [
+            spark.sparkContext.parallelize(range(9), 3).mapPartitions(push_and_look(sink)).collect() for _ in range(3)
+        ]
         results.job_client.finish_gate("clicks").result()
         found = list(results)
 
@@ -199,8 +228,12 @@ def test_a_worker_keeps_one_connection_and_one_thread_for_all_its_tasks(spark: A
     ],
     ids=["type", "name"],
 )
-def test_a_column_that_does_not_fit_is_named(spark: Any, cluster: GateCluster, columns: str, of_columns: str, of_rows: str) -> None:
-    """In the driver where the schema is given, before a task runs where Spark knows it, else by the first value in a worker."""
+def test_a_column_that_does_not_fit_is_named(
+    spark: Any, cluster: GateCluster, columns: str, of_columns: str, of_rows: str
+) -> None:
+    """In the driver where the schema is given, before a task runs where Spark knows it, else by the first value in a
+    worker.
+    """
     declared = Types.ROW_NAMED(["id", "amount"], [Types.LONG(), Types.LONG()])
     df = spark.createDataFrame([(1, 0.5)], columns)
 
@@ -236,12 +269,17 @@ def by_writer(cluster: GateCluster) -> Any:
 @pytest.mark.parametrize(
     ("push", "message"),
     [
-        (by_sink, r"column 'f1': 42 of type int is no string, which gate 'clicks' takes there \(row 42 of the partition\)"),
+        (
+            by_sink,
+            r"column 'f1': 42 of type int is no string, which gate 'clicks' takes there \(row 42 of the partition\)",
+        ),
         (by_writer, r"record 42: [^\n]*42 is of type int, not String; gate 'clicks' "),
     ],
     ids=["sink", "writer"],
 )
-def test_the_first_wrong_record_is_named(spark: Any, cluster: GateCluster, push: Callable[[GateCluster], Any], message: str) -> None:
+def test_the_first_wrong_record_is_named(
+    spark: Any, cluster: GateCluster, push: Callable[[GateCluster], Any], message: str
+) -> None:
     """By its position, and where a sink writes, by column and value, too; and its partition does not count."""
     records: list[Any] = [(number, "text") for number in range(100)]
     wrong = [*records[:42], (42, 42), *records[43:], (100, 100)]
@@ -275,7 +313,9 @@ def test_foreach_is_refused_by_name(spark: Any, cluster: GateCluster) -> None:
 
     with cluster.collect(declared, producers=1) as results:
         for frame in (df, df.rdd):
-            with pytest.raises(Exception, match=r"got Row\(id=1, amount=2\); foreach\(\) calls it with each row: use foreachPartition"):
+            with pytest.raises(
+                Exception, match=r"got Row\(id=1, amount=2\); foreach\(\) calls it with each row: use foreachPartition"
+            ):
                 frame.foreach(into(cluster))
         df.foreachPartition(into(cluster))
         assert list(results) == [Row(id=1, amount=2)]
@@ -291,7 +331,10 @@ def test_foreach_of_a_stream_is_refused_by_name(spark: Any, cluster: GateCluster
     with cluster.collect(Types.STRING(), producers=1) as results:
         query = lines.writeStream.foreach(into(cluster)).option("checkpointLocation", str(tmp_path / "checkpoint"))
         running = query.trigger(availableNow=True).start()
-        with pytest.raises(Exception, match=r"got Row\(value='a line'\); foreach\(\) calls it with each row: .* foreachBatch for a stream"):
+        with pytest.raises(
+            Exception,
+            match=r"got Row\(value='a line'\); foreach\(\) calls it with each row: .* foreachBatch for a stream",
+        ):
             running.awaitTermination(PATIENCE_S)
         spark.sparkContext.parallelize(["another"], 1).foreachPartition(into(cluster))
         assert list(results) == ["another"]
@@ -307,7 +350,10 @@ def test_a_gate_that_nobody_declared_is_an_error_in_the_driver(spark: Any, clust
 
 @ON_LOCAL
 def test_a_jobmanager_that_is_not_there_is_an_error_in_the_driver(spark: Any, cluster: GateCluster) -> None:
-    with Stopwatch() as watch, pytest.raises(GateUnreachableError, match=r"gate 'clicks'.*JobManager 127\.0\.0\.1:1: Connection refused"):
+    with (
+        Stopwatch() as watch,
+        pytest.raises(GateUnreachableError, match=r"gate 'clicks'.*JobManager 127\.0\.0\.1:1: Connection refused"),
+    ):
         GateSink("clicks", jobmanager="127.0.0.1:1", secret_file=cluster.secret_file)
 
     assert watch.seconds < 5

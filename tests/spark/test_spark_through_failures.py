@@ -48,7 +48,9 @@ def started(cluster: GateCluster, folder: Path, producers: int) -> tuple[list[in
     env = cluster.environment()
     env.configure(configuration)
     results = (
-        env.from_remote_gate("clicks", type_info=ROW, producers=producers).map(careful, output_type=Types.LONG()).execute_and_collect()
+        env.from_remote_gate("clicks", type_info=ROW, producers=producers)
+        .map(careful, output_type=Types.LONG())
+        .execute_and_collect()
     )
     assert isinstance(results, CloseableIterator)
     found: list[int] = []
@@ -92,7 +94,9 @@ def dying(rows: Iterable[int]) -> Iterator[tuple[int]]:
 
 
 @ON_EXECUTORS
-def test_a_task_that_is_tried_again_brings_only_what_is_not_in(spark: Any, cluster: GateCluster, tmp_path: Path) -> None:
+def test_a_task_that_is_tried_again_brings_only_what_is_not_in(
+    spark: Any, cluster: GateCluster, tmp_path: Path
+) -> None:
     """Its rows come from a range, so they are the same each time; the job fails as well."""
     fails_at.update({3_000, 15_000})
     found, reader = started(cluster, tmp_path, producers=2)

@@ -1,4 +1,6 @@
-"""A consumer that stands still for half a minute stops Spark's tasks; nothing grows, a warning says why, and then everything is right."""
+"""A consumer that stands still for half a minute stops Spark's tasks; nothing grows, a warning says why, and then
+everything is right.
+"""
 
 import os
 import threading
@@ -51,7 +53,9 @@ def pushing(sink: GateSink, folder: Path) -> Any:
         import structlog
 
         log = (folder / f"worker-{os.getpid()}").open("a", buffering=1)
-        structlog.configure(processors=[structlog.processors.LogfmtRenderer()], logger_factory=structlog.WriteLoggerFactory(log))
+        structlog.configure(
+            processors=[structlog.processors.LogfmtRenderer()], logger_factory=structlog.WriteLoggerFactory(log)
+        )
         sink((row, TEXT) for row in rows)
 
     return push
@@ -82,7 +86,9 @@ def rss(processes: dict[str, psutil.Process]) -> dict[str, int]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("spark", [LOCAL], indirect=True)
-def test_a_consumer_that_stands_still_stops_spark_and_nothing_grows(spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_that_stands_still_stops_spark_and_nothing_grows(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Memory of both sides within 16 MiB; a warning that names the gate after 10 s; every row once in the end."""
     door, workers = tmp_path / "door", tmp_path / "workers"
     workers.mkdir()
@@ -105,9 +111,14 @@ def test_a_consumer_that_stands_still_stops_spark_and_nothing_grows(spark: Any, 
         close_producers()
 
     assert sorted(found) == [(number, len(TEXT)) for number in range(NUM_ROWS)]
-    assert {name: max(values) - min(values) for name, values in samples.items() if max(values) - min(values) > MAX_GROWTH_BYTES} == {}
+    assert {
+        name: max(values) - min(values)
+        for name, values in samples.items()
+        if max(values) - min(values) > MAX_GROWTH_BYTES
+    } == {}
     for log in workers.iterdir():
-        warnings = [line for line in log.read_text().splitlines() if "a producer waits for" in line]  # credit, or the job
+        # Credit, or the job.
+        warnings = [line for line in log.read_text().splitlines() if "a producer waits for" in line]
         assert len(warnings) == 1, "once per stall"
         assert "gate 'clicks'" in warnings[0]
 

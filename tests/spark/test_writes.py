@@ -29,7 +29,8 @@ pytestmark = pytest.mark.long
 
 # On executors, too, by ``make test-spark-cluster``: each of these takes some ten seconds there.
 ON_BOTH = pytest.mark.parametrize("spark", [LOCAL, EXECUTORS], indirect=True)
-# On local[2] the first failure of a task ends its Spark job, whatever spark.task.maxFailures says; the second number is what counts there.
+# On local[2] the first failure of a task ends its Spark job, whatever spark.task.maxFailures says; the second number is
+# what counts there.
 WHERE_TASKS_ARE_TRIED_AGAIN = pytest.mark.parametrize("spark", ["local[2,4]", EXECUTORS], indirect=True)
 NUM_ROWS = 1_000
 
@@ -86,7 +87,9 @@ def test_a_write_that_failed_and_is_run_again_loses_no_row(spark: Any, cluster: 
 
 
 @WHERE_TASKS_ARE_TRIED_AGAIN
-def test_a_partition_whose_worker_died_when_it_was_counted_is_not_pushed_again(spark: Any, cluster: GateCluster) -> None:
+def test_a_partition_whose_worker_died_when_it_was_counted_is_not_pushed_again(
+    spark: Any, cluster: GateCluster
+) -> None:
     """Spark has not heard that the task was done, and runs it again."""
     with cluster.collect(Types.LONG(), producers=2) as results:
         sink = into(cluster)
@@ -116,7 +119,9 @@ def narrow_cluster(spark: Any, tmp_path: Path) -> Iterator[GateCluster]:
 
 @ON_BOTH
 def test_a_pool_of_threads_waits_for_the_gate_and_for_room(spark: Any, narrow_cluster: GateCluster) -> None:
-    """Each thread must have the session made known to it; two writes at once have twice the tasks that the gate takes."""
+    """Each thread must have the session made known to it; two writes at once have twice the tasks
+    that the gate takes.
+    """
 
     def write(gate: str) -> None:
         options = {**narrow_cluster.options(gate), "waitForGate": "60", "waitForRoom": "60"}
@@ -147,7 +152,11 @@ def test_what_waits_too_long_says_for_what(spark: Any, cluster: GateCluster) -> 
 @BOTH_WAYS
 def test_the_cause_of_a_failed_job_is_in_the_error_of_the_write(spark: Any, cluster: GateCluster, write: Write) -> None:
     env = cluster.environment()
-    results = env.from_remote_gate("clicks", type_info=Types.LONG()).map(lambda number: 1 // (number - 7)).execute_and_collect()
+    results = (
+        env.from_remote_gate("clicks", type_info=Types.LONG())
+        .map(lambda number: 1 // (number - 7))
+        .execute_and_collect()
+    )
     assert isinstance(results, CloseableIterator)
 
     with results, pytest.raises(Exception, match=r"gate 'clicks'[^\n]*ZeroDivisionError[^\n]*subtask 0"):

@@ -1,4 +1,5 @@
-"""``python -m tests.windows``: random cases of windows on the operator and on a plain interpreter, and those that differ.
+"""``python -m tests.windows``: random cases of windows on the operator and on a plain interpreter, and those that
+differ.
 
 Side:       any.
 """
@@ -32,7 +33,9 @@ def main() -> int:
         print(f"\n{'=' * 100}\n{report(seed)}")
     if len(found) > options.reports:
         print(f"\nseeds that differ: {', '.join(map(str, found))}")
-    print(f"\n{len(seeds)} cases from seed {options.seed} in {time.perf_counter() - started:.0f} s: {len(found)} differ")
+    print(
+        f"\n{len(seeds)} cases from seed {options.seed} in {time.perf_counter() - started:.0f} s: {len(found)} differ"
+    )
     return 1 if found else 0
 
 

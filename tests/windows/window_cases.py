@@ -116,12 +116,19 @@ def random_case(seed: int) -> Case:
         rng.random() < 0.85,
         rng.random() < 0.02,
         rng.choice((1, 1, 1, 2, 3)),
-        _steps(rng, lags, num_keys=rng.randint(1, len(KEYS)), has_clock=assigner.domain == PROCESSING or trigger.domain == PROCESSING),
+        _steps(
+            rng,
+            lags,
+            num_keys=rng.randint(1, len(KEYS)),
+            has_clock=assigner.domain == PROCESSING or trigger.domain == PROCESSING,
+        ),
     )
 
 
 def _assigner(rng: random.Random) -> Assigner:
-    kind = rng.choice(("tumbling", "tumbling", "sliding", "sliding", "session", "session", "dynamic", "count", "global"))
+    kind = rng.choice(
+        ("tumbling", "tumbling", "sliding", "sliding", "session", "session", "dynamic", "count", "global")
+    )
     domain = rng.choice((EVENT, EVENT, EVENT, PROCESSING))
     size = rng.randint(1, 20)
     match kind:

@@ -122,7 +122,9 @@ def assigner_of(assigner: cases.Assigner) -> WindowAssigner[Any, Any]:
         case "session":
             return (EventTimeSessionWindows if is_event_time else ProcessingTimeSessionWindows).with_gap(size)
         case "dynamic":
-            return (EventTimeSessionWindows if is_event_time else ProcessingTimeSessionWindows).with_dynamic_gap(Gap(assigner.size))
+            return (EventTimeSessionWindows if is_event_time else ProcessingTimeSessionWindows).with_dynamic_gap(
+                Gap(assigner.size)
+            )
         case "count" if assigner.slide:
             return CountSlidingWindowAssigner(assigner.size, assigner.slide)
         case "count":

@@ -3,9 +3,9 @@
 A window holds the list of its records.  Functions are applied to that list whenever the window is evaluated.
 
 Side:       pure.
-Source:     Flink's documentation of windows, and PyFlink 2.3: the timestamps of results, and that a window gets no end at a record
-            that evaluates it while it is empty.  Flink ``InternalTimerServiceImpl``: after a restart there is no watermark, and the first
-            one fires what is due.
+Source:     Flink's documentation of windows, and PyFlink 2.3: the timestamps of results, and that a window gets no end
+            at a record that evaluates it while it is empty.  Flink ``InternalTimerServiceImpl``: after a restart there
+            is no watermark, and the first one fires what is due.
 """
 
 from collections.abc import Callable
@@ -133,7 +133,11 @@ class Reference:
                 start = (time - assigner.offset) // assigner.size * assigner.size + assigner.offset
                 return [("time", start, start + assigner.size)]
             case "sliding":
-                starts = [each for each in range(time, time - assigner.size, -1) if (each - assigner.offset) % assigner.slide == 0]
+                starts = [
+                    each
+                    for each in range(time, time - assigner.size, -1)
+                    if (each - assigner.offset) % assigner.slide == 0
+                ]
                 return [("time", start, start + assigner.size) for start in starts]
             case "session":
                 return [("time", time, time + assigner.size)]
@@ -143,7 +147,11 @@ class Reference:
                 number = self.counts.get(key, 0)
                 self.counts[key] = number + 1
                 slide = assigner.slide or assigner.size
-                return [("count", each) for each in range(number, -1, -1) if each * slide <= number < each * slide + assigner.size]
+                return [
+                    ("count", each)
+                    for each in range(number, -1, -1)
+                    if each * slide <= number < each * slide + assigner.size
+                ]
             case _:
                 return [("global",)]
 
@@ -273,7 +281,9 @@ class Reference:
                 if domain == EVENT and self._wait_for_end(key, span):
                     return self._answer(fires=True)
                 if pane.fire_time is None:
-                    self._next_fire(key, span, pane, self._round_down(timestamp if domain == EVENT else self.times[PROCESSING]))
+                    self._next_fire(
+                        key, span, pane, self._round_down(timestamp if domain == EVENT else self.times[PROCESSING])
+                    )
                 return False, False
             case _:
                 return False, False

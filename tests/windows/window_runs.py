@@ -54,7 +54,9 @@ class WindowRun:
                     self._process(step)
                 case Advance():
                     for harness in self.harnesses:
-                        harness.process_watermark(step.time) if step.domain == EVENT else harness.set_processing_time(step.time)
+                        harness.process_watermark(step.time) if step.domain == EVENT else harness.set_processing_time(
+                            step.time
+                        )
                     self.now = step.time if step.domain == PROCESSING else self.now
                     self.watermark = step.time if step.domain == EVENT else self.watermark
                 case Restart():
@@ -66,16 +68,24 @@ class WindowRun:
         return self.outcome
 
     def _started(self, parallelism: int, snapshots: list[OperatorSnapshot]) -> list[OneInputOperatorHarness]:
-        return [self._subtask(SubtaskPlace(each, parallelism, _MAX_PARALLELISM), snapshots) for each in range(parallelism)]
+        return [
+            self._subtask(SubtaskPlace(each, parallelism, _MAX_PARALLELISM), snapshots) for each in range(parallelism)
+        ]
 
     def _subtask(self, place: SubtaskPlace, snapshots: Iterable[OperatorSnapshot]) -> OneInputOperatorHarness:
         operator = WindowOperator(spec_of(self.case), first_field if self.case.is_keyed else zero)
-        harness = OneInputOperatorHarness(operator, place=place, now_ms=self.now, is_shipped=self.case.seed % 50 == 0, checks_leaks=False)
+        harness = OneInputOperatorHarness(
+            operator, place=place, now_ms=self.now, is_shipped=self.case.seed % 50 == 0, checks_leaks=False
+        )
         environment = harness.environment
         if self.case.is_rocksdb:
             directory = self.stack.enter_context(tempfile.TemporaryDirectory())
             backend = RocksDBKeyedStateBackend(
-                environment.ctx.key_context, lambda: 0, place.key_groups, _MAX_PARALLELISM, RocksDBPlace(str(Path(directory)))
+                environment.ctx.key_context,
+                lambda: 0,
+                place.key_groups,
+                _MAX_PARALLELISM,
+                RocksDBPlace(str(Path(directory))),
             )
             self.stack.callback(backend.close)
             environment.keyed_state = backend
@@ -99,7 +109,9 @@ class WindowRun:
         by_subtask: dict[int, tuple[list[Any], list[int]]] = {}
         for record, timestamp in zip(step.records, step.timestamps, strict=True):
             group = key_group(record[0] if self.case.is_keyed else 0, _MAX_PARALLELISM)
-            values, timestamps = by_subtask.setdefault(operator_index(group, _MAX_PARALLELISM, len(self.harnesses)), ([], []))
+            values, timestamps = by_subtask.setdefault(
+                operator_index(group, _MAX_PARALLELISM, len(self.harnesses)), ([], [])
+            )
             values.append(record)
             timestamps.append(timestamp)
         for subtask, (values, timestamps) in by_subtask.items():
@@ -126,7 +138,9 @@ class WindowRun:
         return []
 
 
-def _process_in_chain(operator: StreamOperator, values: list[Any], timestamps: list[int], keys: list[Any] | None) -> None:
+def _process_in_chain(
+    operator: StreamOperator, values: list[Any], timestamps: list[int], keys: list[Any] | None
+) -> None:
     """As in the loop of a chain, where the operator is given the keys or takes them."""
     assert isinstance(operator, WindowOperator)
     RecordLoop("case", operator.write_record, operator.out.loop_ends).run(values, timestamps, len(values), keys)

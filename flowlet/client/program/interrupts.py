@@ -1,16 +1,18 @@
 """Ctrl-C in the user's thread: only where it can do no harm.
 
 Side:       shared.
-Invariants: a signal handler that raises does so before a guarded block or after it, never inside; who waits in ``Latch.wait`` holds nothing
-            that another thread needs, and hears of a signal within ``_LOOK_INTERVAL_S``.
-Why:        Python runs signal handlers between any two calls of the main thread, also just after ``Condition.__enter__`` took its lock and
-            before the ``with`` statement knows.  A KeyboardInterrupt there leaves the lock of a ``concurrent.futures.Future`` or of a
-            ``threading.Event`` taken for ever, and the next thread that completes the future, our event loop, stops for ever.  So the
-            user's thread touches what it shares with the loop inside ``DeferredSignals``, and waits outside of it on a ``Latch``.
-            And a signal interrupts a wait only if it comes after the wait has begun, on the main thread: one that comes just before (while
-            the thread hands over the interpreter's lock, which takes milliseconds on a busy machine), or that the kernel gives to another
-            thread, is only noted.  So a wait without end looks up now and then.
-Absent:     signals for which the program has no handler of its own (they end the process), and other threads (they never see a signal).
+Invariants: a signal handler that raises does so before a guarded block or after it, never inside; who waits in
+            ``Latch.wait`` holds nothing that another thread needs, and hears of a signal within ``_LOOK_INTERVAL_S``.
+Why:        Python runs signal handlers between any two calls of the main thread, also just after
+            ``Condition.__enter__`` took its lock and before the ``with`` statement knows.  A KeyboardInterrupt there
+            leaves the lock of a ``concurrent.futures.Future`` or of a ``threading.Event`` taken for ever, and the next
+            thread that completes the future, our event loop, stops for ever.  So the user's thread touches what it
+            shares with the loop inside ``DeferredSignals``, and waits outside of it on a ``Latch``.  And a signal
+            interrupts a wait only if it comes after the wait has begun, on the main thread: one that comes just before
+            (while the thread hands over the interpreter's lock, which takes milliseconds on a busy machine), or that
+            the kernel gives to another thread, is only noted.  So a wait without end looks up now and then.
+Absent:     signals for which the program has no handler of its own (they end the process), and other threads (they
+            never see a signal).
 """
 
 import contextlib
@@ -23,7 +25,9 @@ from types import FrameType, TracebackType
 from typing import Any, Final
 
 # Those that people and supervisors send, and whose handlers raise: KeyboardInterrupt, SystemExit.
-_SIGNALS: Final = tuple(number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None)
+_SIGNALS: Final = tuple(
+    number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
+)
 _LOOK_INTERVAL_S: Final = 0.25  # a person does not notice; four wakeups a second cost nothing
 
 
@@ -55,7 +59,9 @@ class DeferredSignals:
             raise
         return self
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
         try:
             self._restore()
         finally:
@@ -97,7 +103,8 @@ class Latch:
 
     def __init__(self) -> None:
         self._is_open = False  # Set by any thread, before the lock is released.
-        self._lock = threading.Lock()  # A bare lock is taken and waited for in C: a signal finds it taken or not, never in between.
+        # A bare lock is taken and waited for in C: a signal finds it taken or not, never in between.
+        self._lock = threading.Lock()
         self._lock.acquire()  # no wait: the lock is new
 
     def __repr__(self) -> str:

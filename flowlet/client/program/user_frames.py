@@ -1,11 +1,14 @@
-"""Which frames of a traceback are the user's, and what an uncaught error of ours, or an interrupt, looks like on the terminal.
+"""Which frames of a traceback are the user's, and what an uncaught error of ours, or an interrupt, looks like on the
+terminal.
 
 Side:       shared.  The exception hook runs on the user's thread.
-Invariants: one failure is one traceback, of the user's frames: those that led to the call of ours, then those of the function that failed
-            in a task; what is about the cluster alone is one line.  An interrupt that caught the user's own code is shown as Python shows
-            it, and so is every error that is not ours; a hook that the program has set stays.  The interrupt itself is not touched: it can
-            be caught, and it ends the program as it always does (SIGINT).  With ``FLOWLET_TRACEBACK=full`` errors keep all frames.
-Rules:      imports the standard library and ``flowlet.errors`` alone, so that the hook is there while the rest of the client is imported.
+Invariants: one failure is one traceback, of the user's frames: those that led to the call of ours, then those of the
+            function that failed in a task; what is about the cluster alone is one line.  An interrupt that caught the
+            user's own code is shown as Python shows it, and so is every error that is not ours; a hook that the program
+            has set stays.  The interrupt itself is not touched: it can be caught, and it ends the program as it always
+            does (SIGINT).  With ``FLOWLET_TRACEBACK=full`` errors keep all frames.
+Rules:      imports the standard library and ``flowlet.errors`` alone, so that the hook is there while the rest of the
+            client is imported.
 """
 
 import os
@@ -47,7 +50,9 @@ def from_user_frame(trace: TracebackType | None) -> TracebackType | None:
 
 
 def install_exception_hook() -> None:
-    """From now on an uncaught error of ours shows the user's frames alone, and an uncaught Ctrl-C inside the client is one line."""
+    """From now on an uncaught error of ours shows the user's frames alone, and an uncaught Ctrl-C inside the client is
+    one line.
+    """
     if sys.excepthook is sys.__excepthook__:
         sys.excepthook = _show
 
@@ -84,14 +89,18 @@ def _one_traceback(error: FlowletError, trace: TracebackType | None) -> str:
 
 
 def _reason(cause: BaseException | None, shown: traceback.TracebackException | None) -> str:
-    """The traceback of what led to an error; empty if no frame of it is the user's, for then the error's own text says it."""
+    """The traceback of what led to an error; empty if no frame of it is the user's, for then the error's own text says
+    it.
+    """
     if isinstance(cause, RemoteTraceback):
         return f"{str(cause).strip()}\n"
     return "".join(shown.format()) if shown is not None and shown.stack else ""
 
 
 def _cut(shown: traceback.TracebackException) -> None:
-    """Drop the frames of the engine, and those of libraries that it calls, from an exception and from what led to it."""
+    """Drop the frames of the engine, and those of libraries that it calls, from an exception and
+    from what led to it.
+    """
     todo, seen = [shown], set()
     while todo:
         each = todo.pop()
@@ -109,7 +118,9 @@ def _cut(shown: traceback.TracebackException) -> None:
 
 
 def _drop_output() -> None:
-    """Let standard output lead nowhere if it takes nothing more: at its exit Python would complain of what waits there."""
+    """Let standard output lead nowhere if it takes nothing more: at its exit Python would complain
+    of what waits there.
+    """
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -129,7 +140,9 @@ def _is_inside_engine(trace: TracebackType | None) -> bool:
 
 
 def _is_generated(frame: FrameType) -> bool:
-    """Whether a module had its code made, as dataclasses have; the text of ``python -c`` has the same file name, and is the user's."""
+    """Whether a module had its code made, as dataclasses have; the text of ``python -c`` has the same file name, and is
+    the user's.
+    """
     return frame.f_code.co_filename == "<string>" and frame.f_globals.get("__name__") != "__main__"
 
 

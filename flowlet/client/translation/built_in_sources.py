@@ -44,13 +44,19 @@ def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source
         case NumberSequenceSource():
             return NumberSource(source.start, source.end + 1)
         case DataGeneratorSource():
-            return NumberSource(0, source.count, function=source.generator_function, limit=_limit(source.rate_limiter_strategy))
+            return NumberSource(
+                0, source.count, function=source.generator_function, limit=_limit(source.rate_limiter_strategy)
+            )
         case KafkaSource():
             from flowlet.connectors.kafka.kafka_reader import KafkaLogSource  # only these jobs need it
 
-            return KafkaLogSource(source.topics, source.deserializer, is_bounded=source.is_bounded, commits_offsets=source.commits_offsets)
+            return KafkaLogSource(
+                source.topics, source.deserializer, is_bounded=source.is_bounded, commits_offsets=source.commits_offsets
+            )
         case _:
-            raise JobGraphError(f"from_source(): nothing reads a {type(source).__name__}; derive your own source from Source")
+            raise JobGraphError(
+                f"from_source(): nothing reads a {type(source).__name__}; derive your own source from Source"
+            )
 
 
 def planned_source(source: SplitSource, name: str, parallelism: int) -> PlannedSplitSource:
@@ -65,7 +71,9 @@ def planned_source(source: SplitSource, name: str, parallelism: int) -> PlannedS
         raise JobGraphError(f"source {name!r}: max_open_splits is None (all) or 1 or more, not {limit!r}")
     splits: Any = source.create_splits(parallelism)
     if not isinstance(splits, Mapping) or not splits or not all(map(is_name, splits)):
-        raise JobGraphError(f"source {name!r}: create_splits() returns a dict with a name for each split, at least one, got {splits!r}")
+        raise JobGraphError(
+            f"source {name!r}: create_splits() returns a dict with a name for each split, at least one, got {splits!r}"
+        )
     planned = tuple(PlannedSplit(split, _pickled(content, name, split)) for split, content in splits.items())
     return PlannedSplitSource(source, PlannedSplits(planned, is_on_demand=limit is not None))
 

@@ -1,8 +1,8 @@
 """Which records of a program are converted to their declared types, and where.
 
 Side:   pure.
-Rules:  as in PyFlink, records are converted where they leave the Python functions that are fused: at every edge but one between two
-        functions in one chain, the first of which has no other reader.
+Rules:  as in PyFlink, records are converted where they leave the Python functions that are fused: at every edge but one
+        between two functions in one chain, the first of which has no other reader.
 Source: PyFlink ``PythonOperatorChainingOptimizer``; ``DataStream._align_output_type`` for ``print``.
 """
 
@@ -49,7 +49,11 @@ def is_fused(edge: StreamEdge, graph: StreamGraph) -> bool:
     if edge.target is None or edge.tag is not None or len(graph.outputs_of(edge.source)) != 1:
         return False
     source, target = graph.nodes[edge.source].transformation, graph.nodes[edge.target].transformation
-    if isinstance(source, SourceTransformation) or not isinstance(edge.partitioner, Forward) or not is_chainable(edge, graph):
+    if (
+        isinstance(source, SourceTransformation)
+        or not isinstance(edge.partitioner, Forward)
+        or not is_chainable(edge, graph)
+    ):
         return False
     if isinstance(target, PrintTransformation):
         return isinstance(source.output_type, RowTypeInfo)  # PyFlink makes the text of a row in Python

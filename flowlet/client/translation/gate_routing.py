@@ -1,10 +1,10 @@
 """Lets producers outside the cluster route by key, where a ``key_by`` follows their gate.
 
 Side:       pure.
-Rules:      if everything that reads a remote gate is keyed by one selector and has one parallelism, the gate takes that parallelism and
-            that number of key groups over, its producers send each record to the subtask that owns its key, and the edges behind it go
-            forward: records travel once.  In any other case, or if the selector has ``open`` or ``close``, producers send in turns, and
-            the job shuffles as it does behind any source.
+Rules:      if everything that reads a remote gate is keyed by one selector and has one parallelism, the gate takes that
+            parallelism and that number of key groups over, its producers send each record to the subtask that owns its
+            key, and the edges behind it go forward: records travel once.  In any other case, or if the selector has
+            ``open`` or ``close``, producers send in turns, and the job shuffles as it does behind any source.
 """
 
 from dataclasses import replace
@@ -41,7 +41,11 @@ def _key_groups_behind(graph: StreamGraph, node: StreamNode) -> KeyGroups | None
     shapes = set()
     for edge in edges:
         # The same object: two selectors that look alike may differ in what they close over.
-        if edge.target is None or not isinstance(edge.partitioner, KeyGroups) or edge.partitioner.key_selector is not first.key_selector:
+        if (
+            edge.target is None
+            or not isinstance(edge.partitioner, KeyGroups)
+            or edge.partitioner.key_selector is not first.key_selector
+        ):
             return None
         target = graph.nodes[edge.target]
         shapes.add((target.parallelism, target.max_parallelism, target.slot_sharing_group))
@@ -58,7 +62,11 @@ def _routed(graph: StreamGraph, node: StreamNode, key_groups: KeyGroups) -> Stre
         node,
         parallelism=target.parallelism,
         max_parallelism=target.max_parallelism,
-        transformation=replace(step, source=replace(step.source, key_groups=key_groups), parallelism=target.parallelism),
+        transformation=replace(
+            step, source=replace(step.source, key_groups=key_groups), parallelism=target.parallelism
+        ),
     )
-    forward: list[StreamEdge] = [replace(edge, partitioner=Forward()) if edge in edges else edge for edge in graph.edges]
+    forward: list[StreamEdge] = [
+        replace(edge, partitioner=Forward()) if edge in edges else edge for edge in graph.edges
+    ]
     return replace(graph, nodes={**graph.nodes, node.id: gate}, edges=forward)

@@ -14,11 +14,13 @@ from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
 _BEGINS_ANEW = (
-    "it begins anew after a restart, and records that it emits again count again; override restore_position(), or make it a "
+    "it begins anew after a restart, and records that it emits again count again; override restore_position(), or make "
+    "it a "
     "CheckpointedFunction, to prevent that"
 )
 _PUSHED = (
-    "flowlet.gate.acknowledge is processed, so partitions that producers pushed since the last checkpoint are lost by a restart, also if "
+    "flowlet.gate.acknowledge is processed, so partitions that producers pushed since the last checkpoint are lost by "
+    "a restart, also if "
     "they were acknowledged"
 )
 
@@ -28,11 +30,15 @@ def warn_of_sources_without_position(stream_graph: StreamGraph) -> None:
     if stream_graph.settings.job.checkpoints is None:
         return
     for name, consequence in sources_without_position(stream_graph):
-        _log.warning("a source has no position in checkpoints", job=stream_graph.name, source=name, consequence=consequence)
+        _log.warning(
+            "a source has no position in checkpoints", job=stream_graph.name, source=name, consequence=consequence
+        )
 
 
 def sources_without_position(stream_graph: StreamGraph) -> Iterator[tuple[str, str]]:
-    """Name and consequence of each; not of a user's own ``Source``, whose readers are made in the tasks and warn there."""
+    """Name and consequence of each; not of a user's own ``Source``, whose readers are made in the
+    tasks and warn there.
+    """
     for node in stream_graph.nodes.values():
         step = node.transformation
         if not isinstance(step, SourceTransformation):
@@ -40,7 +46,9 @@ def sources_without_position(stream_graph: StreamGraph) -> Iterator[tuple[str, s
         match step.source:
             case RemoteGate() if not stream_graph.settings.job.acknowledges_checkpointed:
                 yield node.name, _PUSHED
-            case SourceFunction() as function if not can_be_replayed(function) and not isinstance(function, CheckpointedFunction):
+            case SourceFunction() as function if not can_be_replayed(function) and not isinstance(
+                function, CheckpointedFunction
+            ):
                 yield node.name, _BEGINS_ANEW
             case _:
                 pass

@@ -1,6 +1,7 @@
 """The operators of windows and joins of columns.
 
-Side:   shared.  Loaded by name for jobs that have any: only these need pyarrow, whose import takes longer than all of ours.
+Side:   shared.  Loaded by name for jobs that have any: only these need pyarrow, whose import takes longer than all of
+        ours.
 """
 
 from flowlet.chain.stream_operator import StreamOperator
@@ -15,7 +16,12 @@ from flowlet.windows.join_columns_operator import JoinColumnsOperator
 from flowlet.windows.local_window_columns_operator import LocalWindowColumnsOperator
 from flowlet.windows.window_columns_operator import WindowColumnsOperator
 
-ColumnStep = SelectColumnsTransformation | LocalWindowColumnsTransformation | WindowColumnsTransformation | JoinColumnsTransformation
+ColumnStep = (
+    SelectColumnsTransformation
+    | LocalWindowColumnsTransformation
+    | WindowColumnsTransformation
+    | JoinColumnsTransformation
+)
 
 
 def operator_on_columns(step: ColumnStep, name: str, *, is_batch: bool) -> StreamOperator:
@@ -26,6 +32,8 @@ def operator_on_columns(step: ColumnStep, name: str, *, is_batch: bool) -> Strea
         case LocalWindowColumnsTransformation():
             return LocalWindowColumnsOperator(step.aggregation, step.schema, step.layout, name=name)
         case WindowColumnsTransformation():
-            return WindowColumnsOperator(step.aggregation, step.schema, step.late_tag, layout=step.layout, is_batch=is_batch, name=name)
+            return WindowColumnsOperator(
+                step.aggregation, step.schema, step.late_tag, layout=step.layout, is_batch=is_batch, name=name
+            )
         case JoinColumnsTransformation():
             return JoinColumnsOperator(step.function, name=name)

@@ -41,7 +41,11 @@ SHUFFLE_MODE: Final = choice(
 )
 SORTS_INPUTS: Final = boolean("execution.sorted-inputs.enabled", _BATCH, default=True)
 SORT_MEMORY: Final = Option(
-    "execution.sorted-inputs.memory", _sort_memory_bytes, "a size such as '128 mb', of 64 kb or more", DEFAULT_SORT_MEMORY_BYTES, _BATCH
+    "execution.sorted-inputs.memory",
+    _sort_memory_bytes,
+    "a size such as '128 mb', of 64 kb or more",
+    DEFAULT_SORT_MEMORY_BYTES,
+    _BATCH,
 )
 ENDS_KEYS: Final = boolean("execution.batch-state-backend.enabled", _BATCH, default=True)
 
@@ -62,7 +66,8 @@ def batch_settings(options: Configuration, runtime_mode: str) -> BatchSettings |
         _refuse(options, (SORT_MEMORY,), f"{SORTS_INPUTS.name!r} is false")
         if ends_keys:
             raise ConfigError(
-                f"option {ENDS_KEYS.name!r} is true, which needs inputs that are sorted by key: {SORTS_INPUTS.name!r} is false"
+                f"option {ENDS_KEYS.name!r} is true, which needs inputs that are sorted by key: {SORTS_INPUTS.name!r} "
+                "is false"
             )
     return BatchSettings(
         is_blocking=SHUFFLE_MODE.get(options) == "ALL_EXCHANGES_BLOCKING",

@@ -1,8 +1,9 @@
 """``check_options``: an option that nothing reads, or whose value is wrong, is an error at once.
 
 Side:  pure.
-Rules: an option that only makes a job faster in Flink, and is not needed here, gives a warning.  A name that is nearly that of a known
-       option is taken for a slip; only then the options of Flink are looked at, by the beginnings of their names.
+Rules: an option that only makes a job faster in Flink, and is not needed here, gives a warning.  A name that is nearly
+       that of a known option is taken for a slip; only then the options of Flink are looked at, by the beginnings of
+       their names.
 """
 
 import difflib

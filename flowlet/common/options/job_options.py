@@ -28,9 +28,8 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
         options: the environment's.
         default_directory: where they are kept if no option says so; None: the option is needed.
 
-    Raises:
-        ConfigError: an option is not of its type, or has no effect.
-        JobGraphError: there is no directory, checkpoints cannot be kept in what it names, or unaligned ones do not go with the rest.
+    Raises: ConfigError: an option is not of its type, or has no effect.  JobGraphError: there is no directory,
+        checkpoints cannot be kept in what it names, or unaligned ones do not go with the rest.
     """
     interval_ms = known.CHECKPOINT_INTERVAL.find(options)
     savepoint_directory = known.SAVEPOINT_DIRECTORY.find(options) or ""
@@ -39,13 +38,18 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
     if interval_ms is None:
         takes_savepoints = bool(savepoint_directory) or known.RECOVERY_PATH.find(options) is not None
         without_effect = known.FOR_PERIODIC_CHECKPOINTS if takes_savepoints else known.FOR_CHECKPOINTS
-        _refuse(options, without_effect, f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out")
+        _refuse(
+            options,
+            without_effect,
+            f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out",
+        )
         return _savepoints_alone(options, savepoint_directory) if takes_savepoints else None
     directory = known.CHECKPOINT_DIRECTORY.find(options) or default_directory
     if not directory:
         raise JobGraphError(
-            f"checkpoints of a job on a cluster need a directory that the JobManager and all TaskManagers reach: set the option "
-            f"{known.CHECKPOINT_DIRECTORY.name!r}, to the path of a shared file system or a URL such as s3://bucket/checkpoints"
+            "checkpoints of a job on a cluster need a directory that the JobManager and all TaskManagers reach: set "
+            f"the option {known.CHECKPOINT_DIRECTORY.name!r}, to the path of a shared file system or a URL such as "
+            "s3://bucket/checkpoints"
         )
     is_unaligned = known.UNALIGNED.get(options)
     if not is_unaligned and known.ALIGNED_TIMEOUT.get(options):
@@ -104,7 +108,8 @@ def _absolute(path: str) -> str:
 
 
 def recovery_settings(options: Configuration) -> tuple[str, bool]:
-    """The checkpoint or savepoint that a job starts from, empty: none; and whether state that it does not use is left out.
+    """The checkpoint or savepoint that a job starts from, empty: none; and whether state that it does not use is left
+    out.
 
     Raises:
         ConfigError: an option is not of its type, or has no effect.
@@ -123,7 +128,11 @@ def gate_settings(options: Configuration, *, has_checkpoints: bool) -> GateSetti
         ConfigError: an option is not of its kind, or has no effect.
     """
     if not has_checkpoints:
-        _refuse(options, known.FOR_GATES, f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out")
+        _refuse(
+            options,
+            known.FOR_GATES,
+            f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out",
+        )
     return GateSettings(known.GATE_ACKNOWLEDGE.get(options), known.GATE_RETRIES.get(options))
 
 
@@ -144,7 +153,11 @@ def state_settings(options: Configuration) -> StateSettings:
         _refuse(options, [known.INCREMENTAL] if is_incremental else [], wanted)
         _refuse(options, [known.ROCKSDB_DIRECTORIES], wanted)
     elif is_incremental and known.CHECKPOINT_INTERVAL.find(options) is None:
-        _refuse(options, [known.INCREMENTAL], f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out")
+        _refuse(
+            options,
+            [known.INCREMENTAL],
+            f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out",
+        )
     return StateSettings(is_rocksdb, is_incremental, known.ROCKSDB_DIRECTORIES.find(options) or ())
 
 
@@ -164,7 +177,11 @@ def restart_settings(options: Configuration, *, has_checkpoints: bool) -> Restar
             wanted = f"set {known.RESTART_STRATEGY.name!r} to {strategy.value!r}, or leave it out"
             _refuse(options, its_options, f"the restart strategy is {used.value!r}: {wanted}")
     if used is RestartKind.NONE:
-        _refuse(options, (known.FAILOVER_STRATEGY,), f"nothing starts again: set {known.RESTART_STRATEGY.name!r} too, or leave it out")
+        _refuse(
+            options,
+            (known.FAILOVER_STRATEGY,),
+            f"nothing starts again: set {known.RESTART_STRATEGY.name!r} too, or leave it out",
+        )
     max_attempts = known.MAX_ATTEMPTS.get(options)
     return RestartSettings(
         kind=kind,

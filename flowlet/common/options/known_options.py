@@ -1,11 +1,12 @@
 """Every option that flowlet knows, in one table.
 
 Side:   pure.
-Rules:  an option stands here only if something reads it.  Names and defaults are Flink's; those that begin with ``flowlet.`` are ours.
-        An option that has only one value here (``FIXED``) is accepted with this value, because it says what happens anyway.
-Source: Flink ``CoreOptions``, ``PipelineOptions``, ``ExecutionOptions``, ``TaskManagerOptions``, ``DeploymentOptions``, ``ClientOptions``,
-        ``RestOptions``, ``MetricOptions``, ``StateBackendOptions``, ``CheckpointingOptions``, ``RestartStrategyOptions``,
-        ``JobManagerOptions``.
+Rules:  an option stands here only if something reads it.  Names and defaults are Flink's; those that begin with
+        ``flowlet.`` are ours.  An option that has only one value here (``FIXED``) is accepted with this value, because
+        it says what happens anyway.
+Source: Flink ``CoreOptions``, ``PipelineOptions``, ``ExecutionOptions``, ``TaskManagerOptions``, ``DeploymentOptions``,
+        ``ClientOptions``, ``RestOptions``, ``MetricOptions``, ``StateBackendOptions``, ``CheckpointingOptions``,
+        ``RestartStrategyOptions``, ``JobManagerOptions``.
 """
 
 from typing import Any, Final
@@ -17,7 +18,11 @@ from flowlet.common.options.option import Option, boolean, choice, duration, dur
 from flowlet.common.options.python_options import FOR_PYTHON
 from flowlet.common.settings.checkpoint_settings import MIN_INTERVAL_MS
 from flowlet.common.settings.gate_settings import Acknowledge, RetryRule
-from flowlet.common.settings.job_settings import CANCELLATION_INTERVAL_OPTION, CANCELLATION_TIMEOUT_OPTION, MAX_RECORD_BYTES_OPTION
+from flowlet.common.settings.job_settings import (
+    CANCELLATION_INTERVAL_OPTION,
+    CANCELLATION_TIMEOUT_OPTION,
+    MAX_RECORD_BYTES_OPTION,
+)
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 
 UNLIMITED: Final = 2**31 - 1  # Flink's, where a number has no limit
@@ -36,11 +41,16 @@ DEFAULT_PARALLELISM: Final = whole_number("parallelism.default", _ENVIRONMENT, l
 MAX_PARALLELISM: Final = whole_number("pipeline.max-parallelism", _ENVIRONMENT, lowest=1)
 JOB_NAME: Final = text("pipeline.name", _ENVIRONMENT)
 AUTO_UIDS: Final = boolean("pipeline.auto-generate-uids", _ENVIRONMENT, default=True)
-CHAINING: Final = boolean("pipeline.operator-chaining.enabled", _ENVIRONMENT, "pipeline.operator-chaining", default=True)
+CHAINING: Final = boolean(
+    "pipeline.operator-chaining.enabled", _ENVIRONMENT, "pipeline.operator-chaining", default=True
+)
 WATERMARK_INTERVAL: Final = duration("pipeline.auto-watermark-interval", _ENVIRONMENT, default_ms=200)
 LATENCY_INTERVAL: Final = duration("metrics.latency.interval", _ENVIRONMENT, default_ms=0)
 RUNTIME_MODE: Final = choice(
-    "execution.runtime-mode", _ENVIRONMENT, {"streaming": "STREAMING", "batch": "BATCH", "automatic": "AUTOMATIC"}, default="STREAMING"
+    "execution.runtime-mode",
+    _ENVIRONMENT,
+    {"streaming": "STREAMING", "batch": "BATCH", "automatic": "AUTOMATIC"},
+    default="STREAMING",
 )
 CANCELLATION_INTERVAL: Final = whole_number(CANCELLATION_INTERVAL_OPTION, _ENVIRONMENT, lowest=1)
 CANCELLATION_TIMEOUT: Final = whole_number(CANCELLATION_TIMEOUT_OPTION, _ENVIRONMENT, lowest=0)
@@ -80,14 +90,25 @@ CHECKPOINT_MODE: Final = choice(
     {"exactly_once": "EXACTLY_ONCE", "at_least_once": "AT_LEAST_ONCE"},
     default="EXACTLY_ONCE",
 )
-CHECKPOINT_TIMEOUT: Final = duration("execution.checkpointing.timeout", _CHECKPOINTS, lowest_ms=MIN_INTERVAL_MS, default_ms=600_000)
-MIN_PAUSE: Final = duration("execution.checkpointing.min-pause", _CHECKPOINTS, default_ms=0)
-MAX_CONCURRENT: Final = whole_number("execution.checkpointing.max-concurrent-checkpoints", _CHECKPOINTS, lowest=1, default=1)
-UNALIGNED: Final = boolean("execution.checkpointing.unaligned.enabled", _CHECKPOINTS, "execution.checkpointing.unaligned", default=False)
-ALIGNED_TIMEOUT: Final = duration(
-    "execution.checkpointing.aligned-checkpoint-timeout", _CHECKPOINTS, "execution.checkpointing.alignment-timeout", default_ms=0
+CHECKPOINT_TIMEOUT: Final = duration(
+    "execution.checkpointing.timeout", _CHECKPOINTS, lowest_ms=MIN_INTERVAL_MS, default_ms=600_000
 )
-TOLERABLE_FAILURES: Final = whole_number("execution.checkpointing.tolerable-failed-checkpoints", _CHECKPOINTS, lowest=0, default=0)
+MIN_PAUSE: Final = duration("execution.checkpointing.min-pause", _CHECKPOINTS, default_ms=0)
+MAX_CONCURRENT: Final = whole_number(
+    "execution.checkpointing.max-concurrent-checkpoints", _CHECKPOINTS, lowest=1, default=1
+)
+UNALIGNED: Final = boolean(
+    "execution.checkpointing.unaligned.enabled", _CHECKPOINTS, "execution.checkpointing.unaligned", default=False
+)
+ALIGNED_TIMEOUT: Final = duration(
+    "execution.checkpointing.aligned-checkpoint-timeout",
+    _CHECKPOINTS,
+    "execution.checkpointing.alignment-timeout",
+    default_ms=0,
+)
+TOLERABLE_FAILURES: Final = whole_number(
+    "execution.checkpointing.tolerable-failed-checkpoints", _CHECKPOINTS, lowest=0, default=0
+)
 CHECKPOINT_DIRECTORY: Final = text(
     "execution.checkpointing.dir", _CHECKPOINTS, "state.checkpoints.dir", allowed="the path or URL of a directory"
 )
@@ -115,16 +136,27 @@ RESTORE_FALLBACK: Final = boolean("flowlet.checkpointing.restore-fallback", _CHE
 GATE_ACKNOWLEDGE: Final = choice(
     "flowlet.gate.acknowledge", _GATES, {each.value: each for each in Acknowledge}, default=Acknowledge.CHECKPOINTED
 )
-GATE_RETRIES: Final = choice("flowlet.gate.retries", _GATES, {each.value: each for each in RetryRule}, default=RetryRule.SAME_ROWS)
+GATE_RETRIES: Final = choice(
+    "flowlet.gate.retries", _GATES, {each.value: each for each in RetryRule}, default=RetryRule.SAME_ROWS
+)
 
 SAVEPOINT_DIRECTORY: Final = text(
-    "execution.checkpointing.savepoint-dir", _CHECKPOINTS, "state.savepoints.dir", allowed="the path or URL of a directory"
+    "execution.checkpointing.savepoint-dir",
+    _CHECKPOINTS,
+    "state.savepoints.dir",
+    allowed="the path or URL of a directory",
 )
 RECOVERY_PATH: Final = text(
-    "execution.state-recovery.path", _RECOVERY, "execution.savepoint.path", allowed="the path or URL of a checkpoint or savepoint"
+    "execution.state-recovery.path",
+    _RECOVERY,
+    "execution.savepoint.path",
+    allowed="the path or URL of a checkpoint or savepoint",
 )
 IGNORES_UNCLAIMED_STATE: Final = boolean(
-    "execution.state-recovery.ignore-unclaimed-state", _RECOVERY, "execution.savepoint.ignore-unclaimed-state", default=False
+    "execution.state-recovery.ignore-unclaimed-state",
+    _RECOVERY,
+    "execution.savepoint.ignore-unclaimed-state",
+    default=False,
 )
 
 _DEFAULTS: Final = RestartSettings()
@@ -158,16 +190,27 @@ FAILURE_INTERVAL: Final = duration(
 )
 FAILURE_RATE_DELAY: Final = duration("restart-strategy.failure-rate.delay", _RESTARTS, default_ms=_DEFAULTS.delay_ms)
 INITIAL_BACKOFF: Final = duration(
-    "restart-strategy.exponential-delay.initial-backoff", _RESTARTS, lowest_ms=1, default_ms=_DEFAULTS.initial_backoff_ms
+    "restart-strategy.exponential-delay.initial-backoff",
+    _RESTARTS,
+    lowest_ms=1,
+    default_ms=_DEFAULTS.initial_backoff_ms,
 )
-MAX_BACKOFF: Final = duration("restart-strategy.exponential-delay.max-backoff", _RESTARTS, lowest_ms=1, default_ms=_DEFAULTS.max_backoff_ms)
+MAX_BACKOFF: Final = duration(
+    "restart-strategy.exponential-delay.max-backoff", _RESTARTS, lowest_ms=1, default_ms=_DEFAULTS.max_backoff_ms
+)
 MULTIPLIER: Final = number(
-    "restart-strategy.exponential-delay.backoff-multiplier", _RESTARTS, lowest=1.001, highest=1000.0, default=_DEFAULTS.multiplier
+    "restart-strategy.exponential-delay.backoff-multiplier",
+    _RESTARTS,
+    lowest=1.001,
+    highest=1000.0,
+    default=_DEFAULTS.multiplier,
 )
 RESET_THRESHOLD: Final = duration(
     "restart-strategy.exponential-delay.reset-backoff-threshold", _RESTARTS, lowest_ms=1, default_ms=_DEFAULTS.reset_ms
 )
-JITTER: Final = number("restart-strategy.exponential-delay.jitter-factor", _RESTARTS, lowest=0.0, highest=1.0, default=_DEFAULTS.jitter)
+JITTER: Final = number(
+    "restart-strategy.exponential-delay.jitter-factor", _RESTARTS, lowest=0.0, highest=1.0, default=_DEFAULTS.jitter
+)
 MAX_ATTEMPTS: Final = whole_number(
     "restart-strategy.exponential-delay.attempts-before-reset-backoff", _RESTARTS, lowest=1, default=UNLIMITED
 )
@@ -197,7 +240,9 @@ def _parameters(found: str) -> tuple[tuple[str, str], ...]:
     return tuple(parse_map(found).items())
 
 
-JOB_PARAMETERS: Final = Option("pipeline.global-job-parameters", _parameters, "of the form name:value,name:value", None, _ENVIRONMENT)
+JOB_PARAMETERS: Final = Option(
+    "pipeline.global-job-parameters", _parameters, "of the form name:value,name:value", None, _ENVIRONMENT
+)
 
 
 def _fixed(name: str, accepted: str, missing: str, *other_names: str) -> Option[str]:
@@ -208,7 +253,9 @@ def _fixed(name: str, accepted: str, missing: str, *other_names: str) -> Option[
             raise ValueError(found)
         return accepted
 
-    return Option(name, parse, f"possible here: {missing}; use {accepted!r} or leave it out", accepted, _CHECK, other_names)
+    return Option(
+        name, parse, f"possible here: {missing}; use {accepted!r} or leave it out", accepted, _CHECK, other_names
+    )
 
 
 CHECKPOINT_STORAGE: Final = _fixed(
@@ -244,7 +291,12 @@ FOR_PERIODIC_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
 """Options without effect unless ``CHECKPOINT_INTERVAL`` is set."""
 FOR_GATES: Final[tuple[Option[Any], ...]] = (GATE_ACKNOWLEDGE, GATE_RETRIES)
 """Options without effect unless the job has a remote gate and checkpoints."""
-FOR_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (CHECKPOINT_MODE, CHECKPOINT_TIMEOUT, AFTER_TASKS_FINISH, *FOR_PERIODIC_CHECKPOINTS)
+FOR_CHECKPOINTS: Final[tuple[Option[Any], ...]] = (
+    CHECKPOINT_MODE,
+    CHECKPOINT_TIMEOUT,
+    AFTER_TASKS_FINISH,
+    *FOR_PERIODIC_CHECKPOINTS,
+)
 """Options without effect unless checkpoints are taken; the first three also count for savepoints alone."""
 FOR_RECOVERY: Final[tuple[Option[Any], ...]] = (RECOVERY_PATH, IGNORES_UNCLAIMED_STATE)
 FOR_STRATEGIES: Final[dict[RestartKind, tuple[Option[Any], ...]]] = {

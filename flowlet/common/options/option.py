@@ -110,7 +110,9 @@ def number(name: str, reader: str, *, lowest: float, highest: float, default: fl
     return Option(name, parse, f"a number from {lowest:g} to {highest:g}", default, reader)
 
 
-def duration(name: str, reader: str, *other_names: str, lowest_ms: int = 0, default_ms: int | None = None) -> Option[int]:
+def duration(
+    name: str, reader: str, *other_names: str, lowest_ms: int = 0, default_ms: int | None = None
+) -> Option[int]:
     """An option that is a length of time in milliseconds."""
     least = f" of {lowest_ms} ms or more" if lowest_ms else ""
     allowed = f"a duration such as '10 s' or '1 min'{least}"

@@ -1,7 +1,8 @@
 """The options ``python.*`` and ``pipeline.cached-files``: what a program ships with its job.
 
 Side:   pure.
-Rules:  several paths are parted by commas, an archive and its folder by ``#``, as in PyFlink.  So neither can be part of a path.
+Rules:  several paths are parted by commas, an archive and its folder by ``#``, as in PyFlink.  So neither can be part
+        of a path.
 Source: PyFlink ``PythonOptions``, ``PythonDependencyUtils``; Flink ``DistributedCache.parseCachedFilesFromString``.
 """
 
@@ -21,7 +22,9 @@ PYTHON_FILES: Final = text("python.files", _READER, allowed="paths of files or f
 REQUIREMENTS: Final = text(
     "python.requirements", _READER, allowed="the path of a requirements file, and perhaps # and a folder of packages"
 )
-ARCHIVES: Final = text("python.archives", _READER, allowed="paths of archives, each perhaps with # and a folder, parted by commas")
+ARCHIVES: Final = text(
+    "python.archives", _READER, allowed="paths of archives, each perhaps with # and a folder, parted by commas"
+)
 EXECUTABLE: Final = text("python.executable", _READER, allowed="the path of a Python interpreter")
 
 
@@ -47,7 +50,14 @@ CACHED_FILES: Final[Option[tuple[CachedPath, ...]]] = Option(
     "pipeline.cached-files", _cached, "of the form name:NAME,path:PATH,executable:false;name:...", None, _READER
 )
 SHIPS_MODULES: Final = boolean("flowlet.ship-modules", _READER, default=True)
-FOR_PYTHON: Final[tuple[Option[Any], ...]] = (PYTHON_FILES, REQUIREMENTS, ARCHIVES, EXECUTABLE, CACHED_FILES, SHIPS_MODULES)
+FOR_PYTHON: Final[tuple[Option[Any], ...]] = (
+    PYTHON_FILES,
+    REQUIREMENTS,
+    ARCHIVES,
+    EXECUTABLE,
+    CACHED_FILES,
+    SHIPS_MODULES,
+)
 
 
 def dependency_settings(options: Configuration) -> DependencySettings:
@@ -113,7 +123,10 @@ def _archive(found: str) -> ArchivePath:
 
 
 def _checked(method: str, given: object, marks: str) -> str:
-    """The argument.  Raises ConfigError: it is no text, is empty, or has a character that parts it from others in the option."""
+    """The argument.
+
+    Raises ConfigError: it is no text, is empty, or has a character that parts it from others in the option.
+    """
     if not isinstance(given, str) or not given.strip():
         raise ConfigError(f"{method}() needs a path as a text that is not empty, got {given!r}")
     for mark in marks:

@@ -18,7 +18,10 @@ DETACHED_VARIABLE: Final = "FLOWLET_RUN_DETACHED"  # "1": execute() does not wai
 
 
 def run_options(variables: Mapping[str, str]) -> Configuration | None:
-    """The options of the command line; None: there are none.  Raises ConfigError: the variable was not set by ``flowlet run``."""
+    """The options of the command line; None: there are none.
+
+    Raises ConfigError: the variable was not set by ``flowlet run``.
+    """
     text = variables.get(OPTIONS_VARIABLE, "")
     if not text:
         return None
@@ -42,4 +45,6 @@ def progress_mode(variables: Mapping[str, str]) -> ProgressMode:
     try:
         return ProgressMode(wish)
     except ValueError:
-        raise ConfigError(f"environment variable {PROGRESS_VARIABLE} is {wish!r}; set it to 'auto', 'on' or 'off', or unset it") from None
+        raise ConfigError(
+            f"environment variable {PROGRESS_VARIABLE} is {wish!r}; set it to 'auto', 'on' or 'off', or unset it"
+        ) from None

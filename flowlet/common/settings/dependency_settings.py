@@ -27,7 +27,8 @@ class CachedPath:
 class DependencySettings:
     """What TaskManagers get besides the functions.
 
-    ``packages``: a folder of what pip installs; None: pip asks its index.  ``executable``: the Python of TaskManagers that the program
+    ``packages``: a folder of what pip installs; None: pip asks its index.  ``executable``: the Python of TaskManagers
+        that the program
     starts.  ``ships_modules``: whether modules beside the program travel, too.
     """
 

@@ -19,7 +19,8 @@ from flowlet.common.settings.tuning_options import (
 )
 from flowlet.errors import ConfigError
 
-# The switches without an effect, by the method that turns them, and the options that say the same: name, and the value that turns.
+# The switches without an effect, by the method that turns them, and the options that say the same: name, and the value
+# that turns.
 _OPTIONS: Final = {
     "enable_object_reuse": (OBJECT_REUSE, "true"),
     "set_use_snapshot_compression": (SNAPSHOT_COMPRESSION, "true"),
@@ -54,7 +55,9 @@ class ExecutionSwitches:
         return self._has_auto_generated_uids
 
     def enable_object_reuse(self) -> Self:
-        """Without an effect, which a warning says: chained operators always pass on the record object itself, as PyFlink's do."""
+        """Without an effect, which a warning says: chained operators always pass on the record object itself, as
+        PyFlink's do.
+        """
         self._turn("enable_object_reuse")
         warn_of_setter("enable_object_reuse()", SHARED)
         return self
@@ -149,7 +152,9 @@ class ExecutionSwitches:
         return []
 
     def take_options(self, texts: Mapping[str, str]) -> None:
-        """Remember the switches without an effect that are set as options, of which a warning was given; not in PyFlink."""
+        """Remember the switches without an effect that are set as options, of which a warning was given; not in
+        PyFlink.
+        """
         for switch, (name, turns) in _OPTIONS.items():
             if name in texts:
                 self._turn(switch, is_turned=texts[name].strip().lower() == turns)

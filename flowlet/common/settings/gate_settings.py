@@ -24,7 +24,9 @@ class RetryRule(Enum):
     SAME_ROWS = "same-rows"
     """The same rows in the same order: those that are in are skipped, so each is in once."""
     ANY_ROWS = "any-rows"
-    """Nothing, but for the continued calls of one attempt: another attempt is taken from its beginning, and some rows are in twice."""
+    """Nothing, but for the continued calls of one attempt: another attempt is taken from its beginning, and some rows
+    are in twice.
+    """
 
 
 @dataclass(frozen=True, slots=True)

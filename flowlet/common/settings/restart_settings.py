@@ -14,7 +14,9 @@ from netstack.late import dataclass
 
 
 class RestartKind(Enum):
-    """Flink's strategies, by the value of ``restart-strategy.type``; DEFAULT: EXPONENTIAL_DELAY with checkpoints, else NONE."""
+    """Flink's strategies, by the value of ``restart-strategy.type``; DEFAULT: EXPONENTIAL_DELAY with checkpoints, else
+    NONE.
+    """
 
     DEFAULT = "default"
     NONE = "none"
@@ -40,13 +42,10 @@ _LOWEST: Final = {
 class RestartSettings:
     """The options of all strategies; each uses its own.
 
-    Args:
-        kind: the strategy.
-        attempts: FIXED_DELAY: so many restarts.
-        delay_ms: FIXED_DELAY, FAILURE_RATE: before each restart.
-        max_failures: FAILURE_RATE: more within ``interval_ms`` fail the job.
-        interval_ms: see ``max_failures``.
-        initial_backoff_ms: EXPONENTIAL_DELAY: before the first restart; then times ``multiplier`` up to ``max_backoff_ms``, each changed at
+    Args: kind: the strategy. attempts: FIXED_DELAY: so many restarts. delay_ms: FIXED_DELAY, FAILURE_RATE: before each
+        restart. max_failures: FAILURE_RATE: more within ``interval_ms`` fail the job. interval_ms: see
+        ``max_failures``. initial_backoff_ms: EXPONENTIAL_DELAY: before the first restart; then times ``multiplier`` up
+        to ``max_backoff_ms``, each changed at
             random by up to ``jitter`` of itself.
         reset_ms: EXPONENTIAL_DELAY: after so long without a failure the backoff begins anew.
         max_attempts: EXPONENTIAL_DELAY: so many restarts without that; -1: any number.
@@ -79,6 +78,7 @@ class RestartSettings:
             raise JobGraphError(f"jitter of the restart strategy is {self.jitter:g}, the most is 1")
         if self.initial_backoff_ms > self.max_backoff_ms:
             raise JobGraphError(
-                f"the restart strategy begins with a backoff of {self.initial_backoff_ms} ms, which is more than its greatest of "
+                f"the restart strategy begins with a backoff of {self.initial_backoff_ms} ms, which is more than its "
+                "greatest of "
                 f"{self.max_backoff_ms} ms: change restart-strategy.exponential-delay.initial-backoff or .max-backoff"
             )

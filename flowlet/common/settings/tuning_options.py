@@ -1,10 +1,12 @@
-"""Options of Flink and PyFlink that only change how fast a job is there, or its Java processes, and change nothing here.
+"""Options of Flink and PyFlink that only change how fast a job is there, or its Java processes, and change nothing
+here.
 
 Side:   pure.
-Rules:  each is told of by an ``IgnoredOptionWarning`` and keeps its value, so that a program that sets and reads it runs.  An option that
-        could change results, durability or the memory of a job is never in this list: it is mapped or refused.
-Source: PyFlink ``PythonOptions``; Flink ``PipelineOptions``, ``CheckpointingOptions``, ``StateBackendOptions``, ``RocksDBOptions``,
-        ``CoreOptions``.
+Rules:  each is told of by an ``IgnoredOptionWarning`` and keeps its value, so that a program that sets and reads it
+        runs.  An option that could change results, durability or the memory of a job is never in this list: it is
+        mapped or refused.
+Source: PyFlink ``PythonOptions``; Flink ``PipelineOptions``, ``CheckpointingOptions``, ``StateBackendOptions``,
+        ``RocksDBOptions``, ``CoreOptions``.
 """
 
 import sys
@@ -55,7 +57,8 @@ IGNORED: Final = {
         _IN_PROCESS: "python.execution-mode python.fn-execution.arrow.batch.size python.fn-execution.bundle.size"
         " python.fn-execution.bundle.time python.fn-execution.memory.managed python.fn-execution.memory.slot"
         " python.fn-execution.streaming.enabled python.operator-chaining.enabled python.state.cache-size"
-        " python.map-state.read-cache-size python.map-state.write-cache-size python.map-state.iterate-response-batch-size"
+        " python.map-state.read-cache-size python.map-state.write-cache-size "
+        "python.map-state.iterate-response-batch-size"
         " python.systemenv.enabled python.client.executable python.profile.enabled",
         COMPRESSION: SNAPSHOT_COMPRESSION,
         ITERATIONS: FORCED_UNALIGNED,
@@ -69,7 +72,8 @@ IGNORED: Final = {
         _FILES: "execution.checkpointing.data-inline-threshold execution.checkpointing.write-buffer-size"
         " execution.checkpointing.cleaner.parallel-mode execution.checkpointing.during-recovery.enabled",
         ROCKSDB: "state.backend.rocksdb.checkpoint.transfer.thread.num state.backend.rocksdb.thread.num"
-        " state.backend.rocksdb.predefined-options state.backend.rocksdb.write-batch-size state.backend.rocksdb.files.open"
+        " state.backend.rocksdb.predefined-options state.backend.rocksdb.write-batch-size "
+        "state.backend.rocksdb.files.open"
         " state.backend.rocksdb.use-bloom-filter state.backend.rocksdb.bloom-filter.bits-per-key"
         " state.backend.rocksdb.bloom-filter.block-based-mode state.backend.rocksdb.compression.per.level"
         " state.backend.rocksdb.rescaling.use-delete-files-in-range state.backend.rocksdb.use-ingest-db-restore-mode"
@@ -90,7 +94,8 @@ IGNORED_PREFIXES: Final = {
         _FILES: "execution.checkpointing.file-merging. execution.checkpointing.unaligned.max-subtasks-",
         _LOCAL: "execution.checkpointing.local-backup. state.local-recovery state.backend.local-recovery",
         _IN_PROCESS: "execution.async-state.",
-        _METRICS: "state.latency-track. state.size-track. state.backend.latency-track. state.backend.rocksdb.metrics. python.metric.",
+        _METRICS: "state.latency-track. state.size-track. state.backend.latency-track. state.backend.rocksdb.metrics. "
+        "python.metric.",
         ROCKSDB: "state.backend.rocksdb.compaction. state.backend.rocksdb.log. state.backend.rocksdb.manual-compaction."
         " state.backend.rocksdb.incremental-restore-async-compact",
     }.items()

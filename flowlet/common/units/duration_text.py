@@ -35,7 +35,9 @@ def duration_nanos(text: str) -> int:
 
 
 def duration_text(nanos: int) -> str:
-    """The text of a length of time in the largest unit that holds it in whole numbers, as Flink writes it; of 0: ``0 ms``."""
+    """The text of a length of time in the largest unit that holds it in whole numbers, as Flink writes it; of 0: ``0
+    ms``.
+    """
     if nanos == 0:
         return "0 ms"
     label = next(label for label in _LABELS if nanos % _NANOS[label] == 0)

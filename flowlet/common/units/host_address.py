@@ -1,8 +1,9 @@
 """Addresses of JobManagers and TaskManagers as people write them: ``host:port``.
 
 Side:   pure.
-Rules:  ``http://`` in front and ``/`` at the end are allowed, because a browser shows them so.  A JobManager speaks HTTP whose requests
-        are signed: an address with ``https://`` is a mistake, or that of a proxy that would break the signatures.
+Rules:  ``http://`` in front and ``/`` at the end are allowed, because a browser shows them so.  A JobManager speaks
+        HTTP whose requests are signed: an address with ``https://`` is a mistake, or that of a proxy that would break
+        the signatures.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,9 @@ def parse_address(text: str, where: str, default_port: int = 8081) -> tuple[str,
     address = text.strip()
     scheme, has_scheme, _ = address.partition("://")
     if has_scheme and scheme.lower() != "http":
-        raise ConfigError(f"{where} is {text!r}: a JobManager speaks no {scheme}; give host:port, such as 127.0.0.1:{default_port}")
+        raise ConfigError(
+            f"{where} is {text!r}: a JobManager speaks no {scheme}; give host:port, such as 127.0.0.1:{default_port}"
+        )
     address = address[len("http://") :] if has_scheme else address
     host, colon, port = address.rstrip("/").rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or len(port) > len("65535"):
@@ -43,7 +46,10 @@ def parse_job_manager_option(text: str, variables: Mapping[str, str]) -> tuple[s
 
 
 def checked_address(host: str, port: int, where: str) -> tuple[str, int]:
-    """The host, without the brackets of IPv6, and the port.  Raises ConfigError: they are no host and port; names ``where``."""
+    """The host, without the brackets of IPv6, and the port.
+
+    Raises ConfigError: they are no host and port; names ``where``.
+    """
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     is_host = bool(bare) and not (_REFUSED_IN_HOSTS & set(bare)) and bare.isprintable() and " " not in bare
     if not is_host or (":" in bare and not _is_ipv6(bare)) or not 1 <= port <= 65535:

@@ -57,7 +57,9 @@ class MemorySize:
     @property
     def get_java_memory_size(self) -> NoReturn:
         """Raises AttributeError: there are no Java objects."""
-        raise AttributeError("'MemorySize' has no get_java_memory_size(): there are no Java objects here; use get_bytes()")
+        raise AttributeError(
+            "'MemorySize' has no get_java_memory_size(): there are no Java objects here; use get_bytes()"
+        )
 
     def get_bytes(self) -> int:
         """The size in bytes."""

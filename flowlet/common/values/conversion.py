@@ -1,9 +1,10 @@
 """Converts elements into a declared shape.
 
 Side:   pure.
-Rules:  the shape changes: a tuple, list or dict becomes the declared ``Row``, a list the declared tuple.  Plain values are checked
-        and kept; as elements of ``from_collection`` they become what Java makes of them: integers wrap around at their 8, 16 or 32 bits,
-        FLOAT is rounded to 32 bits, and a number is a text of its digits.  None is allowed everywhere.
+Rules:  the shape changes: a tuple, list or dict becomes the declared ``Row``, a list the declared tuple.  Plain values
+        are checked and kept; as elements of ``from_collection`` they become what Java makes of them: integers wrap
+        around at their 8, 16 or 32 bits, FLOAT is rounded to 32 bits, and a number is a text of its digits.  None is
+        allowed everywhere.
 Source: what PyFlink's ``from_collection(..., type_info)`` does to elements on their way through the JVM.
 """
 
@@ -49,7 +50,10 @@ _Leaf = Callable[[Any, BasicType], Any]
 
 
 def to_declared_shape(value: Any, type_info: TypeInformation) -> Any:
-    """The value in the shape of the type.  Raises TypeError if the value does not fit; names the part of it, and why."""
+    """The value in the shape of the type.
+
+    Raises TypeError if the value does not fit; names the part of it, and why.
+    """
     return _shaped(value, type_info, _checked_leaf)
 
 
@@ -74,7 +78,8 @@ def _shaped(value: Any, type_info: TypeInformation, leaf: _Leaf) -> Any:
         case MapTypeInfo():
             _require(value, (dict,), type_info)
             return {
-                _shaped(key, type_info.key_type_info, leaf): _shaped(item, type_info.value_type_info, leaf) for key, item in value.items()
+                _shaped(key, type_info.key_type_info, leaf): _shaped(item, type_info.value_type_info, leaf)
+                for key, item in value.items()
             }
         case DateTypeInfo():
             return _require(value, (datetime.date,), type_info)
@@ -140,7 +145,11 @@ def _javas_leaf(value: Any, basic_type: BasicType) -> Any:
     return _checked_leaf(value, basic_type)
 
 
-_WRAPPING: Final[dict[BasicType, Any]] = {BasicType.BYTE: ctypes.c_int8, BasicType.SHORT: ctypes.c_int16, BasicType.INT: ctypes.c_int32}
+_WRAPPING: Final[dict[BasicType, Any]] = {
+    BasicType.BYTE: ctypes.c_int8,
+    BasicType.SHORT: ctypes.c_int16,
+    BasicType.INT: ctypes.c_int32,
+}
 _REAL: Final = frozenset({BasicType.FLOAT, BasicType.DOUBLE})
 
 

@@ -1,10 +1,12 @@
-"""``FieldForm``: values of the plain declared types, checked, and as texts and back; CSV and JSON have one rule for both.
+"""``FieldForm``: values of the plain declared types, checked, and as texts and back; CSV and JSON have one rule for
+both.
 
 Side:   pure.
-Rules:  a value that is not of its type, or does not fit into it, is a ValueError that shows the value and the type: nothing wraps
-        around, is cut off, or becomes infinite.  A time with an offset other than that of UTC is refused, because its type has no zone;
-        one in UTC loses its zone.  An ``Instant`` is a text in UTC, and any offset is read.  Texts of numbers have the digits 0 to 9,
-        and no ``_``.  Scalars of numpy count as Python's values; NaT and NA of pandas are no values.
+Rules:  a value that is not of its type, or does not fit into it, is a ValueError that shows the value and the type:
+        nothing wraps around, is cut off, or becomes infinite.  A time with an offset other than that of UTC is refused,
+        because its type has no zone; one in UTC loses its zone.  An ``Instant`` is a text in UTC, and any offset is
+        read.  Texts of numbers have the digits 0 to 9, and no ``_``.  Scalars of numpy count as Python's values; NaT
+        and NA of pandas are no values.
 Source: Flink ``JsonRowDeserializationSchema``, which takes times in UTC only; RFC 3339.
 """
 
@@ -38,11 +40,14 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SECOND: Final = datetime.timedelta(seconds=1)
 _NO_OFFSET: Final = datetime.timedelta(0)
 _BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
-# The least float that does not fit into 32 bits: half a step above the largest one that does (IEEE 754, round half to even).
+# The least float that does not fit into 32 bits: half a step above the largest one that does (IEEE 754, round half to
+# even).
 FLOAT32_LIMIT: Final = 2.0**128 - 2.0**103
 _INFINITE: Final = frozenset({"inf", "infinity"})
 _CUT_FRACTION: Final = re.compile(r"[.,][0-9]{6}0*[1-9]")
-_INSTANT: Final = re.compile(r"([0-9-]{10}[Tt ][0-9:]{5,8})(?:[.,]([0-9]{1,9}))?(Z|z|[+-][0-9]{2}:?[0-9]{2}(?::?[0-9]{2})?)")
+_INSTANT: Final = re.compile(
+    r"([0-9-]{10}[Tt ][0-9:]{5,8})(?:[.,]([0-9]{1,9}))?(Z|z|[+-][0-9]{2}:?[0-9]{2}(?::?[0-9]{2})?)"
+)
 _BOOLEANS: Final = {"true": True, "false": False}
 
 
@@ -64,7 +69,9 @@ class FieldForm:
 
 
 def field_form(type_info: TypeInformation) -> FieldForm | None:
-    """The form of a plain type: a number, text, boolean, date, time, point in time, or bytes; None: it has parts, or is unknown."""
+    """The form of a plain type: a number, text, boolean, date, time, point in time, or bytes; None: it has parts, or is
+    unknown.
+    """
     if isinstance(type_info, BasicTypeInfo):
         return _BASIC[type_info.basic_type]
     if isinstance(type_info, LocalTimeTypeInfo):
@@ -74,7 +81,10 @@ def field_form(type_info: TypeInformation) -> FieldForm | None:
 
 def is_bytes(type_info: TypeInformation) -> bool:
     """Whether values of the type are ``bytes``: a list, or an array of primitives, of BYTE."""
-    return isinstance(type_info, PrimitiveArrayTypeInfo | ListTypeInfo) and type_info.elem_type == BasicTypeInfo.BYTE_TYPE_INFO()
+    return (
+        isinstance(type_info, PrimitiveArrayTypeInfo | ListTypeInfo)
+        and type_info.elem_type == BasicTypeInfo.BYTE_TYPE_INFO()
+    )
 
 
 def misfit(value: Any, wanted: str) -> ValueError:
@@ -106,7 +116,10 @@ def unzoned(value: Any, wanted: str) -> Any:
     if value.tzinfo is None:
         return value
     if value.utcoffset() != _NO_OFFSET:
-        raise ValueError(f"{value.isoformat()} has an offset from UTC, which {wanted} cannot hold: convert it in map(), or use INSTANT")
+        raise ValueError(
+            f"{value.isoformat()} has an offset from UTC, which {wanted} cannot hold: convert it in map(), or use "
+            "INSTANT"
+        )
     return value.replace(tzinfo=None)
 
 
@@ -255,7 +268,9 @@ def _checked_date(value: Any) -> datetime.date:
         return value
     if not isinstance(value, datetime.date) or is_missing(value):
         raise misfit(value, "date")
-    if isinstance(value, datetime.datetime) and (value.tzinfo is not None or value != datetime.datetime(*value.timetuple()[:3])):  # noqa: DTZ001
+    if isinstance(value, datetime.datetime) and (
+        value.tzinfo is not None or value != datetime.datetime(*value.timetuple()[:3])  # noqa: DTZ001
+    ):
         raise ValueError(f"{value.isoformat()} has a time or a zone, which a date cannot hold: use value.date()")
     return datetime.date(value.year, value.month, value.day)
 
@@ -339,7 +354,11 @@ _DATE: Final = FieldForm(_checked_date, datetime.date.isoformat, datetime.date.f
 _TIME: Final = FieldForm(_checked_time, datetime.time.isoformat, _parsed_time)
 _TIMESTAMP: Final = FieldForm(_checked_timestamp, datetime.datetime.isoformat, _parsed_timestamp)
 _BYTES: Final = FieldForm(_checked_bytes, _base64, _parsed_bytes)
-_SQL: Final[dict[type[TypeInformation], FieldForm]] = {DateTypeInfo: _DATE, TimeTypeInfo: _TIME, TimestampTypeInfo: _TIMESTAMP}
+_SQL: Final[dict[type[TypeInformation], FieldForm]] = {
+    DateTypeInfo: _DATE,
+    TimeTypeInfo: _TIME,
+    TimestampTypeInfo: _TIMESTAMP,
+}
 _LOCAL: Final = {
     LocalTimeTypeInfo.TimeType.LOCAL_DATE: _DATE,
     LocalTimeTypeInfo.TimeType.LOCAL_TIME: _TIME,

@@ -52,7 +52,8 @@ def marker_statements(style: Style, find: str) -> MarkerStatements:
         "(writer VARCHAR(64) PRIMARY KEY, number BIGINT NOT NULL, committed_ms BIGINT NOT NULL)",
         "find": find,
         "select": f"SELECT number FROM {table} WHERE writer = ?",  # noqa: S608  # no text of users
-        "insert": f"INSERT INTO {table} (writer, number, committed_ms) VALUES (?, 0, ?) ON CONFLICT (writer) DO NOTHING",  # noqa: S608
+        "insert": f"INSERT INTO {table} (writer, number, committed_ms) VALUES (?, 0, ?) "  # noqa: S608
+        "ON CONFLICT (writer) DO NOTHING",
         "update": f"UPDATE {table} SET number = ?, committed_ms = ? WHERE writer = ? AND number = ?",  # noqa: S608
         "forget": f"DELETE FROM {table} WHERE committed_ms < ?",  # noqa: S608
     }
@@ -113,5 +114,6 @@ class DatabaseDriver(ABC):
 
 HINTS: Final[Mapping[str, str]] = {
     "table": "create it first: the sink creates no tables but its own",
-    "duplicate": "after a restart rows come again: use an upsert (INSERT ... ON CONFLICT ... DO UPDATE), or exactly_once_sink()",
+    "duplicate": "after a restart rows come again: use an upsert (INSERT ... ON CONFLICT ... DO UPDATE), or "
+    "exactly_once_sink()",
 }

@@ -13,7 +13,9 @@ class DatabaseError(FlowletError):
 
 
 class DatabaseUnavailableError(CommitLaterError):
-    """The database cannot be reached, is busy, or ended the connection; whether the last transaction happened may be unknown."""
+    """The database cannot be reached, is busy, or ended the connection; whether the last transaction happened may be
+    unknown.
+    """
 
 
 class RefusedRowError(DatabaseError):

@@ -44,7 +44,10 @@ def row_values_of(statement: DatabaseStatement) -> RowValues:
 
 
 def writer_of(statement: DatabaseStatement, context: WriterInitContext) -> DatabaseWriter:
-    """The writer of one subtask.  Raises DatabaseError: the database will never run the statement, or cannot be reached."""
+    """The writer of one subtask.
+
+    Raises DatabaseError: the database will never run the statement, or cannot be reached.
+    """
     driver = driver_of(statement)
     clock = context.get_processing_time_service() if statement.execution.get_batch_interval_ms() > 0 else None
     pause = partial(pause_unless_cancelled, context.check_cancelled)

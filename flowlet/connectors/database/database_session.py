@@ -2,8 +2,8 @@
 
 Side:       task.  All calls on one thread.
 Invariants: between two calls no transaction is open.
-Rules:      errors of a driver are translated here, once: ``DatabaseUnavailableError`` if a later attempt may succeed, else a
-            ``DatabaseError`` that says what to do.
+Rules:      errors of a driver are translated here, once: ``DatabaseUnavailableError`` if a later attempt may succeed,
+            else a ``DatabaseError`` that says what to do.
 """
 
 import contextlib
@@ -12,7 +12,12 @@ from typing import Any, TypeVar
 
 from flowlet.chain.preview import preview
 from flowlet.connectors.database.database_driver import DatabaseDriver, Trouble
-from flowlet.connectors.database.database_errors import DatabaseError, DatabaseUnavailableError, RefusedRowError, without_password
+from flowlet.connectors.database.database_errors import (
+    DatabaseError,
+    DatabaseUnavailableError,
+    RefusedRowError,
+    without_password,
+)
 from flowlet.datastream.connectors.placeholders import Statement
 
 T = TypeVar("T")
@@ -58,7 +63,10 @@ class DatabaseSession:
         return self._guarded(lambda: self._transaction(work))
 
     def insert(self, cursor: Any, rows: list[tuple[Any, ...]]) -> None:
-        """Run the statement for each row, in the transaction of ``cursor``.  Raises one of the driver's errors, or RefusedRowError."""
+        """Run the statement for each row, in the transaction of ``cursor``.
+
+        Raises one of the driver's errors, or RefusedRowError.
+        """
         try:
             self._driver.executemany(cursor, self._sql, rows)
         except self._driver.errors as error:

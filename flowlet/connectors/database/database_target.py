@@ -1,8 +1,9 @@
 """``DatabaseTarget``: rows and their marker in one transaction, exactly once.
 
 Side:       task.
-Invariants: the marker of a writer is a row of the table ``flowlet_commits``; it is raised by one, from the number before, in the
-            transaction of the rows.  So of two processes that commit the same rows one finds that there is nothing left to do.
+Invariants: the marker of a writer is a row of the table ``flowlet_commits``; it is raised by one, from the number
+            before, in the transaction of the rows.  So of two processes that commit the same rows one finds that there
+            is nothing left to do.
 """
 
 import contextlib
@@ -30,7 +31,9 @@ class DatabaseTarget(WriteAheadTarget):
         now_ms: the time since 1970.
     """
 
-    def __init__(self, session: DatabaseSession, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = _now_ms) -> None:
+    def __init__(
+        self, session: DatabaseSession, driver: DatabaseDriver, batch_size: int, now_ms: Callable[[], int] = _now_ms
+    ) -> None:
         self._session = session
         self._markers = driver.markers
         self._batch_size = max(1, batch_size)
@@ -84,10 +87,14 @@ class DatabaseTarget(WriteAheadTarget):
             return
         marker = self._marker(cursor, writer)
         if marker < number:
-            raise DatabaseError(f"the marker of writer {writer} in {MARKER_TABLE} is {marker}, and number {number} is to be committed")
+            raise DatabaseError(
+                f"the marker of writer {writer} in {MARKER_TABLE} is {marker}, and number {number} is to be committed"
+            )
 
     def _make_table(self) -> None:
-        """Create the table of markers if it is missing; without a look first, a user who may not create tables would be refused."""
+        """Create the table of markers if it is missing; without a look first, a user who may not create tables would be
+        refused.
+        """
         if self._has_table:
             return
         if not self._session.transaction(self._table_exists):
@@ -96,7 +103,9 @@ class DatabaseTarget(WriteAheadTarget):
             except DatabaseError as error:
                 # Another subtask may have created it at the same moment, which PostgreSQL reports as a duplicate.
                 if not self._session.transaction(self._table_exists):
-                    raise DatabaseError(f"{error}; exactly_once_sink() needs this table: {self._markers.create}") from error
+                    raise DatabaseError(
+                        f"{error}; exactly_once_sink() needs this table: {self._markers.create}"
+                    ) from error
         self._has_table = True
 
     def _table_exists(self, cursor: Any) -> bool:

@@ -20,8 +20,12 @@ from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterCont
 _FIRST_PAUSE_S: Final = 1.0  # Flink waits 1 s, 2 s, 3 s, ...
 
 
-def pause_unless_cancelled(check_cancelled: Callable[[], None], duration_s: float, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait so many seconds; ``check_cancelled``, which is called ten times a second, ends the wait with what it raises."""
+def pause_unless_cancelled(
+    check_cancelled: Callable[[], None], duration_s: float, sleep: Callable[[float], None] = time.sleep
+) -> None:
+    """Wait so many seconds; ``check_cancelled``, which is called ten times a second, ends the wait
+    with what it raises.
+    """
     num_slices = max(1, round(duration_s * 10))
     for _ in range(num_slices):
         check_cancelled()
@@ -76,7 +80,9 @@ class DatabaseWriter(SinkWriter[Any]):
         while len(self._rows) >= self._batch_size:
             self._write_batch()
         if self._rows and self._interval_ms > 0 and self._timer is None:
-            self._timer = self._clock.register_timer(self._clock.current_time_ms() + self._interval_ms, self._interval_passed)
+            self._timer = self._clock.register_timer(
+                self._clock.current_time_ms() + self._interval_ms, self._interval_passed
+            )
 
     def flush(self, *, end_of_input: bool) -> None:
         """Write what waits."""

@@ -1,8 +1,9 @@
 """``PostgresDriver``: PostgreSQL, with psycopg 3.
 
 Side:   task.
-Rules:  ``synchronous_commit`` is on where it was off: without it a crash of the server takes rows whose checkpoint is complete.
-        A server that does not answer is given up: ``connect_timeout``, keepalives and ``tcp_user_timeout`` are set, unless the URL does.
+Rules:  ``synchronous_commit`` is on where it was off: without it a crash of the server takes rows whose checkpoint is
+        complete.  A server that does not answer is given up: ``connect_timeout``, keepalives and ``tcp_user_timeout``
+        are set, unless the URL does.
 Source: PostgreSQL's manual (libpq: connection strings; SQLSTATE codes); psycopg 3.
 """
 
@@ -13,7 +14,13 @@ from typing import Any, ClassVar, Final
 
 from flowlet.common.time import Instant
 from flowlet.common.values.field_values import is_missing
-from flowlet.connectors.database.database_driver import HINTS, DatabaseDriver, MarkerStatements, Trouble, marker_statements
+from flowlet.connectors.database.database_driver import (
+    HINTS,
+    DatabaseDriver,
+    MarkerStatements,
+    Trouble,
+    marker_statements,
+)
 from flowlet.connectors.database.database_errors import DatabaseError
 from flowlet.datastream.connectors.database_url import DatabaseUrl
 from flowlet.datastream.connectors.placeholders import Statement, Style
@@ -33,8 +40,15 @@ _RETRY_STATES: Final = ("40001", "40P01", "55P03")  # serialization failure, dea
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _FULL_DISK: Final = "53100"
 # What PREPARE may say and still be right later: types of parameters that it cannot guess.
-_CHECKED_STATES: Final = ("42P01", "42703", "42601", "42883", "3F000", "42P02")  # table, column, syntax, function, schema, parameter
-_NEVER: Final = ("password authentication failed", "does not exist", "no password supplied", "pg_hba.conf", "no such file")
+# Table, column, syntax, function, schema, parameter.
+_CHECKED_STATES: Final = ("42P01", "42703", "42601", "42883", "3F000", "42P02")
+_NEVER: Final = (
+    "password authentication failed",
+    "does not exist",
+    "no password supplied",
+    "pg_hba.conf",
+    "no such file",
+)
 
 
 class PostgresDriver(DatabaseDriver):
@@ -42,7 +56,19 @@ class PostgresDriver(DatabaseDriver):
 
     style = Style.FORMAT
     plain: ClassVar[frozenset[type]] = frozenset(
-        {str, bytes, float, bool, int, type(None), decimal.Decimal, datetime.date, datetime.time, datetime.datetime, uuid.UUID}
+        {
+            str,
+            bytes,
+            float,
+            bool,
+            int,
+            type(None),
+            decimal.Decimal,
+            datetime.date,
+            datetime.time,
+            datetime.datetime,
+            uuid.UUID,
+        }
     )
     markers: ClassVar[MarkerStatements] = marker_statements(
         Style.FORMAT, "SELECT 1 FROM pg_catalog.pg_class WHERE oid = to_regclass(?) AND relkind IN ('r', 'p')"
@@ -53,7 +79,8 @@ class PostgresDriver(DatabaseDriver):
             import psycopg
         except ImportError as error:
             raise DatabaseError(
-                f"PostgreSQL needs psycopg, which this process does not have ({error}): install flowlet[postgres] for every TaskManager"
+                f"PostgreSQL needs psycopg, which this process does not have ({error}): install flowlet[postgres] for "
+                "every TaskManager"
             ) from None
         self._psycopg = psycopg
         self._url = url
@@ -63,7 +90,9 @@ class PostgresDriver(DatabaseDriver):
         self.errors = (psycopg.Error, OverflowError, ValueError)
 
     def connect(self) -> Any:
-        """Connect; a password that is neither in the options nor in the URL is libpq's to find: PGPASSWORD, ~/.pgpass."""
+        """Connect; a password that is neither in the options nor in the URL is libpq's to find:
+        PGPASSWORD, ~/.pgpass.
+        """
         psycopg = self._psycopg
         known = psycopg.conninfo.conninfo_to_dict(self._url.text)
         options = {name: value for name, value in _CONNECTION.items() if name not in known}
@@ -110,7 +139,9 @@ class PostgresDriver(DatabaseDriver):
             case Instant():
                 micros, rest = divmod(value.nanos, 1000)
                 if rest:
-                    raise ValueError(f"{value!r} has a fraction of a microsecond, which would be lost: round it in map()")
+                    raise ValueError(
+                        f"{value!r} has a fraction of a microsecond, which would be lost: round it in map()"
+                    )
                 return _EPOCH + datetime.timedelta(seconds=value.seconds, microseconds=micros)
             case list():
                 return [each if each is None or type(each) in self.plain else self.converted(each) for each in value]

@@ -23,13 +23,11 @@ _REALS: Final = frozenset({float, int, type(None)})
 class RowValues:
     """Converts the records of one sink.
 
-    Args:
-        names: of the fields, in the order of the statement; a ``Row`` with these names may have them in another order.
-        plain: types of values that need no conversion.
-        converted: from any value to one that the driver takes; raises TypeError or ValueError if there is none.
-        max_int: larger integers need a look; None: there is no such limit.
-        types: the declared types of the fields, of which integers, dates, times and points in time are checked; None: unknown.
-        holds_nan: whether the database keeps a float that is no number.
+    Args: names: of the fields, in the order of the statement; a ``Row`` with these names may have them in another
+        order. plain: types of values that need no conversion. converted: from any value to one that the driver takes;
+        raises TypeError or ValueError if there is none. max_int: larger integers need a look; None: there is no such
+        limit. types: the declared types of the fields, of which integers, dates, times and points in time are checked;
+        None: unknown. holds_nan: whether the database keeps a float that is no number.
     """
 
     def __init__(
@@ -51,7 +49,10 @@ class RowValues:
         self._holds_nan = holds_nan
 
     def of(self, records: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """A tuple for each record.  Raises RefusedRowError: a record is no row of these fields, or a value has no type of the database."""
+        """A tuple for each record.
+
+        Raises RefusedRowError: a record is no row of these fields, or a value has no type of the database.
+        """
         width = len(self._names)
         if set(map(type, records)) == {tuple} and set(map(len, records)) == {width}:
             rows: list[tuple[Any, ...]] = list(records)
@@ -72,7 +73,11 @@ class RowValues:
         kinds = set(map(type, column))
         if not kinds <= self._plain or self._checks[place] is not None:
             return False
-        if float in kinds and not self._holds_nan and not (kinds <= _REALS and not any(map(math.isnan, filter(None, column)))):
+        if (
+            float in kinds
+            and not self._holds_nan
+            and not (kinds <= _REALS and not any(map(math.isnan, filter(None, column))))
+        ):
             return False
         limits = self._limits[place]
         if limits is None or int not in kinds:
@@ -97,17 +102,26 @@ class RowValues:
                 if check is not None:
                     check(value)
                 converted = convert(value)
-                if limits is not None and type(converted) is int and type(value) is int and not limits[0] <= value <= limits[1]:
+                if (
+                    limits is not None
+                    and type(converted) is int
+                    and type(value) is int
+                    and not limits[0] <= value <= limits[1]
+                ):
                     raise ValueError(f"{value} does not fit into its declared type, from {limits[0]} to {limits[1]}")
                 values.append(converted)
             except (TypeError, ValueError, OverflowError) as error:
                 name = self._names[place]
-                raise RefusedRowError(f"field {name!r} of the record {preview(record)} cannot be written: {error}") from error
+                raise RefusedRowError(
+                    f"field {name!r} of the record {preview(record)} cannot be written: {error}"
+                ) from error
         return values
 
 
 def _time_check(type_info: TypeInformation) -> Callable[[Any], None] | None:
-    """The function that refuses a date or time which the declared type does not hold; None: it is no type of dates and times."""
+    """The function that refuses a date or time which the declared type does not hold; None: it is no type of dates and
+    times.
+    """
     if isinstance(type_info, InstantTypeInfo):
         return _check_point
     form = field_form(type_info) if is_time(type_info) else None
@@ -116,7 +130,9 @@ def _time_check(type_info: TypeInformation) -> Callable[[Any], None] | None:
 
     def check(value: Any) -> None:
         if isinstance(value, datetime.datetime | datetime.time) and value.tzinfo is not None:
-            raise ValueError(f"{value.isoformat()} has a time zone, which {type_info!r} does not have: declare the field as INSTANT")
+            raise ValueError(
+                f"{value.isoformat()} has a time zone, which {type_info!r} does not have: declare the field as INSTANT"
+            )
         if isinstance(value, datetime.datetime) and not is_missing(value):
             form.checked(value)
 

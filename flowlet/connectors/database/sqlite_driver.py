@@ -1,8 +1,8 @@
 """``SqliteDriver``: a file of SQLite, with the module of Python.
 
 Side:   task.
-Rules:  the journal mode is the user's: it belongs to the file.  ``synchronous`` is FULL: with less, a loss of power takes rows whose
-        checkpoint is complete.
+Rules:  the journal mode is the user's: it belongs to the file.  ``synchronous`` is FULL: with less, a loss of power
+        takes rows whose checkpoint is complete.
 Source: SQLite's result codes; PEP 249.
 """
 
@@ -15,7 +15,13 @@ from typing import Any, ClassVar, Final
 
 from flowlet.common.time import Instant
 from flowlet.common.values.field_values import is_missing
-from flowlet.connectors.database.database_driver import HINTS, DatabaseDriver, MarkerStatements, Trouble, marker_statements
+from flowlet.connectors.database.database_driver import (
+    HINTS,
+    DatabaseDriver,
+    MarkerStatements,
+    Trouble,
+    marker_statements,
+)
 from flowlet.datastream.connectors.database_url import DatabaseUrl
 from flowlet.datastream.connectors.placeholders import Statement, Style
 
@@ -32,7 +38,8 @@ def _decimal_text(value: decimal.Decimal) -> str:
     digits = "".join(map(str, value.as_tuple().digits)).strip("0")
     if len(digits) > _DECIMAL_DIGITS or (value and abs(value.adjusted()) > _MAX_EXPONENT):
         raise ValueError(
-            f"a column of numbers of SQLite keeps {_DECIMAL_DIGITS} digits of the decimal {value}: write str() of it into a column TEXT"
+            f"a column of numbers of SQLite keeps {_DECIMAL_DIGITS} digits of the decimal {value}: write str() of it "
+            "into a column TEXT"
         )
     return str(value)
 
@@ -63,10 +70,13 @@ class SqliteDriver(DatabaseDriver):
     """One file."""
 
     style = Style.QMARK
-    plain: ClassVar[frozenset[type]] = frozenset({str, bytes, float, int, bool, type(None)})  # a bool is written as 0 or 1
+    # A bool is written as 0 or 1.
+    plain: ClassVar[frozenset[type]] = frozenset({str, bytes, float, int, bool, type(None)})
     max_int: ClassVar[int | None] = _INT64 - 1
     holds_nan: ClassVar[bool] = False
-    markers: ClassVar[MarkerStatements] = marker_statements(Style.QMARK, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?")
+    markers: ClassVar[MarkerStatements] = marker_statements(
+        Style.QMARK, "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?"
+    )
 
     def __init__(self, url: DatabaseUrl) -> None:
         self.errors = (sqlite3.Error, OverflowError)

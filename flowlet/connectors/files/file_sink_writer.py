@@ -1,9 +1,9 @@
 """``FileSinkWriter``: the part files of one subtask of a file sink, by bucket.
 
 Side:       task.
-Invariants: a bucket has at most one open part file.  In front of a barrier each open part either is closed, durable and prepared for its
-            commit, or is durable up to the length that the checkpoint names.  After a restart it goes on in a copy of these bytes, because
-            the process that made the file may still write into it.
+Invariants: a bucket has at most one open part file.  In front of a barrier each open part either is closed, durable and
+            prepared for its commit, or is durable up to the length that the checkpoint names.  After a restart it goes
+            on in a copy of these bytes, because the process that made the file may still write into it.
 Units:      times in milliseconds.
 Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState``, ``FileSinkCommittable``.
 """
@@ -124,7 +124,12 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     """
 
     def __init__(
-        self, sink: FileSink, make_format: MakeFormat, attempt: Attempt, clock: ProcessingTimeService, states: Sequence[OpenPart] = ()
+        self,
+        sink: FileSink,
+        make_format: MakeFormat,
+        attempt: Attempt,
+        clock: ProcessingTimeService,
+        states: Sequence[OpenPart] = (),
     ) -> None:
         self._sink = sink
         self._make_format = make_format
@@ -218,7 +223,9 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
     def _folder_of(self, bucket_id: Any) -> str:
         folder = os.path.normpath(os.path.join(self._base, bucket_id)) if isinstance(bucket_id, str) else ""
         if folder != self._base and not folder.startswith(self._base.rstrip("/") + "/"):
-            raise FlowletError(f"the bucket {bucket_id!r:.{_ENCODER_PREVIEW}} is no folder below {self._base}: return a relative path")
+            raise FlowletError(
+                f"the bucket {bucket_id!r:.{_ENCODER_PREVIEW}} is no folder below {self._base}: return a relative path"
+            )
         return folder
 
     def _make_folder(self, folder: str) -> None:
@@ -252,7 +259,9 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         now_ms = self._clock.current_time_ms()
         for bucket in self._buckets.values():
             part = bucket.part
-            if part is not None and self._sink.rolling_policy.rolls_on_time(now_ms - part.created_ms, now_ms - part.written_ms):
+            if part is not None and self._sink.rolling_policy.rolls_on_time(
+                now_ms - part.created_ms, now_ms - part.written_ms
+            ):
                 self._end(bucket)
         self._clock.register_timer(now_ms + self._sink.check_interval_ms, self._check)
 

@@ -77,7 +77,9 @@ class CsvWriter:
         self._names = [each.name for each in schema.columns]
         self._bytes = re.compile(f"b{re.escape(schema.escape_char or '')}['\"]").search
         self._null_is_number = _is_number(schema.null_value)
-        self._is_plain = not schema.null_value and not any(each.is_boolean or each.separator is not None for each in schema.columns)
+        self._is_plain = not schema.null_value and not any(
+            each.is_boolean or each.separator is not None for each in schema.columns
+        )
         if schema.uses_header:
             file.write(self._lines([[each.name for each in schema.columns]]))
 
@@ -110,7 +112,9 @@ class CsvWriter:
         if column.separator is not None:
             return [null if each is None else _joined(each, column, null) for each in values]
         if null and (null in (map(str, values) if self._null_is_number else values)):
-            raise ValueError(f"column {column.name!r}: a value is {null!r}, which stands for None: use another set_null_value()")
+            raise ValueError(
+                f"column {column.name!r}: a value is {null!r}, which stands for None: use another set_null_value()"
+            )
         return [null if each is None else each for each in values]
 
     def _lines(self, rows: Iterable[Iterable[Any]]) -> bytes:
@@ -119,7 +123,8 @@ class CsvWriter:
         self._csv_writer(text, end).writerows(rows)
         data = text.getvalue()
         other = _OTHER_ENDS.get(end)
-        if other is not None and other in data:  # before Python 3.13 only the characters of the line end are quoted, so both are given
+        # Before Python 3.13 only the characters of the line end are quoted, so both are given.
+        if other is not None and other in data:
             lines: list[str] = []
             self._csv_writer(_Lines(lines), "\r\n").writerows(rows)
             data = "".join([line[:-2] + end for line in lines])
@@ -128,7 +133,9 @@ class CsvWriter:
         return data.encode()
 
     def _may_be_no_text(self, data: str) -> bool:
-        """Whether parts of the lines look like ``str`` of a value without a text; looks for single characters first, which is fast."""
+        """Whether parts of the lines look like ``str`` of a value without a text; looks for single characters first,
+        which is fast.
+        """
         has_quotes = "'" in data or '"' in data
         return (has_quotes and self._bytes(data) is not None) or "<" in data or _NAT(data) is not None
 
@@ -190,7 +197,10 @@ def _joined(values: Iterable[Any], column: CsvColumn, null: str) -> str:
         texts.append(null if each is None else _BOOLEANS[each] if is_boolean else str(each))
     text = separator.join(texts)
     if texts and text.split(separator) != texts:
-        raise ValueError(f"column {column.name!r}: {values!r} has {separator!r} in an element: give add_array_column() another separator")
+        raise ValueError(
+            f"column {column.name!r}: {values!r} has {separator!r} in an element: give add_array_column() another "
+            "separator"
+        )
     return text
 
 

@@ -1,8 +1,9 @@
 """The names of part files on disk, and each step of their life: draft, durable, published, or removed.
 
 Side:       task.
-Invariants: a draft has a name that no other attempt gives to a file, and only the attempt that made it writes into it; what a checkpoint
-            names of a draft was fsynced before, and so was its folder.  A published file is never written again.
+Invariants: a draft has a name that no other attempt gives to a file, and only the attempt that made it writes into it;
+            what a checkpoint names of a draft was fsynced before, and so was its folder.  A published file is never
+            written again.
 Source:     Flink ``LocalRecoverableWriter``, ``RecoverableFsDataOutputStream``.
 """
 
@@ -18,7 +19,8 @@ from flowlet.connectors.files.file_failures import explained
 from flowlet.errors import FlowletError
 from netstack.late import dataclass
 
-_CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)  # some network file systems keep no order of a folder that fsync could settle
+# Some network file systems keep no order of a folder that fsync could settle.
+_CANNOT_SYNC: Final = (errno.EINVAL, errno.ENOTSUP)
 _DRAFT: Final = re.compile(
     r"\..+\.inprogress\.(?P<owner>[0-9a-f]{12})(?P<subtask>[0-9a-f]{4})(?P<restored>[0-9a-f]{8})(?P<attempt>[0-9a-f]{4})[0-9a-f]{4}"
 )
@@ -29,7 +31,8 @@ _COPY_BYTES: Final = 1 << 20
 class Attempt:
     """Whose drafts: one attempt of a subtask of a sink.
 
-    ``owner``: 12 hex digits of the job and the operator.  ``restored``: the checkpoint that it began with, from 1; 0: none.
+    ``owner``: 12 hex digits of the job and the operator.  ``restored``: the checkpoint that it began with, from 1; 0:
+        none.
     """
 
     owner: str
@@ -45,7 +48,8 @@ class Attempt:
 
     def draft_name(self, name: str) -> str:
         """A new name for a draft of the part file ``name``."""
-        return f".{name}.inprogress.{self.owner}{self.subtask:04x}{self.restored:08x}{self.attempt:04x}{secrets.token_hex(2)}"
+        run = f"{self.subtask:04x}{self.restored:08x}{self.attempt:04x}"
+        return f".{name}.inprogress.{self.owner}{run}{secrets.token_hex(2)}"
 
     def is_left_by_a_former_one(self, file_name: str) -> bool:
         """Whether a file is the draft of an attempt of the same subtask that ended before this one began."""
@@ -107,7 +111,8 @@ def publish(draft: str, path: str) -> None:
         except FileNotFoundError:
             if not os.path.exists(path):
                 raise FlowletError(
-                    f"part file {path} cannot be made visible: neither it nor {draft} exists; was the file removed, or is a mount missing? "
+                    f"part file {path} cannot be made visible: neither it nor {draft} exists; was the file removed, or "
+                    "is a mount missing? "
                     "Put it back"
                 ) from None
 
@@ -129,7 +134,8 @@ def copy_beginning(source: str, target: str, num_bytes: int) -> BinaryIO:
                     block = old.read(min(rest, _COPY_BYTES))
                 if not block:
                     raise FlowletError(
-                        f"part file {source} has lost its end: {num_bytes - rest} of the {num_bytes} bytes of the checkpoint are left; "
+                        f"part file {source} has lost its end: {num_bytes - rest} of the {num_bytes} bytes of the "
+                        "checkpoint are left; "
                         "put the original back"
                     )
                 with explained(target, "written"):

@@ -68,10 +68,13 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
             case ParquetWriterFactory() as factory:
                 return partial(_parquet_writer, factory)
             case other:
-                raise FlowletError(f"a file sink cannot write with a {type(other).__name__}; use ParquetBulkWriters or CsvBulkWriters")
+                raise FlowletError(
+                    f"a file sink cannot write with a {type(other).__name__}; use ParquetBulkWriters or CsvBulkWriters"
+                )
 
 
 def _parquet_writer(factory: ParquetWriterFactory, file: BinaryIO) -> FormatWriter:
-    from flowlet.connectors.files.parquet_format import ParquetFormatWriter  # with it comes pyarrow, which most jobs do without
+    # With it comes pyarrow, which most jobs do without.
+    from flowlet.connectors.files.parquet_format import ParquetFormatWriter
 
     return ParquetFormatWriter(factory, file)

@@ -1,10 +1,12 @@
 """``ArrivalWatch``: waits for the first message on a thread of its own, so that a task need not.
 
-Side:       shared.  One thread per reader, from the first time on that it has nothing; the task thread makes all other calls.
-Invariants: the thread touches the consumer only between ``watch`` and the end of its future; the task thread does not consume meanwhile.
-            A watch ends with a message, an error or ``close``.  Its wait has a limit, so ``close`` takes a quarter of a second at most.
-Source:     Flink ``SplitFetcher``, ``FutureCompletingBlockingQueue``, for idle times only: while there are messages, the task takes them
-            itself, and no thread has to hand them over.
+Side:       shared.  One thread per reader, from the first time on that it has nothing; the task thread makes all other
+            calls.
+Invariants: the thread touches the consumer only between ``watch`` and the end of its future; the task thread does not
+            consume meanwhile.  A watch ends with a message, an error or ``close``.  Its wait has a limit, so ``close``
+            takes a quarter of a second at most.
+Source:     Flink ``SplitFetcher``, ``FutureCompletingBlockingQueue``, for idle times only: while there are messages,
+            the task takes them itself, and no thread has to hand them over.
 """
 
 import threading

@@ -1,11 +1,12 @@
 """``KafkaLogSource`` and ``KafkaReader``: the partitions of Kafka in the tasks.
 
-Hot path: one call into librdkafka per 1,000 messages, one comprehension per partition and call; ``bench/kafka_ends.py``.
+Hot path: one call into librdkafka per 1,000 messages, one comprehension per partition and call;
+    ``bench/kafka_ends.py``.
 Side:       task.
-Invariants: the offset of a partition is behind the last record that was polled, not behind what was fetched: so state and records agree.
-            Nothing blocks the task: librdkafka fetches on its own threads, and an idle reader waits on a future (``ArrivalWatch``).
-            A partition is over when a record or the end of the log is at or behind its stop: the last offsets may belong to markers of
-            transactions, which no consumer sees.
+Invariants: the offset of a partition is behind the last record that was polled, not behind what was fetched: so state
+            and records agree.  Nothing blocks the task: librdkafka fetches on its own threads, and an idle reader waits
+            on a future (``ArrivalWatch``).  A partition is over when a record or the end of the log is at or behind its
+            stop: the last offsets may belong to markers of transactions, which no consumer sees.
 Source:     Flink ``KafkaSource``, ``KafkaSourceReader``, ``KafkaPartitionSplitReader``.
 """
 
@@ -32,7 +33,14 @@ from netstack.log_lines import LogLines
 _log = LogLines(__name__)
 _MAX_OPEN_CHECKPOINTS: Final = 100  # whose offsets are kept; those of older ones that never completed are dropped
 # A second client error of the kinds that librdkafka recovers from by itself.
-_PASSING: Final = ("_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE", "_TIMED_OUT", "NOT_LEADER_FOR_PARTITION", "LEADER_NOT_AVAILABLE")
+_PASSING: Final = (
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "_RESOLVE",
+    "_TIMED_OUT",
+    "NOT_LEADER_FOR_PARTITION",
+    "LEADER_NOT_AVAILABLE",
+)
 
 
 class KafkaLogSource(Source):
@@ -44,7 +52,9 @@ class KafkaLogSource(Source):
         commits_offsets: whether the group gets the offsets of complete checkpoints.
     """
 
-    def __init__(self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool) -> None:
+    def __init__(
+        self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool
+    ) -> None:
         self.topics = topics
         self.is_bounded = is_bounded
         self._deserializer = deserializer
@@ -60,9 +70,16 @@ class KafkaLogSource(Source):
         prefix = properties.pop(CLIENT_ID_PREFIX, None)
         if prefix is not None:
             properties["client.id"] = f"{prefix}-{subtask}"
-        return KafkaReader(properties, self._deserializer, commits_offsets=self._commits_offsets, name=f"kafka {subtask + 1}/{parallelism}")
+        return KafkaReader(
+            properties,
+            self._deserializer,
+            commits_offsets=self._commits_offsets,
+            name=f"kafka {subtask + 1}/{parallelism}",
+        )
 
-    def redistribute_positions(self, positions: Sequence[tuple[KafkaSplit, ...] | None], share: StateShare) -> tuple[KafkaSplit, ...]:
+    def redistribute_positions(
+        self, positions: Sequence[tuple[KafkaSplit, ...] | None], share: StateShare
+    ) -> tuple[KafkaSplit, ...]:
         """Some of the partitions that the former readers had."""
         return tuple(share.dealt([split for splits in positions for split in splits or ()]))
 
@@ -70,7 +87,8 @@ class KafkaLogSource(Source):
 class KafkaReader:
     """Reads all partitions that it is assigned at once.
 
-    See ``SplitReceiver``, ``PausableSplitReader``, ``PositionListener`` and ``InterruptibleReader``.  Threading: task thread.
+    See ``SplitReceiver``, ``PausableSplitReader``, ``PositionListener`` and ``InterruptibleReader``.  Threading: task
+    thread.
 
     Args:
         properties: of librdkafka.
@@ -94,7 +112,11 @@ class KafkaReader:
         self._kafka = kafka_module()
         self._servers = properties.get("bootstrap.servers", "")
         self._events = ClientEvents()
-        own: dict[str, Any] = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
+        own: dict[str, Any] = {
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
+        }
         if "group.id" not in properties:
             own["group.id"] = f"flowlet-{uuid4()}"  # librdkafka wants one; without commits the brokers never see it
         make = self._kafka.Consumer if create_consumer is None else create_consumer
@@ -113,9 +135,11 @@ class KafkaReader:
         self._available = AvailabilityHelper()  # while there are no partitions
         self._arrival: AvailabilityFuture | None = None  # while the watch has the consumer
         self._taken: dict[int, tuple[KafkaSplit, ...]] = {}  # offsets by checkpoint that is under way
-        self._over: dict[str, KafkaSplit] = {}  # ended, and not in a complete checkpoint: the group does not know their ends
+        # Ended, and not in a complete checkpoint: the group does not know their ends.
+        self._over: dict[str, KafkaSplit] = {}
         self._position: tuple[KafkaSplit, ...] = ()  # the last one that was asked for
-        self._given: tuple[str, list[Any]] = "", []  # the partition of the last chunk, and the message of each of its records
+        # The partition of the last chunk, and the message of each of its records.
+        self._given: tuple[str, list[Any]] = "", []
         self.current_split = ""
         self.open_splits = OpenSplits()
 
@@ -180,9 +204,8 @@ class KafkaReader:
     def poll_chunk(self) -> Chunk | None:
         """The next records of one partition, 1,000 at most; an empty chunk if there are none just now, None at the end.
 
-        Raises:
-            FlowletError: a partition cannot be read, or its offset is not there any more; names topic, partition and servers.
-            Exception: what the schema raised.
+        Raises: FlowletError: a partition cannot be read, or its offset is not there any more; names topic, partition
+            and servers.  Exception: what the schema raised.
         """
         if not self._fetched:
             if not self._splits:
@@ -305,7 +328,8 @@ class KafkaReader:
             split = self._splits.get(split_id)
             offset = "its offset" if split is None else f"offset {split.offset}"
             raise FlowletError(
-                f"Kafka at {self._servers}: partition {split_id} does not have {offset} any more, or not yet: {error.str()}; to go on "
+                f"Kafka at {self._servers}: partition {split_id} does not have {offset} any more, or not yet: "
+                f"{error.str()}; to go on "
                 "elsewhere, and lose records, set the property auto.offset.reset to earliest or latest"
             )
         if name in _PASSING or error.retriable():
@@ -326,7 +350,9 @@ class KafkaReader:
         self._splits = {split.split_id: split for split in position}
 
     def position_taken(self, checkpoint_id: int, num_waiting: int = 0) -> None:
-        """Keep the offsets until the checkpoint is complete; those of records that wait are the checkpoint's alone, not the group's."""
+        """Keep the offsets until the checkpoint is complete; those of records that wait are the checkpoint's alone, not
+        the group's.
+        """
         if self._commits_offsets:
             self._taken[checkpoint_id] = self._processed((*self._position, *self._over.values()), num_waiting)
             for old in sorted(self._taken)[:-_MAX_OPEN_CHECKPOINTS]:
@@ -340,7 +366,10 @@ class KafkaReader:
         if num_waiting > len(messages):
             return ()  # they were restored: the group has what it had when they were read
         offset = messages[-num_waiting].offset()
-        return tuple(KafkaSplit(each.topic, each.partition, offset, each.stop) if each.split_id == split_id else each for each in splits)
+        return tuple(
+            KafkaSplit(each.topic, each.partition, offset, each.stop) if each.split_id == split_id else each
+            for each in splits
+        )
 
     def position_kept(self, checkpoint_id: int) -> None:
         """Commit its offsets to the group; a failure is only logged, because nothing depends on them."""

@@ -1,16 +1,18 @@
 """``KafkaTarget``: one transaction of Kafka per batch of messages that waited in a checkpoint, with its marker.
 
-The marker of a writer is an offset that the transaction commits for the group ``<prefix>-<writer>``, which no consumer ever joins.
+The marker of a writer is an offset that the transaction commits for the group ``<prefix>-<writer>``, which no consumer
+ever joins.
 
 Side:       task.
-Invariants: a writer's transactions have an id of their own, ``<prefix>-<writer>``.  Its marker is read only after ``init_transactions``:
-            that ends what a process that was believed dead had begun, and no such process can commit afterwards.  So the marker tells
-            whether a transaction happened, and nobody else can change that.
-            A call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A call about transactions goes
-            on in the background after a timeout, and the same call, made again, takes it up; a question for an offset is asked anew.
-            ``send_offsets_to_transaction`` alone returns no sooner than its request does, after ``socket.timeout.ms`` (60 s) at the latest.
-Source:     Kafka KIP-98 (fencing by the epoch of a transactional id), KIP-447; Flink's ``KafkaCommitter`` resumes a transaction in
-            another process instead, which librdkafka cannot do.
+Invariants: a writer's transactions have an id of their own, ``<prefix>-<writer>``.  Its marker is read only after
+            ``init_transactions``: that ends what a process that was believed dead had begun, and no such process can
+            commit afterwards.  So the marker tells whether a transaction happened, and nobody else can change that.  A
+            call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A call about
+            transactions goes on in the background after a timeout, and the same call, made again, takes it up; a
+            question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than its
+            request does, after ``socket.timeout.ms`` (60 s) at the latest.
+Source:     Kafka KIP-98 (fencing by the epoch of a transactional id), KIP-447; Flink's ``KafkaCommitter`` resumes a
+            transaction in another process instead, which librdkafka cannot do.
 """
 
 import time
@@ -25,7 +27,8 @@ from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, ka
 
 T = TypeVar("T")
 
-_TIMEOUT_S: Final = 30.0  # of one call, all slices together; then the task tries again after a pause, or the job restarts
+# Of one call, all slices together; then the task tries again after a pause, or the job restarts.
+_TIMEOUT_S: Final = 30.0
 # A subtask has one writer; after a restart those of former subtasks come first, one after the other.
 _MAX_CLIENTS: Final = 2
 
@@ -46,10 +49,16 @@ class _WriterClients:
         servers = properties.get("bootstrap.servers", "")
         own = {"bootstrap.servers", "security.protocol", "client.id"}
         # Those of a consumer are the ones about connections alone; others would only be warned of.
-        connection = {key: value for key, value in properties.items() if key in own or key.startswith(("ssl.", "sasl.", "socket."))}
+        connection = {
+            key: value
+            for key, value in properties.items()
+            if key in own or key.startswith(("ssl.", "sasl.", "socket."))
+        }
         self.producer = kafka_client(create_producer, {**properties, "transactional.id": name}, self.events)
         try:
-            self.consumer = kafka_client(create_consumer, {**connection, "group.id": name, "enable.auto.commit": False}, self.events)
+            self.consumer = kafka_client(
+                create_consumer, {**connection, "group.id": name, "enable.auto.commit": False}, self.events
+            )
         except FlowletError:
             self.producer.purge()
             raise
@@ -114,7 +123,9 @@ class KafkaTarget(WriteAheadTarget):
         clients = self._connected(writer)
         marker = self._kafka.TopicPartition(self._marker_topic, 0)
         with self._failures(writer, "the marker of a writer"):
-            (found,) = self._in_slices(lambda slice_s: clients.consumer.committed([marker], timeout=slice_s), is_question=True)
+            (found,) = self._in_slices(
+                lambda slice_s: clients.consumer.committed([marker], timeout=slice_s), is_question=True
+            )
             if found.error is not None:
                 raise self._kafka.KafkaException(found.error)
         return max(int(found.offset), -1)
@@ -135,7 +146,10 @@ class KafkaTarget(WriteAheadTarget):
             clients.producer.begin_transaction()
             clients.delivery.send(rows)
             clients.delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
-            marker, group = self._kafka.TopicPartition(self._marker_topic, 0, number), clients.consumer.consumer_group_metadata()
+            marker, group = (
+                self._kafka.TopicPartition(self._marker_topic, 0, number),
+                clients.consumer.consumer_group_metadata(),
+            )
             self._in_slices(lambda slice_s: clients.producer.send_offsets_to_transaction([marker], group, slice_s))
             self._in_slices(clients.producer.commit_transaction)
         self._clients[writer] = self._clients.pop(writer)
@@ -149,7 +163,9 @@ class KafkaTarget(WriteAheadTarget):
         while len(self._clients) >= _MAX_CLIENTS:
             self._drop(next(iter(self._clients)))
         name = f"{self._prefix}-{writer}"
-        clients = _WriterClients(self._kafka, self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled)
+        clients = _WriterClients(
+            self._kafka, self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled
+        )
         self._clients[writer] = clients
         with self._failures(writer, "the start of transactions"):
             self._in_slices(clients.producer.init_transactions)
@@ -191,10 +207,18 @@ class KafkaTarget(WriteAheadTarget):
         events = ClientEvents() if clients is None else clients.events
         self._drop(writer)
         if not isinstance(error, self._kafka.KafkaException):
-            return CommitLaterError(str(error)) if isinstance(error, FlowletError) and events.refusal is None else FlowletError(str(error))
+            return (
+                CommitLaterError(str(error))
+                if isinstance(error, FlowletError) and events.refusal is None
+                else FlowletError(str(error))
+            )
         text = str(failure(what, self._servers, error, events))
         cause = error.args[0]
-        is_passing = cause.retriable() or cause.txn_requires_abort() or cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
+        is_passing = (
+            cause.retriable()
+            or cause.txn_requires_abort()
+            or cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
+        )
         return CommitLaterError(text) if is_passing and events.refusal is None else FlowletError(text)
 
 

@@ -14,13 +14,15 @@ from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterCont
 from flowlet.errors import FlowletError
 from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
 
-# How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a limit,
-# message.timeout.ms, which is longer than a cancelled task may take.
+# How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a
+# limit, message.timeout.ms, which is longer than a cancelled task may take.
 SLICE_S: Final = 0.25
 
 
 class KafkaDelivery:
-    """Hands messages to a client of librdkafka and keeps the first failure.  Callbacks run in ``poll`` and ``flush``, by the task.
+    """Hands messages to a client of librdkafka and keeps the first failure.
+
+    Callbacks run in ``poll`` and ``flush``, by the task.
 
     ``check_cancelled`` raises if the task is being cancelled: its error ends every wait.
     """
@@ -55,7 +57,8 @@ class KafkaDelivery:
         self.check()
 
     def wait(self) -> None:
-        """Wait until every message is acknowledged; ends with the last one, which has a time limit (``message.timeout.ms``).
+        """Wait until every message is acknowledged; ends with the last one, which has a time limit
+        (``message.timeout.ms``).
 
         Raises:
             FlowletError: one could not be delivered.
@@ -79,7 +82,8 @@ class KafkaDelivery:
             where = message.topic() if partition is None or partition < 0 else f"{message.topic()}-{partition}"
             told = self._events.text
             self._failure = FlowletError(
-                f"Kafka at {self._servers}: a message for {where} was not delivered: {error.str()}" + (f" ({told})" if told else "")
+                f"Kafka at {self._servers}: a message for {where} was not delivered: {error.str()}"
+                + (f" ({told})" if told else "")
             )
 
 

@@ -1,7 +1,8 @@
 """``CommittableRows``: rows that wait in the checkpoint for their transaction.
 
 Side:   pure.
-Format: ``rows`` has any number of parts, each a u32 size and so many bytes: the pickle of a list of rows (``record_pickle.dumps_value``).
+Format: ``rows`` has any number of parts, each a u32 size and so many bytes: the pickle of a list of rows
+        (``record_pickle.dumps_value``).
 Source: Flink ``GenericWriteAheadSink.PendingCheckpoint``, which names a file; here the rows are state.
 """
 
@@ -28,7 +29,8 @@ class CommittableRows:
         num_rows: for people.
         rows: see the header.
 
-    What another program prepared is read with the classes of the one that runs, as soon as it is restored (``classes_found_by``).
+    What another program prepared is read with the classes of the one that runs, as soon as it is restored
+    (``classes_found_by``).
     """
 
     writer: str

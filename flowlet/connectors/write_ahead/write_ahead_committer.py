@@ -1,8 +1,8 @@
 """``WriteAheadCommitter``: writes the rows of complete checkpoints, each once.
 
 Side:       task.
-Invariants: a writer's transactions are committed in the order of their numbers, whichever subtasks hold them now.  Without that, the marker
-            of a later one would say that an earlier one is there, and its rows would be lost.
+Invariants: a writer's transactions are committed in the order of their numbers, whichever subtasks hold them now.
+            Without that, the marker of a later one would say that an earlier one is there, and its rows would be lost.
 Source:     Flink ``GenericWriteAheadSink.notifyCheckpointComplete``, ``CheckpointCommitter``.
 """
 
@@ -17,8 +17,9 @@ from flowlet.errors import FlowletError
 
 _FORGET_INTERVAL_MS: Final = 3_600_000
 _CLOCK_MARGIN_MS: Final = 86_400_000  # markers are kept for a day longer: the clocks of machines differ
-# After a change of the parallelism the transactions of one writer are at several subtasks, which start at about the same time.  A subtask
-# that waits in vain fails, and the restart goes on from what the others have committed.  As many as a sink operator allows, 1 s apart.
+# After a change of the parallelism the transactions of one writer are at several subtasks, which start at about the
+# same time.  A subtask that waits in vain fails, and the restart goes on from what the others have committed.  As many
+# as a sink operator allows, 1 s apart.
 _MAX_WAITS_FOR_PREDECESSOR: Final = 10
 
 
@@ -37,13 +38,19 @@ class WriteAheadCommitter(Committer[CommittableRows]):
     """
 
     def __init__(
-        self, target: WriteAheadTarget, *, marker_retention_ms: int, max_retries: int, now_ms: Callable[[], int] = _now_ms
+        self,
+        target: WriteAheadTarget,
+        *,
+        marker_retention_ms: int,
+        max_retries: int,
+        now_ms: Callable[[], int] = _now_ms,
     ) -> None:
         self._target = target
         self._marker_retention_ms = marker_retention_ms
         self._max_retries = max_retries
         self._now_ms = now_ms
-        self._committed: dict[str, int] = {}  # by writer, as far as known; a process believed dead may have raised it meanwhile
+        # By writer, as far as known; a process believed dead may have raised it meanwhile.
+        self._committed: dict[str, int] = {}
         self._forgot_ms: int | None = None
 
     def __repr__(self) -> str:
@@ -101,7 +108,8 @@ class WriteAheadCommitter(Committer[CommittableRows]):
         if marker < 0 and age_ms > self._marker_retention_ms:
             raise FlowletError(
                 f"{rows.num_rows} rows were prepared {_days(age_ms)} days ago, and the target keeps markers for "
-                f"{_days(self._marker_retention_ms)} days: nothing tells whether they were written (writer {rows.writer}, transaction "
+                f"{_days(self._marker_retention_ms)} days: nothing tells whether they were written (writer "
+                f"{rows.writer}, transaction "
                 f"{rows.number}); start from a newer checkpoint, or keep markers for longer if none was removed yet"
             )
 
@@ -119,7 +127,8 @@ class WriteAheadCommitter(Committer[CommittableRows]):
 def _check_waits(rows: CommittableRows, marker: int, num_waits: int) -> None:
     if num_waits >= _MAX_WAITS_FOR_PREDECESSOR:
         raise FlowletError(
-            f"transaction {rows.number} of writer {rows.writer} ({rows.num_rows} rows) follows number {rows.number - 1}, but the marker "
+            f"transaction {rows.number} of writer {rows.writer} ({rows.num_rows} rows) follows number "
+            f"{rows.number - 1}, but the marker "
             f"in the target is {marker}, and stayed so: were markers removed, or does another subtask fail to commit?"
         )
 

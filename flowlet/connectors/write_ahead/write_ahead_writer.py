@@ -15,7 +15,8 @@ from typing import Any, Final
 from flowlet.connectors.write_ahead.committable_rows import CommittableRows, encoded_part
 from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriterContext
 
-_RECORDS_OF_A_PART: Final = 1_000  # of records that come one by one; one pickle of so many costs little more than its rows
+# Of records that come one by one; one pickle of so many costs little more than its rows.
+_RECORDS_OF_A_PART: Final = 1_000
 
 
 def _now_ms() -> int:
@@ -32,12 +33,16 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
     """
 
     def __init__(
-        self, rows_of: Callable[[Sequence[Any]], Sequence[Any]], max_commit_bytes: int, now_ms: Callable[[], int] = _now_ms
+        self,
+        rows_of: Callable[[Sequence[Any]], Sequence[Any]],
+        max_commit_bytes: int,
+        now_ms: Callable[[], int] = _now_ms,
     ) -> None:
         self._rows_of = rows_of
         self._max_commit_bytes = max_commit_bytes
         self._now_ms = now_ms
-        # Never derived from the subtask: with another parallelism, a former subtask's rows would take a new one's marker for theirs.
+        # Never derived from the subtask: with another parallelism, a former subtask's rows would take a new one's
+        # marker for theirs.
         self._writer = secrets.token_hex(16)
         self._number = 0
         self._records: list[Any] = []  # came one by one

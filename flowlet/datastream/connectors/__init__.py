@@ -30,7 +30,12 @@ if TYPE_CHECKING:
         StreamFormat,
     )
     from flowlet.datastream.connectors.hybrid_source import HybridSource
-    from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcExecutionOptions, JdbcSink
+    from flowlet.datastream.connectors.jdbc import (
+        JdbcConnectionOptions,
+        JdbcExactlyOnceSink,
+        JdbcExecutionOptions,
+        JdbcSink,
+    )
     from flowlet.datastream.connectors.kafka import (
         KafkaOffsetResetStrategy,
         KafkaOffsetsInitializer,
@@ -100,7 +105,8 @@ if not TYPE_CHECKING:
         __name__,
         {
             "datastream.connectors.base": (
-                "DeliveryGuarantee DiscardingSink Sink Source SupportsCommitter SupportsGlobalCommitter SupportsWriterState"
+                "DeliveryGuarantee DiscardingSink Sink Source SupportsCommitter SupportsGlobalCommitter "
+                "SupportsWriterState"
             ),
             "datastream.connectors.committer": "CommitRequest Committer",
             "datastream.connectors.datagen": "DataGeneratorSource RateLimiterStrategy",
@@ -111,10 +117,13 @@ if not TYPE_CHECKING:
             "datastream.connectors.hybrid_source": "HybridSource",
             "datastream.connectors.jdbc": "JdbcConnectionOptions JdbcExactlyOnceSink JdbcExecutionOptions JdbcSink",
             "datastream.connectors.kafka": (
-                "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaRecordSerializationSchema KafkaSink KafkaSource KafkaTopicPartition"
+                "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaRecordSerializationSchema KafkaSink KafkaSource "
+                "KafkaTopicPartition"
             ),
             "datastream.connectors.number_seq": "NumberSequenceSource",
-            "datastream.connectors.sink_writer": ("CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext"),
+            "datastream.connectors.sink_writer": (
+                "CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext"
+            ),
             "datastream.connectors.split_source": "NO_RECORD SplitSource",
             "datastream.connectors.write_ahead_sink": "WriteAheadSink WriteAheadTarget",
         },

@@ -35,8 +35,9 @@ class DeliveryGuarantee(Enum):
 class Source:
     """Base class of the argument of ``from_source``.
 
-    Your own source has ``create_reader(subtask, parallelism)``, which each subtask calls.  The reader's ``poll_chunk()`` returns a
-    ``flowlet.records.Chunk``, or None at the end of the input; ``close()`` ends it.  ``is_bounded`` says whether the input ends by itself.
+    Your own source has ``create_reader(subtask, parallelism)``, which each subtask calls.  The reader's
+    ``poll_chunk()`` returns a ``flowlet.records.Chunk``, or None at the end of the input; ``close()`` ends it.
+    ``is_bounded`` says whether the input ends by itself.
     """
 
     is_bounded: bool = True
@@ -59,7 +60,9 @@ class SupportsWriterState(ABC):
 
     @abstractmethod
     def restore_writer(self, context: WriterInitContext, recovered_state: Sequence[Any]) -> StatefulSinkWriter[Any]:
-        """The writer of one subtask that goes on from a checkpoint, in place of ``create_writer``; ``recovered_state`` may be empty."""
+        """The writer of one subtask that goes on from a checkpoint, in place of ``create_writer``; ``recovered_state``
+        may be empty.
+        """
 
 
 class SupportsCommitter(ABC):
@@ -67,11 +70,15 @@ class SupportsCommitter(ABC):
 
     @abstractmethod
     def create_committer(self, context: WriterInitContext) -> Committer[Any]:
-        """The committer of one subtask; it gets what writers of this sink prepared, of this subtask or of former ones."""
+        """The committer of one subtask; it gets what writers of this sink prepared, of this subtask
+        or of former ones.
+        """
 
 
 class SupportsGlobalCommitter(ABC):
-    """A second base class of a ``SupportsCommitter`` that does one thing more for the whole sink, once per checkpoint."""
+    """A second base class of a ``SupportsCommitter`` that does one thing more for the whole sink,
+    once per checkpoint.
+    """
 
     @abstractmethod
     def create_global_committer(self, context: WriterInitContext) -> Committer[Any]:

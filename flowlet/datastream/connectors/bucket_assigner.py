@@ -1,8 +1,8 @@
 """``BucketAssigner``: into which folder of a file sink a record goes.
 
 Side:   pure.
-Source: PyFlink ``BucketAssigner``; Flink ``BasePathBucketAssigner``, ``DateTimeBucketAssigner``; of ``DateTimeFormatter`` the letters that
-        are in ``_LETTERS``.  Your own assigners are not in PyFlink.
+Source: PyFlink ``BucketAssigner``; Flink ``BasePathBucketAssigner``, ``DateTimeBucketAssigner``; of
+        ``DateTimeFormatter`` the letters that are in ``_LETTERS``.  Your own assigners are not in PyFlink.
 """
 
 import datetime
@@ -48,7 +48,9 @@ class BucketAssigner:
         return BasePathBucketAssigner()
 
     @staticmethod
-    def date_time_bucket_assigner(format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None) -> "BucketAssigner":
+    def date_time_bucket_assigner(
+        format_str: str = "yyyy-MM-dd--HH", timezone_id: str | None = None
+    ) -> "BucketAssigner":
         """A folder per hour, or as the format says, by the clock of the machine.
 
         Args:
@@ -107,7 +109,8 @@ def _parts_of(pattern: Any) -> list[tuple[str | None, str]]:
             if letter.isalpha() and letter not in _LETTERS:
                 known = ", ".join(_LETTERS)
                 raise JobGraphError(
-                    f"date_time_bucket_assigner: the format {pattern!r} has the letter {letter!r}; known are {known}, and 'text in quotes'"
+                    f"date_time_bucket_assigner: the format {pattern!r} has the letter {letter!r}; known are {known}, "
+                    "and 'text in quotes'"
                 )
             found.append((letter if letter in _LETTERS else None, "".join(run)))
     return found

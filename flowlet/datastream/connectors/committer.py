@@ -48,8 +48,8 @@ class CommitRequest(ABC, Generic[CommittableT]):
 class Committer(ABC, Generic[CommittableT]):
     """Commits what writers prepared, once the checkpoint that holds it is complete.
 
-    After a restart committables come again that may be committed already: ``commit`` must be idempotent.  An exception is an unknown
-    failure of all requests.
+    After a restart committables come again that may be committed already: ``commit`` must be idempotent.  An exception
+    is an unknown failure of all requests.
     """
 
     @abstractmethod

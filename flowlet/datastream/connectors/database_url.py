@@ -45,7 +45,10 @@ class DatabaseUrl:
 
 
 def parse_database_url(url: str) -> DatabaseUrl:
-    """Take a URL apart.  Raises JobGraphError: it is none of a database that can be written; the message does not show it."""
+    """Take a URL apart.
+
+    Raises JobGraphError: it is none of a database that can be written; the message does not show it.
+    """
     text = url.removeprefix("jdbc:")
     scheme = text.partition(":")[0].lower()
     if scheme == "sqlite":
@@ -66,7 +69,8 @@ def _sqlite(rest: str) -> DatabaseUrl:
     path = "/" + path.lstrip("/") if path.startswith("/") else path  # SQLAlchemy writes four slashes
     if not path.startswith("/") or path == "/":
         raise JobGraphError(
-            f"with_url(): a SQLite file needs an absolute path, because every TaskManager opens it, got {path!r}; use sqlite:///folder/file.db"
+            f"with_url(): a SQLite file needs an absolute path, because every TaskManager opens it, got {path!r}; use "
+            "sqlite:///folder/file.db"
         )
     path = unquote(path)
     try:
@@ -82,7 +86,8 @@ def _postgresql(text: str) -> DatabaseUrl:
     try:
         parts = urlsplit(text)
     except ValueError:
-        raise JobGraphError(f"with_url(): this is no URL of PostgreSQL; {_KNOWN}") from None  # Python's message may show the password
+        # Python's message may show the password.
+        raise JobGraphError(f"with_url(): this is no URL of PostgreSQL; {_KNOWN}") from None
     if not parts.path.strip("/") and "dbname=" not in parts.query:
         raise JobGraphError("with_url(): the URL names no database; use postgresql://user@host/database")
     login, at, hosts = parts.netloc.rpartition("@")
@@ -91,7 +96,9 @@ def _postgresql(text: str) -> DatabaseUrl:
     found = dict(options)
     user = unquote(name) if name else found.get("user")
     password = unquote(secret) if secret else found.get("password")
-    query = urlencode([(key, value) for key, value in options if key not in ("user", "password")], safe="/,", quote_via=quote)
+    query = urlencode(
+        [(key, value) for key, value in options if key not in ("user", "password")], safe="/,", quote_via=quote
+    )
     netloc = f"{name}{at}{hosts}" if name else hosts
     clean = SplitResult("postgresql", netloc, parts.path, query, "").geturl()
     if not netloc:  # a socket: urlsplit would leave the slashes out

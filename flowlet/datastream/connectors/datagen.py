@@ -1,8 +1,8 @@
 """``DataGeneratorSource``: records that a function makes of the numbers from 0 on, at a rate.
 
 Side:   pure.
-Source: Flink ``DataGeneratorSource``, ``GeneratorFunction``, ``RateLimiterStrategy``, which PyFlink lacks, with names in the style of
-        Python.
+Source: Flink ``DataGeneratorSource``, ``GeneratorFunction``, ``RateLimiterStrategy``, which PyFlink lacks, with names
+        in the style of Python.
 """
 
 from collections.abc import Callable
@@ -36,21 +36,31 @@ class RateLimiterStrategy:
 
     def __repr__(self) -> str:
         return (
-            "RateLimiterStrategy.no_op()" if self.unit is RateUnit.NONE else f"RateLimiterStrategy({self.records:g} per {self.unit.value})"
+            "RateLimiterStrategy.no_op()"
+            if self.unit is RateUnit.NONE
+            else f"RateLimiterStrategy({self.records:g} per {self.unit.value})"
         )
 
     @staticmethod
     def per_second(records_per_second: float) -> "RateLimiterStrategy":
-        """So many records a second; what was not given in a second may be given in the next one.  JobGraphError: it is not above 0."""
+        """So many records a second; what was not given in a second may be given in the next one.
+
+        JobGraphError: it is not above 0.
+        """
         if type(records_per_second) not in (int, float) or not records_per_second > 0:
             raise JobGraphError(f"per_second() needs a number of records above 0, got {records_per_second!r}")
         return RateLimiterStrategy(RateUnit.SECOND, float(records_per_second))
 
     @staticmethod
     def per_checkpoint(records_per_checkpoint: int) -> "RateLimiterStrategy":
-        """So many records between two checkpoints, at least one per subtask; for tests.  JobGraphError: it is not above 0."""
+        """So many records between two checkpoints, at least one per subtask; for tests.
+
+        JobGraphError: it is not above 0.
+        """
         if type(records_per_checkpoint) is not int or records_per_checkpoint < 1:
-            raise JobGraphError(f"per_checkpoint() needs a whole number of records above 0, got {records_per_checkpoint!r}")
+            raise JobGraphError(
+                f"per_checkpoint() needs a whole number of records above 0, got {records_per_checkpoint!r}"
+            )
         return RateLimiterStrategy(RateUnit.CHECKPOINT, records_per_checkpoint)
 
     @staticmethod
@@ -62,8 +72,9 @@ class RateLimiterStrategy:
 class DataGeneratorSource(BuiltInSource):
     """What ``generator_function`` makes of 0, 1, ... ``count`` - 1, each number once.
 
-    Subtasks get splits of the numbers when they ask for more, as of a ``NumberSequenceSource``, and what is left belongs to checkpoints: a
-    function that always makes the same of a number can be replayed exactly, also with another parallelism.
+    Subtasks get splits of the numbers when they ask for more, as of a ``NumberSequenceSource``, and what is left
+    belongs to checkpoints: a function that always makes the same of a number can be replayed exactly, also with another
+    parallelism.
 
     Args:
         generator_function: of a number; it travels with the job.
@@ -89,10 +100,15 @@ class DataGeneratorSource(BuiltInSource):
         if type(count) is not int or not 1 <= count < 1 << 63:
             raise JobGraphError(f"a data generator needs a number of records above 0, of 64 bits, got {count!r}")
         if rate_limiter_strategy is not None and not isinstance(rate_limiter_strategy, RateLimiterStrategy):
-            raise JobGraphError(f"a data generator needs a rate such as RateLimiterStrategy.per_second(100), got {rate_limiter_strategy!r}")
+            raise JobGraphError(
+                "a data generator needs a rate such as RateLimiterStrategy.per_second(100), got "
+                f"{rate_limiter_strategy!r}"
+            )
         if type_info is not None and not isinstance(type_info, TypeInformation):
             raise JobGraphError(f"a data generator needs a type such as Types.LONG(), got {type_info!r}")
         self.generator_function = generator_function
         self.count = count
-        self.rate_limiter_strategy = RateLimiterStrategy.no_op() if rate_limiter_strategy is None else rate_limiter_strategy
+        self.rate_limiter_strategy = (
+            RateLimiterStrategy.no_op() if rate_limiter_strategy is None else rate_limiter_strategy
+        )
         self.type_info = type_info

@@ -31,8 +31,8 @@ class BulkWriterFactory:
 class FileSink(Sink):
     """Writes records into part files below a folder, exactly once; made by ``for_row_format`` or ``for_bulk_format``.
 
-    A file gets its name when a checkpoint is complete that holds it, or at the end of a job without checkpoints.  Before, its name begins
-    with a dot, which readers ignore.
+    A file gets its name when a checkpoint is complete that holds it, or at the end of a job without checkpoints.
+    Before, its name begins with a dot, which readers ignore.
     """
 
     __slots__ = ("base_path", "bucket_assigner", "check_interval_ms", "file_config", "format", "rolling_policy")
@@ -48,18 +48,26 @@ class FileSink(Sink):
 
     @staticmethod
     def for_row_format(base_path: str, encoder: Encoder) -> "FileSink.RowFormatBuilder":
-        """A builder of a sink that appends records one by one.  Raises JobGraphError: an argument has the wrong type."""
+        """A builder of a sink that appends records one by one.
+
+        Raises JobGraphError: an argument has the wrong type.
+        """
         return FileSink.RowFormatBuilder(base_path, encoder)
 
     @staticmethod
     def for_bulk_format(base_path: str, writer_factory: BulkWriterFactory) -> "FileSink.BulkFormatBuilder":
-        """A builder of a sink whose files are complete with each checkpoint.  Raises JobGraphError: an argument has the wrong type."""
+        """A builder of a sink whose files are complete with each checkpoint.
+
+        Raises JobGraphError: an argument has the wrong type.
+        """
         return FileSink.BulkFormatBuilder(base_path, writer_factory)
 
     class BaseBuilder:
         """The common part of the builders; the folder is created if missing."""
 
-        def __init__(self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy) -> None:
+        def __init__(
+            self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy
+        ) -> None:
             if not is_name(base_path):
                 raise JobGraphError(f"a file sink writes into a folder given as text, got {base_path!r}")
             try:
@@ -69,14 +77,20 @@ class FileSink(Sink):
             self._sink = FileSink(path, file_format, rolling_policy)
 
         def with_bucket_check_interval(self, interval: int) -> Self:
-            """Look so often, in milliseconds, for files that are old or idle.  Raises JobGraphError: it is no number above 0."""
+            """Look so often, in milliseconds, for files that are old or idle.
+
+            Raises JobGraphError: it is no number above 0.
+            """
             if not is_whole_number(interval) or interval < 1:
                 raise JobGraphError(f"with_bucket_check_interval() needs milliseconds above 0, got {interval!r}")
             self._sink.check_interval_ms = interval
             return self
 
         def with_bucket_assigner(self, bucket_assigner: BucketAssigner) -> Self:
-            """Say into which folders records go; by default one per hour.  Raises JobGraphError: it is no ``BucketAssigner``."""
+            """Say into which folders records go; by default one per hour.
+
+            Raises JobGraphError: it is no ``BucketAssigner``.
+            """
             if not isinstance(bucket_assigner, BucketAssigner):
                 raise JobGraphError(f"with_bucket_assigner() needs a BucketAssigner, got {bucket_assigner!r}")
             self._sink.bucket_assigner = bucket_assigner
@@ -85,13 +99,17 @@ class FileSink(Sink):
         def with_output_file_config(self, output_file_config: OutputFileConfig) -> Self:
             """Say how names of files begin and end.  Raises JobGraphError: it is no ``OutputFileConfig``."""
             if not isinstance(output_file_config, OutputFileConfig):
-                raise JobGraphError(f"with_output_file_config() needs OutputFileConfig.builder()...build(), got {output_file_config!r}")
+                raise JobGraphError(
+                    f"with_output_file_config() needs OutputFileConfig.builder()...build(), got {output_file_config!r}"
+                )
             self._sink.file_config = output_file_config
             return self
 
         def enable_compact(self, strategy: Any, compactor: Any) -> NoReturn:
             """Not supported yet.  Raises JobGraphError, always."""
-            raise JobGraphError("a file sink cannot compact files yet: leave enable_compact() out, and use a larger checkpoint interval")
+            raise JobGraphError(
+                "a file sink cannot compact files yet: leave enable_compact() out, and use a larger checkpoint interval"
+            )
 
         def disable_compact(self) -> Self:
             """Leave files as they are, as always."""
@@ -106,7 +124,9 @@ class FileSink(Sink):
 
         def __init__(self, base_path: str, encoder: Encoder) -> None:
             if not isinstance(encoder, Encoder):
-                raise JobGraphError(f"a file sink needs an encoder such as Encoder.simple_string_encoder(), got {encoder!r}")
+                raise JobGraphError(
+                    f"a file sink needs an encoder such as Encoder.simple_string_encoder(), got {encoder!r}"
+                )
             super().__init__(base_path, encoder, RollingPolicy.default_rolling_policy())
 
         def with_rolling_policy(self, rolling_policy: RollingPolicy) -> Self:
@@ -121,12 +141,16 @@ class FileSink(Sink):
 
         def __init__(self, base_path: str, writer_factory: BulkWriterFactory) -> None:
             if not isinstance(writer_factory, BulkWriterFactory):
-                raise JobGraphError(f"a file sink needs a format such as ParquetBulkWriters.for_row_type(...), got {writer_factory!r}")
+                raise JobGraphError(
+                    f"a file sink needs a format such as ParquetBulkWriters.for_row_type(...), got {writer_factory!r}"
+                )
             super().__init__(base_path, writer_factory, RollingPolicy.on_checkpoint_rolling_policy())
 
         def with_rolling_policy(self, rolling_policy: OnCheckpointRollingPolicy) -> Self:
             """Bulk formats roll with each checkpoint.  Raises JobGraphError: it is another policy."""
             if not isinstance(rolling_policy, OnCheckpointRollingPolicy):
-                raise JobGraphError(f"a bulk format needs RollingPolicy.on_checkpoint_rolling_policy(), got {rolling_policy!r}")
+                raise JobGraphError(
+                    f"a bulk format needs RollingPolicy.on_checkpoint_rolling_policy(), got {rolling_policy!r}"
+                )
             self._sink.rolling_policy = rolling_policy
             return self

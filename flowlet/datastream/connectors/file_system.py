@@ -1,8 +1,8 @@
 """``FileSource``: the lines of text files; with the names of ``FileSink``, as in PyFlink.
 
 Side:   pure.  The JobManager lists files, and tasks open them: paths are paths on their machines.
-Source: PyFlink ``pyflink.datastream.connectors.file_system``; ``set_split_size`` is not in PyFlink (Flink splits bulk formats by blocks,
-        and never text files).
+Source: PyFlink ``pyflink.datastream.connectors.file_system``; ``set_split_size`` is not in PyFlink (Flink splits bulk
+        formats by blocks, and never text files).
 Absent: ``monitor_continuously``, reading bulk formats, your own enumerators and split assigners.
 """
 
@@ -65,12 +65,14 @@ class StreamFormat:
 class FileSource(BuiltInSource):
     """The lines of files; made by ``FileSource.for_record_stream_format``.
 
-    A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending in ``.gz``,
-    ``.gzip``, ``.bz2``, ``.xz``, ``.zst`` or ``.deflate`` are decompressed; so are others that begin as such files do, except
-    for ``.deflate``.  A path is what it is in the program, by its working directory: see docs/sources.md.
+    A directory stands for all files below it, except hidden ones, whose names begin with ``.`` or ``_``.  Files ending
+    in ``.gz``, ``.gzip``, ``.bz2``, ``.xz``, ``.zst`` or ``.deflate`` are decompressed; so are others that begin as
+    such files do, except for ``.deflate``.  A path is what it is in the program, by its working directory: see
+    docs/sources.md.
 
-    One subtask reads a file, in its order.  Each subtask gets the next file when it has finished one, largest file first.  So several files
-    keep several subtasks busy; a single file does only with ``FileSourceBuilder.set_split_size``.
+    One subtask reads a file, in its order.  Each subtask gets the next file when it has finished one, largest file
+    first.  So several files keep several subtasks busy; a single file does only with
+    ``FileSourceBuilder.set_split_size``.
     """
 
     __slots__ = ("paths", "split_bytes", "stream_format")
@@ -91,13 +93,16 @@ class FileSourceBuilder:
 
     def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...]) -> None:
         if not isinstance(stream_format, StreamFormat):
-            raise JobGraphError(f"a file source needs a format such as StreamFormat.text_line_format(), got {stream_format!r}")
+            raise JobGraphError(
+                f"a file source needs a format such as StreamFormat.text_line_format(), got {stream_format!r}"
+            )
         if not paths:
             raise JobGraphError("a file source needs at least one path")
         for path in paths:
             if not is_name(path):
                 raise JobGraphError(f"a file source reads paths given as texts, got {path!r}")
-            if any("\ud800" <= character <= "\udfff" for character in path):  # how os.listdir() returns bytes that it cannot decode
+            # How os.listdir() returns bytes that it cannot decode.
+            if any("\ud800" <= character <= "\udfff" for character in path):
                 raise JobGraphError(f"a file source reads paths that are UTF-8, got {path!r}; rename the file")
         self._stream_format = stream_format
         self._paths = tuple(map(_local, paths))
@@ -108,16 +113,20 @@ class FileSourceBuilder:
         return self
 
     def set_split_size(self, split_bytes: int) -> "FileSourceBuilder":
-        """Let several subtasks read one file, in parts of ``split_bytes`` bytes (16 MiB is a good size).  Not in PyFlink.
+        """Let several subtasks read one file, in parts of ``split_bytes`` bytes (16 MiB is a good size).
 
-        For jobs that do not depend on the order of lines, which is then kept only within a part.  Compressed files, and those in charsets
-        like UTF-16, are still read as a whole.
+        Not in PyFlink.
+
+        For jobs that do not depend on the order of lines, which is then kept only within a part.  Compressed files, and
+        those in charsets like UTF-16, are still read as a whole.
 
         Raises:
             JobGraphError: it is not a whole number above 0.
         """
         if type(split_bytes) is not int or split_bytes < 1:
-            raise JobGraphError(f"set_split_size() needs a number of bytes above 0, such as 16 * 1024 * 1024, got {split_bytes!r}")
+            raise JobGraphError(
+                f"set_split_size() needs a number of bytes above 0, such as 16 * 1024 * 1024, got {split_bytes!r}"
+            )
         self._split_bytes = split_bytes
         return self
 

@@ -14,9 +14,9 @@ __all__ = ["HybridSource", "HybridSourceBuilder"]
 class HybridSource(BuiltInSource):
     """Reads each source to its end, in all subtasks, and then the next one; made by ``HybridSource.builder``.
 
-    The splits of a source are looked for when it begins: a ``FileSource`` reads the files that are there then, and a ``KafkaSource`` that
-    begins with the latest records begins there then; but a ``SplitSource`` is asked for its splits when the program starts the job.
-    Only the last source may be without an end.
+    The splits of a source are looked for when it begins: a ``FileSource`` reads the files that are there then, and a
+    ``KafkaSource`` that begins with the latest records begins there then; but a ``SplitSource`` is asked for its splits
+    when the program starts the job.  Only the last source may be without an end.
     """
 
     __slots__ = ("is_bounded", "sources")
@@ -49,7 +49,9 @@ class HybridSourceBuilder:
         """
         if not self._sources[-1].is_bounded:
             kind = type(self._sources[-1]).__name__
-            raise JobGraphError(f"a hybrid source reads a source after another one has ended, but its {kind} has no end; add it last")
+            raise JobGraphError(
+                f"a hybrid source reads a source after another one has ended, but its {kind} has no end; add it last"
+            )
         self._sources.append(_part(source))
         return self
 
@@ -61,7 +63,8 @@ class HybridSourceBuilder:
 def _part(source: Source) -> BuiltInSource:
     if not isinstance(source, BuiltInSource) or isinstance(source, HybridSource):
         raise JobGraphError(
-            f"a hybrid source consists of sources in splits, such as a FileSource or a SplitSource, got {source!r} of type "
+            f"a hybrid source consists of sources in splits, such as a FileSource or a SplitSource, got {source!r} of "
+            "type "
             f"{type(source).__name__}"
         )
     return source

@@ -100,7 +100,9 @@ class JdbcConnectionOptions:
             return self
 
         def with_password(self, password: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
-            """The password, in place of the URL's; without any the TaskManagers' environment (PGPASSWORD, PGPASSFILE) has it."""
+            """The password, in place of the URL's; without any the TaskManagers' environment (PGPASSWORD, PGPASSFILE)
+            has it.
+            """
             self._password = password
             return self
 
@@ -112,7 +114,8 @@ class JdbcConnectionOptions:
             module = known[0]
             if self._driver_name not in (None, *known):
                 raise JobGraphError(
-                    f"with_driver_name(): {self._url.text} is written with {module}, got {self._driver_name!r}; leave it out"
+                    f"with_driver_name(): {self._url.text} is written with {module}, got {self._driver_name!r}; leave "
+                    "it out"
                 )
             user = self._user_name if self._user_name is not None else self._url.user
             password = self._password if self._password is not None else self._url.password
@@ -122,16 +125,21 @@ class JdbcConnectionOptions:
 class JdbcExecutionOptions:
     """Size and interval of batches, and retries; made by ``builder``."""
 
-    def __init__(self, batch_interval_ms: int = 0, batch_size: int = 5_000, max_retries: int = 3) -> None:  # Flink's defaults
+    # Flink's defaults.
+    def __init__(self, batch_interval_ms: int = 0, batch_size: int = 5_000, max_retries: int = 3) -> None:
         self._batch_interval_ms = batch_interval_ms
         self._batch_size = batch_size
         self._max_retries = max_retries
 
     def __repr__(self) -> str:
-        return f"JdbcExecutionOptions({self._batch_interval_ms} ms, {self._batch_size} rows, {self._max_retries} retries)"
+        return (
+            f"JdbcExecutionOptions({self._batch_interval_ms} ms, {self._batch_size} rows, {self._max_retries} retries)"
+        )
 
     def get_batch_interval_ms(self) -> int:
-        """The time after which rows are written although their batch is not full; 0: they wait for the batch or the checkpoint."""
+        """The time after which rows are written although their batch is not full; 0: they wait for the batch or the
+        checkpoint.
+        """
         return self._batch_interval_ms
 
     def get_batch_size(self) -> int:
@@ -210,7 +218,8 @@ class JdbcSink(Sink):
     ) -> "JdbcSink":
         """A sink that runs a statement for each record, in batches, and has written all before each checkpoint.
 
-        After a restart rows come again: with an upsert (``INSERT ... ON CONFLICT ... DO UPDATE``) the table is the same then.
+        After a restart rows come again: with an upsert (``INSERT ... ON CONFLICT ... DO UPDATE``) the table is the same
+        then.
 
         Args:
             sql: has a ``?`` for each field.
@@ -230,17 +239,22 @@ class JdbcSink(Sink):
         jdbc_connection_options: JdbcConnectionOptions,
         jdbc_execution_options: JdbcExecutionOptions | None = None,
     ) -> "JdbcExactlyOnceSink":
-        """A sink that runs a statement for each record once, when a checkpoint with it is complete; see ``sink`` for the arguments.
+        """A sink that runs a statement for each record once, when a checkpoint with it is complete; see ``sink`` for
+        the arguments.
 
-        Rows wait in the checkpoint, and a row of the table ``flowlet_commits`` in the same database says which were written.
+        Rows wait in the checkpoint, and a row of the table ``flowlet_commits`` in the same database says which were
+        written.
 
         Raises:
             JobGraphError: an argument is wrong.
         """
-        statement = _checked_statement("exactly_once_sink()", sql, type_info, jdbc_connection_options, jdbc_execution_options)
+        statement = _checked_statement(
+            "exactly_once_sink()", sql, type_info, jdbc_connection_options, jdbc_execution_options
+        )
         if statement.execution.get_max_retries() > _MAX_COMMIT_RETRIES or statement.execution.get_batch_interval_ms():
             raise JobGraphError(
-                f"exactly_once_sink() writes when a checkpoint is complete: there is no batch interval, and at most {_MAX_COMMIT_RETRIES} "
+                "exactly_once_sink() writes when a checkpoint is complete: there is no batch interval, and at most "
+                f"{_MAX_COMMIT_RETRIES} "
                 f"retries, got {statement.execution!r}"
             )
         return JdbcExactlyOnceSink(statement)
@@ -285,7 +299,9 @@ def _checked_statement(
     if not is_name(sql):
         raise JobGraphError(f"{method} needs a statement of SQL as its first argument, got {sql!r}")
     if not isinstance(connection, JdbcConnectionOptions):
-        raise JobGraphError(f"{method} needs a JdbcConnectionOptions, got an object of type {type(connection).__name__}")
+        raise JobGraphError(
+            f"{method} needs a JdbcConnectionOptions, got an object of type {type(connection).__name__}"
+        )
     if execution is not None and not isinstance(execution, JdbcExecutionOptions):
         raise JobGraphError(f"{method} needs a JdbcExecutionOptions, got {execution!r}")
     match type_info:
@@ -294,15 +310,21 @@ def _checked_statement(
         case TupleTypeInfo():
             names = [f"f{index}" for index in range(len(type_info.get_field_types()))]
         case _:
-            raise JobGraphError(f"{method} needs the type of its rows, such as Types.ROW([Types.LONG()]), got {type_info!r}")
+            raise JobGraphError(
+                f"{method} needs the type of its rows, such as Types.ROW([Types.LONG()]), got {type_info!r}"
+            )
     parsed = parse_statement(sql, has_nested_comments=connection.database.kind is DatabaseKind.POSTGRESQL)
     if parsed.num_fields != len(names):
-        raise JobGraphError(f"{method}: the statement has {parsed.num_fields} placeholders (?), the type has {len(names)} fields: {names}")
+        raise JobGraphError(
+            f"{method}: the statement has {parsed.num_fields} placeholders (?), the type has {len(names)} fields: "
+            f"{names}"
+        )
     types = tuple(type_info.get_field_types())
     for name, each in zip(names, types, strict=True):
         if not _has_column(each, has_arrays=connection.database.kind is DatabaseKind.POSTGRESQL):
             raise JobGraphError(
-                f"{method}: {connection.database.text} has no column for the field {name!r} of {each!r}: write it as a text, or in fields"
+                f"{method}: {connection.database.text} has no column for the field {name!r} of {each!r}: write it as a "
+                "text, or in fields"
             )
     return DatabaseStatement(parsed, tuple(names), types, connection, execution or JdbcExecutionOptions())
 

@@ -29,7 +29,9 @@ class KafkaTopicPartition:
 
     def __post_init__(self) -> None:
         if not is_name(self.topic) or type(self.partition) is not int or self.partition < 0:
-            raise JobGraphError(f"a partition of Kafka has a topic and a number from 0 on, got {self.topic!r} and {self.partition!r}")
+            raise JobGraphError(
+                f"a partition of Kafka has a topic and a number from 0 on, got {self.topic!r} and {self.partition!r}"
+            )
 
 
 class KafkaOffsetResetStrategy(Enum):
@@ -68,7 +70,10 @@ class KafkaOffsetsInitializer:
 
     @staticmethod
     def timestamp(timestamp: int) -> "KafkaOffsetsInitializer":
-        """The first record that is not older than ``timestamp``, in milliseconds since 1970.  JobGraphError: it is no such number."""
+        """The first record that is not older than ``timestamp``, in milliseconds since 1970.
+
+        JobGraphError: it is no such number.
+        """
         if type(timestamp) is not int or timestamp < 0:
             raise JobGraphError(f"timestamp() needs milliseconds since 1970, got {timestamp!r}")
         return KafkaOffsetsInitializer(OffsetRule(OffsetKind.TIMESTAMP, timestamp_ms=timestamp))
@@ -91,9 +96,13 @@ class KafkaOffsetsInitializer:
         """These offsets; other partitions by the strategy.  JobGraphError: one is no offset."""
         for partition, offset in offsets.items():
             if type(partition) is not KafkaTopicPartition or type(offset) is not int or offset < 0:
-                raise JobGraphError(f"offsets() needs numbers from 0 on by KafkaTopicPartition, got {offset!r} for {partition!r}")
+                raise JobGraphError(
+                    f"offsets() needs numbers from 0 on by KafkaTopicPartition, got {offset!r} for {partition!r}"
+                )
         listed = tuple((each.topic, each.partition, offset) for each, offset in offsets.items())
-        return KafkaOffsetsInitializer(OffsetRule(OffsetKind.OFFSETS, offsets=listed, fallback=_fallback(offset_reset_strategy)))
+        return KafkaOffsetsInitializer(
+            OffsetRule(OffsetKind.OFFSETS, offsets=listed, fallback=_fallback(offset_reset_strategy))
+        )
 
 
 def _fallback(strategy: KafkaOffsetResetStrategy) -> OffsetKind | None:

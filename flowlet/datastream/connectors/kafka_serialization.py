@@ -2,7 +2,8 @@
 
 Side:   pure.  It travels with the job and runs in the tasks.
 Source: PyFlink ``KafkaRecordSerializationSchema``, ``KafkaTopicSelector``.
-Absent: headers, partitioners of the user's own (messages with a key go by its hash, others go round), timestamps (the client sets them).
+Absent: headers, partitioners of the user's own (messages with a key go by its hash, others go round), timestamps (the
+        client sets them).
 """
 
 from abc import ABC, abstractmethod
@@ -13,7 +14,12 @@ from flowlet.common.checks import is_name
 from flowlet.common.serialization import SerializationSchema
 from flowlet.errors import JobGraphError
 
-__all__ = ["KafkaMessage", "KafkaRecordSerializationSchema", "KafkaRecordSerializationSchemaBuilder", "KafkaTopicSelector"]
+__all__ = [
+    "KafkaMessage",
+    "KafkaRecordSerializationSchema",
+    "KafkaRecordSerializationSchemaBuilder",
+    "KafkaTopicSelector",
+]
 
 KafkaMessage = tuple[str, bytes | None, bytes | None]
 """Topic, key and value."""
@@ -33,7 +39,11 @@ class KafkaRecordSerializationSchema:
     __slots__ = ("_key", "_selector", "_value", "topic")
 
     def __init__(
-        self, topic: str | None, selector: Callable[[Any], str] | None, key: SerializationSchema | None, value: SerializationSchema
+        self,
+        topic: str | None,
+        selector: Callable[[Any], str] | None,
+        key: SerializationSchema | None,
+        value: SerializationSchema,
     ) -> None:
         self.topic = topic  # None: the selector says it
         self._selector = selector
@@ -98,7 +108,9 @@ class KafkaRecordSerializationSchemaBuilder:
         if self._topic is None and self._selector is None:
             raise JobGraphError("messages need a topic: set_topic() or set_topic_selector()")
         if self._value is None:
-            raise JobGraphError("messages need a value: set_value_serialization_schema(), such as with SimpleStringSchema()")
+            raise JobGraphError(
+                "messages need a value: set_value_serialization_schema(), such as with SimpleStringSchema()"
+            )
         return KafkaRecordSerializationSchema(self._topic, self._selector, self._key, self._value)
 
 

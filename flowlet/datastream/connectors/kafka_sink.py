@@ -1,7 +1,8 @@
 """``KafkaSink`` and its builder; see ``flowlet.datastream.connectors.kafka``.
 
 Side:   pure.  Writers and targets are loaded by name, in the tasks.
-Source: PyFlink ``KafkaSink``, ``KafkaSinkBuilder``; Flink ``KafkaWriter``.  Exactly once is another way than Flink's: see docs/kafka.md.
+Source: PyFlink ``KafkaSink``, ``KafkaSinkBuilder``; Flink ``KafkaWriter``.  Exactly once is another way than Flink's:
+        see docs/kafka.md.
 """
 
 import importlib
@@ -44,7 +45,9 @@ class KafkaSink(Sink):
 class FlushingKafkaSink(KafkaSink):
     """Records are sent at once; those before a checkpoint are acknowledged before it, if ``flushes``."""
 
-    def __init__(self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema, *, flushes: bool) -> None:
+    def __init__(
+        self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema, *, flushes: bool
+    ) -> None:
         super().__init__(properties, serializer)
         self.flushes = flushes
 
@@ -57,12 +60,18 @@ class FlushingKafkaSink(KafkaSink):
 
 
 class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
-    """Messages wait in the checkpoint; then one transaction of Kafka has them and a marker, which is an offset of a group of its own."""
+    """Messages wait in the checkpoint; then one transaction of Kafka has them and a marker, which is an offset of a
+    group of its own.
+    """
 
     marker_retention_ms = _MARKER_RETENTION_MS
 
     def __init__(
-        self, properties: dict[str, str], serializer: KafkaRecordSerializationSchema, transactional_id_prefix: str, marker_topic: str
+        self,
+        properties: dict[str, str],
+        serializer: KafkaRecordSerializationSchema,
+        transactional_id_prefix: str,
+        marker_topic: str,
     ) -> None:
         KafkaSink.__init__(self, properties, serializer)
         self.transactional_id_prefix = transactional_id_prefix
@@ -81,7 +90,9 @@ class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
 
 
 class KafkaSinkBuilder:
-    """Builds a ``KafkaSink``; every method but ``build`` gives the builder itself, and raises JobGraphError for a wrong argument."""
+    """Builds a ``KafkaSink``; every method but ``build`` gives the builder itself, and raises JobGraphError for a wrong
+    argument.
+    """
 
     def __init__(self) -> None:
         self._properties: dict[str, str] = {}
@@ -98,7 +109,8 @@ class KafkaSinkBuilder:
         """How records become messages, and to which topics they go."""
         if not isinstance(record_serializer, KafkaRecordSerializationSchema):
             raise JobGraphError(
-                f"set_record_serializer() needs KafkaRecordSerializationSchema.builder()...build(), got {record_serializer!r}"
+                "set_record_serializer() needs KafkaRecordSerializationSchema.builder()...build(), got "
+                f"{record_serializer!r}"
             )
         self._serializer = record_serializer
         return self
@@ -111,14 +123,18 @@ class KafkaSinkBuilder:
         return self
 
     def set_transactional_id_prefix(self, transactional_id_prefix: str) -> Self:
-        """What the ids of transactions and of the groups of markers begin with; needed for exactly once, and the brokers must allow it."""
+        """What the ids of transactions and of the groups of markers begin with; needed for exactly once, and the
+        brokers must allow it.
+        """
         if not is_name(transactional_id_prefix):
             raise JobGraphError(f"set_transactional_id_prefix() needs a name, got {transactional_id_prefix!r}")
         self._prefix = transactional_id_prefix
         return self
 
     def set_marker_topic(self, topic: str) -> Self:
-        """An existing topic to which the markers of exactly once belong, if the records have a topic selector.  Not in Flink.
+        """An existing topic to which the markers of exactly once belong, if the records have a topic selector.
+
+        Not in Flink.
 
         Nothing is written to it: a marker is a committed offset, and an offset has a topic.
         """
@@ -143,7 +159,9 @@ class KafkaSinkBuilder:
             raise JobGraphError(f"a Kafka sink sets {own[0]} itself; leave it out")
         properties = dict(self._properties)
         if self._guarantee is not DeliveryGuarantee.EXACTLY_ONCE:
-            return FlushingKafkaSink(properties, self._serializer, flushes=self._guarantee is DeliveryGuarantee.AT_LEAST_ONCE)
+            return FlushingKafkaSink(
+                properties, self._serializer, flushes=self._guarantee is DeliveryGuarantee.AT_LEAST_ONCE
+            )
         if self._prefix is None:
             raise JobGraphError("exactly once needs set_transactional_id_prefix()")
         marker_topic = self._marker_topic or self._serializer.topic

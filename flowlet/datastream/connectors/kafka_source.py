@@ -25,20 +25,28 @@ API_TIMEOUT: Final = "default.api.timeout.ms"
 _DEFAULT_DISCOVERY_MS: Final = 5 * 60_000  # Flink's
 _DEFAULT_TIMEOUT_MS: Final = 30_000
 # The source decides about these: offsets are state of the job, and the bytes are read by the schema.
-_OWN: Final = ("enable.auto.commit", "enable.auto.offset.store", "enable.partition.eof", "key.deserializer", "value.deserializer")
+_OWN: Final = (
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.partition.eof",
+    "key.deserializer",
+    "value.deserializer",
+)
 _RESETS: Final = {"none": "error", "error": "error", "earliest": "earliest", "latest": "latest"}
 
 
 class KafkaSource(BuiltInSource):
     """The records of Kafka topics; made by ``KafkaSource.builder()``.
 
-    A partition is read by one subtask.  Offsets belong to checkpoints, not to the consumer group: the group only shows people how far the
-    job was at its last checkpoint.
+    A partition is read by one subtask.  Offsets belong to checkpoints, not to the consumer group: the group only shows
+    people how far the job was at its last checkpoint.
     """
 
     __slots__ = ("commits_offsets", "deserializer", "is_bounded", "topics")
 
-    def __init__(self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool) -> None:
+    def __init__(
+        self, topics: KafkaTopics, deserializer: DeserializationSchema, *, is_bounded: bool, commits_offsets: bool
+    ) -> None:
         self.topics = topics
         self.deserializer = deserializer
         self.is_bounded = is_bounded
@@ -56,7 +64,9 @@ class KafkaSource(BuiltInSource):
 
 
 class KafkaSourceBuilder:
-    """Builds a ``KafkaSource``; every method but ``build`` gives the builder itself, and raises JobGraphError for a wrong argument."""
+    """Builds a ``KafkaSource``; every method but ``build`` gives the builder itself, and raises JobGraphError for a
+    wrong argument.
+    """
 
     def __init__(self) -> None:
         self._properties: dict[str, str] = {}
@@ -89,7 +99,9 @@ class KafkaSourceBuilder:
         try:
             re.compile(topic_pattern)
         except (re.error, TypeError) as error:
-            raise JobGraphError(f"set_topic_pattern() needs a regular expression, got {topic_pattern!r}: {error}") from error
+            raise JobGraphError(
+                f"set_topic_pattern() needs a regular expression, got {topic_pattern!r}: {error}"
+            ) from error
         self._subscribe_once()
         self._pattern = topic_pattern
         return self
@@ -103,7 +115,10 @@ class KafkaSourceBuilder:
         return self
 
     def set_starting_offsets(self, starting_offsets_initializer: KafkaOffsetsInitializer) -> Self:
-        """Where to begin; the default is ``earliest()``.  It counts for a job that starts anew: a checkpoint has offsets of its own."""
+        """Where to begin; the default is ``earliest()``.
+
+        It counts for a job that starts anew: a checkpoint has offsets of its own.
+        """
         self._start = _rule("set_starting_offsets", starting_offsets_initializer)
         return self
 
@@ -123,7 +138,8 @@ class KafkaSourceBuilder:
         """How values become records; messages without a value are left out."""
         if not isinstance(deserialization_schema, DeserializationSchema):
             raise JobGraphError(
-                f"set_value_only_deserializer() needs a DeserializationSchema such as SimpleStringSchema(), got {deserialization_schema!r}"
+                "set_value_only_deserializer() needs a DeserializationSchema such as SimpleStringSchema(), got "
+                f"{deserialization_schema!r}"
             )
         self._deserializer = deserialization_schema
         return self
@@ -175,7 +191,9 @@ class KafkaSourceBuilder:
 
     def _subscribe_once(self) -> None:
         if self._topics or self._pattern is not None or self._partitions:
-            raise JobGraphError("a Kafka source reads by topics, by a pattern or by partitions: call one of the methods, once")
+            raise JobGraphError(
+                "a Kafka source reads by topics, by a pattern or by partitions: call one of the methods, once"
+            )
 
 
 def set_kafka_property(properties: dict[str, str], key: Any, value: Any) -> None:
@@ -187,7 +205,9 @@ def set_kafka_property(properties: dict[str, str], key: Any, value: Any) -> None
 
 def _rule(method: str, initializer: KafkaOffsetsInitializer) -> OffsetRule:
     if not isinstance(initializer, KafkaOffsetsInitializer):
-        raise JobGraphError(f"{method}() needs a KafkaOffsetsInitializer such as KafkaOffsetsInitializer.latest(), got {initializer!r}")
+        raise JobGraphError(
+            f"{method}() needs a KafkaOffsetsInitializer such as KafkaOffsetsInitializer.latest(), got {initializer!r}"
+        )
     return initializer.rule
 
 

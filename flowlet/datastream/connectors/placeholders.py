@@ -1,8 +1,8 @@
 """From the ``?`` of JDBC to the placeholders of a driver.
 
 Side:   pure.
-Rules:  a ``?`` in a text, a quoted name or a comment is none; ``??`` stands for one question mark (an operator of PostgreSQL), as in its
-        JDBC driver.
+Rules:  a ``?`` in a text, a quoted name or a comment is none; ``??`` stands for one question mark (an operator of
+        PostgreSQL), as in its JDBC driver.
 Source: PEP 249 (paramstyle); lexical structure of SQL in the manuals of PostgreSQL (4.1) and SQLite.
 """
 
@@ -24,7 +24,8 @@ class Style(Enum):
 
 
 _COMMENT_OPEN, _COMMENT_CLOSE = "/*", "*/"
-# What may hold a question mark that is no placeholder.  A text after E may have backslashes; a block comment is found by its beginning.
+# What may hold a question mark that is no placeholder.  A text after E may have backslashes; a block comment is found
+# by its beginning.
 _PIECE: Final = re.compile(
     r"""
       (?P<escaped> \b[eE]'(?:[^'\\]|\\.|'')*' )
@@ -84,7 +85,10 @@ def parse_statement(sql: str, *, has_nested_comments: bool) -> Statement:
         elif piece == "??":
             parts[-1] += "?"
         elif piece.startswith("?"):
-            raise JobGraphError(f"the statement has the numbered placeholder {piece}; write ? for each field, in the order of the fields")
+            raise JobGraphError(
+                f"the statement has the numbered placeholder {piece}; write ? for each field, in the order of the "
+                "fields"
+            )
         else:
             parts[-1] += piece
     parts[-1] += sql[begin:]

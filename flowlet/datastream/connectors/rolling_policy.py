@@ -1,4 +1,5 @@
-"""``RollingPolicy``: when a file sink closes a part file and begins the next one; ``OutputFileConfig``: the names of part files.
+"""``RollingPolicy``: when a file sink closes a part file and begins the next one; ``OutputFileConfig``: the names of
+part files.
 
 Side:   pure.
 Units:  sizes in bytes, times in milliseconds.
@@ -31,7 +32,11 @@ class RollingPolicy:
         Raises:
             JobGraphError: a value is no whole number above 0.
         """
-        values = {"part_size": part_size, "rollover_interval": rollover_interval, "inactivity_interval": inactivity_interval}
+        values = {
+            "part_size": part_size,
+            "rollover_interval": rollover_interval,
+            "inactivity_interval": inactivity_interval,
+        }
         for name, value in values.items():
             if not is_whole_number(value) or value < 1:
                 raise JobGraphError(f"default_rolling_policy: {name} must be a whole number above 0, got {value!r}")
@@ -124,10 +129,15 @@ class OutputFileConfig:
             self.part_suffix: str | None = None
 
         def with_part_prefix(self, prefix: str) -> "OutputFileConfig.OutputFileConfigBuilder":
-            """Names begin with it.  Raises JobGraphError: it is empty, begins with a dot or an underscore, or has a slash."""
+            """Names begin with it.
+
+            Raises JobGraphError: it is empty, begins with a dot or an underscore, or has a slash.
+            """
             self.part_prefix = _checked(prefix, "with_part_prefix")
             if not prefix or prefix[0] in "._":
-                raise JobGraphError(f"with_part_prefix: readers take files with names like {prefix!r} for hidden; use another prefix")
+                raise JobGraphError(
+                    f"with_part_prefix: readers take files with names like {prefix!r} for hidden; use another prefix"
+                )
             return self
 
         def with_part_suffix(self, suffix: str) -> "OutputFileConfig.OutputFileConfigBuilder":

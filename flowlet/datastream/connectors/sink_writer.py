@@ -1,8 +1,8 @@
 """What a sink writes with: ``SinkWriter`` and what a writer may have besides.
 
 Side:   pure.  Writers are made by ``Sink.create_writer`` on the thread of their task, which makes all calls.
-Source: Flink ``SinkWriter``, ``StatefulSinkWriter``, ``CommittingSinkWriter``, ``WriterInitContext``, which PyFlink lacks, with names in
-        the style of Python.
+Source: Flink ``SinkWriter``, ``StatefulSinkWriter``, ``CommittingSinkWriter``, ``WriterInitContext``, which PyFlink
+        lacks, with names in the style of Python.
 """
 
 from abc import ABC, abstractmethod
@@ -39,13 +39,17 @@ class WriterInitContext(ABC):
 
     @abstractmethod
     def get_processing_time_service(self) -> Any:
-        """The clock of the task, with ``current_time_ms()`` and ``register_timer(timestamp_ms, callback)``; Flink's, with our names."""
+        """The clock of the task, with ``current_time_ms()`` and ``register_timer(timestamp_ms, callback)``; Flink's,
+        with our names.
+        """
 
     def check_cancelled(self) -> None:  # noqa: B027  # a context without a task is never cancelled
-        """Raise if the task is being cancelled, an error that must be let through; not in Flink, which interrupts the thread.
+        """Raise if the task is being cancelled, an error that must be let through; not in Flink, which interrupts the
+        thread.
 
-        A writer, or a committer, that waits for another system calls this about once a second meanwhile.  One that does not, and waits
-        for longer than ``task.cancellation.timeout``, ends its TaskManager with the tasks of all other jobs.
+        A writer, or a committer, that waits for another system calls this about once a second meanwhile.  One that does
+        not, and waits for longer than ``task.cancellation.timeout``, ends its TaskManager with the tasks of all other
+        jobs.
         """
 
 
@@ -64,7 +68,8 @@ class SinkWriterContext(ABC):
 class SinkWriter(ABC, Generic[InputT]):
     """Writes the records of one subtask.
 
-    Life cycle: ``write`` any number of times; ``flush`` before each checkpoint and at the end of the input; ``close``, always.
+    Life cycle: ``write`` any number of times; ``flush`` before each checkpoint and at the end of the input; ``close``,
+        always.
     """
 
     @abstractmethod
@@ -72,7 +77,10 @@ class SinkWriter(ABC, Generic[InputT]):
         """Take one record."""
 
     def write_all(self, values: Sequence[InputT], context: SinkWriterContext) -> None:
-        """Take records in their order; override it where one call for many is cheaper.  ``context`` has no timestamp.  Not in Flink."""
+        """Take records in their order; override it where one call for many is cheaper.
+
+        ``context`` has no timestamp.  Not in Flink.
+        """
         for value in values:
             self.write(value, context)
 
@@ -97,4 +105,6 @@ class CommittingSinkWriter(SinkWriter[InputT]):
 
     @abstractmethod
     def prepare_commit(self) -> Sequence[Any]:
-        """What was written since the last call, as committables that can be pickled; after ``flush``, before ``snapshot_state``."""
+        """What was written since the last call, as committables that can be pickled; after ``flush``, before
+        ``snapshot_state``.
+        """

@@ -1,11 +1,12 @@
 """``WriteAheadSink``: exactly once for targets that can put rows and a marker into one transaction.
 
-Rows wait in the checkpoint.  When the checkpoint is complete, a transaction writes them together with a marker that says so.  After a
-restart the marker tells whether that transaction happened: rows are never lost, and never written twice.
+Rows wait in the checkpoint.  When the checkpoint is complete, a transaction writes them together with a marker that
+says so.  After a restart the marker tells whether that transaction happened: rows are never lost, and never written
+twice.
 
 Side:   pure.  The writer and the committer run on the thread of their task; they are loaded by name.
-Source: Flink ``GenericWriteAheadSink`` and ``CheckpointCommitter`` of its Cassandra connector, whose markers lie beside the rows and not in
-        their transaction, so that rows may come twice there.
+Source: Flink ``GenericWriteAheadSink`` and ``CheckpointCommitter`` of its Cassandra connector, whose markers lie beside
+        the rows and not in their transaction, so that rows may come twice there.
 Rules:  docs/databases.md, "How exactly once works", says what markers are and how long they are kept.
 """
 
@@ -30,10 +31,11 @@ class CommitLaterError(FlowletError):
 
 
 class WriteAheadTarget(ABC):
-    """What rows are written to; made by ``WriteAheadSink.create_target`` for each attempt of a subtask, on the thread that makes all calls.
+    """What rows are written to; made by ``WriteAheadSink.create_target`` for each attempt of a subtask, on the thread
+    that makes all calls.
 
-    A *writer* is the random id of one attempt of a subtask.  It numbers its transactions 0, 1, 2, ...; the marker of a writer is the number
-    of its last one.
+    A *writer* is the random id of one attempt of a subtask.  It numbers its transactions 0, 1, 2, ...; the marker of a
+    writer is the number of its last one.
     """
 
     @abstractmethod
@@ -49,7 +51,8 @@ class WriteAheadTarget(ABC):
     def commit(self, writer: str, number: int, rows: Sequence[Any]) -> None:
         """Write the rows and set the marker of the writer from ``number - 1`` to ``number``, in one transaction.
 
-        If the marker is at ``number`` already, because a process that was believed dead committed the same rows, change nothing.
+        If the marker is at ``number`` already, because a process that was believed dead committed the same rows, change
+        nothing.
 
         Raises:
             CommitLaterError: ``committed`` is asked again after a pause, and then this is, if the marker is not there.
@@ -71,11 +74,12 @@ class WriteAheadTarget(ABC):
 class WriteAheadSink(Sink, SupportsCommitter):
     """Base class of sinks whose rows wait in the checkpoint until it is complete.
 
-    Attributes:
-        max_commit_bytes: a transaction has about so many bytes of pickled rows, and is read into memory as a whole.
-        marker_retention_ms: how long the target keeps a marker at least.  Rows that are older and have no marker fail the job, because
+    Attributes: max_commit_bytes: a transaction has about so many bytes of pickled rows, and is read into memory as a
+        whole. marker_retention_ms: how long the target keeps a marker at least.  Rows that are older and have no marker
+        fail the job, because
             nothing tells any more whether they were written.
-        max_retries: how often a transaction is tried again, after pauses of a second, before the job fails and restarts; at most 10.
+        max_retries: how often a transaction is tried again, after pauses of a second, before the job fails and
+            restarts; at most 10.
     """
 
     max_commit_bytes: int = 16 << 20  # not measured
@@ -87,12 +91,16 @@ class WriteAheadSink(Sink, SupportsCommitter):
         """The target of one attempt of a subtask."""
 
     def rows_of(self, values: Sequence[Any]) -> Sequence[Any]:
-        """What is kept of records until they are written, and is given to ``WriteAheadTarget.commit``; the records themselves as a rule."""
+        """What is kept of records until they are written, and is given to ``WriteAheadTarget.commit``; the records
+        themselves as a rule.
+        """
         return values
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         """The writer of one subtask, which keeps rows for the checkpoint."""
-        writer: SinkWriter[Any] = importlib.import_module(_WRITER_MODULE).WriteAheadWriter(self.rows_of, self.max_commit_bytes)
+        writer: SinkWriter[Any] = importlib.import_module(_WRITER_MODULE).WriteAheadWriter(
+            self.rows_of, self.max_commit_bytes
+        )
         return writer
 
     def create_committer(self, context: WriterInitContext) -> Committer[Any]:

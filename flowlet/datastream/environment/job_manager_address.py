@@ -25,7 +25,9 @@ def job_manager_address(configuration: Configuration, variables: Mapping[str, st
         return parse_address(own_address, f"option {JOB_MANAGER.name!r}")
     host = REST_ADDRESS.find(configuration)
     if host is not None:
-        return checked_address(host, REST_PORT.get(configuration), f"options {REST_ADDRESS.is_set(configuration)!r} and {REST_PORT.name!r}")
+        return checked_address(
+            host, REST_PORT.get(configuration), f"options {REST_ADDRESS.is_set(configuration)!r} and {REST_PORT.name!r}"
+        )
     if REST_PORT.is_set(configuration):
         raise ConfigError(f"option {REST_PORT.name!r} is set and has no effect: set {REST_ADDRESS.name!r}, too")
     address = variables.get(JOB_MANAGER_VARIABLE, "").strip()
@@ -33,7 +35,10 @@ def job_manager_address(configuration: Configuration, variables: Mapping[str, st
 
 
 def is_in_process(variables: Mapping[str, str]) -> bool:
-    """Whether an embedded cluster stays in this process.  Raises ConfigError if the variable is set to anything but ``inprocess``."""
+    """Whether an embedded cluster stays in this process.
+
+    Raises ConfigError if the variable is set to anything but ``inprocess``.
+    """
     value = variables.get(LOCAL_VARIABLE, "").strip().lower()
     if value not in ("", "inprocess"):
         raise ConfigError(f"environment variable {LOCAL_VARIABLE} is {value!r}; unset it, or set it to 'inprocess'")

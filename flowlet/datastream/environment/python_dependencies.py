@@ -24,15 +24,15 @@ class PythonDependencies:
     def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
         """Install with pip, on every TaskManager, what a requirements file names.
 
-        Args:
-            requirements_file_path: in pip's format.
-            requirements_cache_dir: a folder of packages, as ``pip download -d`` makes it, which is shipped and has all that is needed;
+        Args: requirements_file_path: in pip's format. requirements_cache_dir: a folder of packages, as ``pip download
+            -d`` makes it, which is shipped and has all that is needed;
                 left out, pip asks its index.
         """
         python_options.set_requirements(self._configuration, requirements_file_path, requirements_cache_dir)
 
     def add_python_archive(self, archive_path: str, target_dir: str | None = None) -> None:
-        """Unpack a zip or tar archive, or a folder, on every TaskManager; functions find it below their working directory.
+        """Unpack a zip or tar archive, or a folder, on every TaskManager; functions find it below their working
+        directory.
 
         Args:
             archive_path: on this machine.
@@ -41,9 +41,11 @@ class PythonDependencies:
         python_options.add_archive(self._configuration, archive_path, target_dir)
 
     def set_python_executable(self, python_exec: str) -> None:
-        """Run the TaskManagers that this program starts with another interpreter, which has flowlet, and the same version of Python.
+        """Run the TaskManagers that this program starts with another interpreter, which has flowlet, and the same
+        version of Python.
 
-        A job for a cluster that runs already is refused with it: there the interpreter is chosen where TaskManagers are started.
+        A job for a cluster that runs already is refused with it: there the interpreter is chosen where TaskManagers are
+        started.
         """
         python_options.set_executable(self._configuration, python_exec)
 

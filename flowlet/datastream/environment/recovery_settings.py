@@ -47,15 +47,23 @@ class RecoverySettings:
             case RestartKind.NONE:
                 return RestartStrategies.no_restart()
             case RestartKind.FIXED_DELAY:
-                return RestartStrategies.fixed_delay_restart(known.ATTEMPTS.get(options), known.FIXED_DELAY.get(options))
+                return RestartStrategies.fixed_delay_restart(
+                    known.ATTEMPTS.get(options), known.FIXED_DELAY.get(options)
+                )
             case RestartKind.FAILURE_RATE:
                 interval_ms, delay_ms = known.FAILURE_INTERVAL.get(options), known.FAILURE_RATE_DELAY.get(options)
                 return RestartStrategies.failure_rate_restart(known.MAX_FAILURES.get(options), interval_ms, delay_ms)
             case kind:
-                raise ConfigError(f"the restart strategy is {kind.value!r}, which has no class; look at the options restart-strategy.*")
+                raise ConfigError(
+                    f"the restart strategy is {kind.value!r}, which has no class; look at the options "
+                    "restart-strategy.*"
+                )
 
     def enable_changelog_state_backend(self, enabled: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
-        """Without an effect, which a warning says: checkpoints hold the state itself.  Raises ConfigError: it is no bool."""
+        """Without an effect, which a warning says: checkpoints hold the state itself.
+
+        Raises ConfigError: it is no bool.
+        """
         if not isinstance(enabled, bool):
             raise ConfigError(f"enable_changelog_state_backend() needs True or False, got {enabled!r}")
         self._configuration.set_boolean(CHANGELOG, enabled)

@@ -1,8 +1,8 @@
 """Checks schemas and columns while a program is built.
 
 Side:  pure.
-Rules: every function raises JobGraphError if its demands are not met.  The message names the call, the column and its type, and says what
-    to do.  Only programs with a schema import pyarrow.
+Rules: every function raises JobGraphError if its demands are not met.  The message names the call, the column and its
+    type, and says what to do.  Only programs with a schema import pyarrow.
 """
 
 from collections.abc import Iterable
@@ -41,10 +41,15 @@ def check_schema(schema: Any, method: str) -> Any:
         raise JobGraphError(f"{method}() needs a pyarrow.Schema, got {schema!r} of type {type(schema).__name__}")
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice or not schema.names:
-        raise JobGraphError(f"{method}() needs columns, each with a name of its own: {', '.join(twice) or 'there is none'}")
+        raise JobGraphError(
+            f"{method}() needs columns, each with a name of its own: {', '.join(twice) or 'there is none'}"
+        )
     for field in schema:
         if not _has_rows_to_take(field.type):
-            raise JobGraphError(f"{method}(): Arrow cannot select rows of {field.name!r}, a {field.type}; cast it, for example to a string")
+            raise JobGraphError(
+                f"{method}(): Arrow cannot select rows of {field.name!r}, a {field.type}; cast it, for example to a "
+                "string"
+            )
     return schema
 
 
@@ -53,7 +58,12 @@ def _has_rows_to_take(kind: Any) -> bool:
     import pyarrow as pa
 
     kinds = pa.types
-    if kinds.is_string_view(kind) or kinds.is_binary_view(kind) or kinds.is_run_end_encoded(kind) or kinds.is_interval(kind):
+    if (
+        kinds.is_string_view(kind)
+        or kinds.is_binary_view(kind)
+        or kinds.is_run_end_encoded(kind)
+        or kinds.is_interval(kind)
+    ):
         return False
     return all(_has_rows_to_take(kind.field(index).type) for index in range(kind.num_fields))
 
@@ -64,13 +74,16 @@ def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
 
     if callable(source) and not hasattr(source, "__arrow_c_stream__"):
         if schema is None:
-            raise JobGraphError("from_arrow() needs the schema of the batches that its function will give: from_arrow(function, schema)")
+            raise JobGraphError(
+                "from_arrow() needs the schema of the batches that its function will give: from_arrow(function, schema)"
+            )
         return source, check_schema(schema, "from_arrow")
     try:
         table = _table(source, schema)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise JobGraphError(
-            f"from_arrow() needs a pyarrow.Table, record batches, a reader of such, anything with __arrow_c_stream__ (a DataFrame), "
+            "from_arrow() needs a pyarrow.Table, record batches, a reader of such, anything with __arrow_c_stream__ "
+            "(a DataFrame), "
             f"or a function that gives record batches, got {type(source).__name__}: {error}"
         ) from error
     return table, check_schema(table.schema, "from_arrow")
@@ -110,7 +123,9 @@ def column_of(schema: Any, column: Any, method: str) -> str:
     if type(column) is int and -len(schema) <= column < len(schema):
         column = schema.names[column]
     if column not in schema.names:
-        raise JobGraphError(f"{method}({column!r}): there is no such column, there are {', '.join(map(repr, schema.names))}")
+        raise JobGraphError(
+            f"{method}({column!r}): there is no such column, there are {', '.join(map(repr, schema.names))}"
+        )
     return str(column)
 
 
@@ -122,13 +137,17 @@ def check_key(schema: Any, column: str) -> None:
     plain = kind.value_type if kinds.is_dictionary(kind) else kind
     if kinds.is_timestamp(plain) and plain.unit == "ns":
         raise JobGraphError(
-            f"key_by({column!r}): a {kind} cannot be a key, Python's instants have microseconds; cast it to timestamp('us')"
+            f"key_by({column!r}): a {kind} cannot be a key, Python's instants have microseconds; cast it to "
+            "timestamp('us')"
         )
     is_key = kinds.is_integer(plain) or kinds.is_boolean(plain) or _is_text(plain)
-    is_key = is_key or (not kinds.is_dictionary(kind) and (kinds.is_timestamp(kind) or kinds.is_date32(kind) or _is_float(kind)))
+    is_key = is_key or (
+        not kinds.is_dictionary(kind) and (kinds.is_timestamp(kind) or kinds.is_date32(kind) or _is_float(kind))
+    )
     if not is_key:
         raise JobGraphError(
-            f"key_by({column!r}): a {kind} cannot be a key; keys are integers, floats, booleans, strings, bytes, timestamps and dates"
+            f"key_by({column!r}): a {kind} cannot be a key; keys are integers, floats, booleans, strings, bytes, "
+            "timestamps and dates"
         )
 
 
@@ -139,7 +158,9 @@ def check_summable(schema: Any, column: Any) -> str:
     name = column_of(schema, column, "sum")
     kind = schema.field(name).type
     if not (pa.types.is_integer(kind) or _is_float(kind)):
-        raise JobGraphError(f"sum({name!r}) adds integers or floats, the column is a {kind}; cast it by map_batches(...)")
+        raise JobGraphError(
+            f"sum({name!r}) adds integers or floats, the column is a {kind}; cast it by map_batches(...)"
+        )
     return name
 
 
@@ -170,7 +191,8 @@ def check_time(schema: Any, column: Any) -> str:
     kind = schema.field(name).type
     if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
         raise JobGraphError(
-            f"with_event_time({name!r}): the column is a {kind}; a time is a timestamp, a date or milliseconds since 1970 as integers: "
+            f"with_event_time({name!r}): the column is a {kind}; a time is a timestamp, a date or milliseconds since "
+            "1970 as integers: "
             "cast it by map_batches(...)"
         )
     return name
@@ -209,7 +231,8 @@ def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
     if isinstance(declared, DateTypeInfo) or declared == LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE):
         return pa.date32()
     raise JobGraphError(
-        f"to_arrow() finds no schema in the declared type {whole}; give it one, as in to_arrow(pa.schema([('word', pa.string())])), "
+        f"to_arrow() finds no schema in the declared type {whole}; give it one, as in to_arrow(pa.schema([('word', "
+        "pa.string())])), "
         "or declare a row or tuple of simple types where the records are made"
     )
 
@@ -218,7 +241,9 @@ def _is_text(kind: Any) -> bool:
     import pyarrow as pa
 
     kinds = pa.types
-    return bool(kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind))
+    return bool(
+        kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind)
+    )
 
 
 def _is_float(kind: Any) -> bool:

@@ -1,9 +1,10 @@
 """``CsvSchema`` and ``CsvBulkWriters``: records as lines of comma-separated values.
 
 Side:   pure.  It describes; the task that runs it opens files.
-Rules:  as RFC 4180, with a line feed at the end of a line: a field is in quotes if it holds a separator, a quote or a line end, and a quote
-        inside is doubled.  Booleans are true and false, None is an empty field.  A field that would be read as another value is refused: a
-        value that is the null value, a separator in an element of an array, bytes.
+Rules:  as RFC 4180, with a line feed at the end of a line: a field is in quotes if it holds a separator, a quote or a
+        line end, and a quote inside is doubled.  Booleans are true and false, None is an empty field.  A field that
+        would be read as another value is refused: a value that is the null value, a separator in an element of an
+        array, bytes.
 Source: PyFlink ``pyflink.datastream.formats.csv``.
 Absent: readers of files; what a schema says only of reading (comments, the first row, strict headers, properties).
 """
@@ -127,7 +128,9 @@ class CsvSchemaBuilder:
     def set_line_separator(self, separator: str) -> Self:
         r"""At the end of each line: \n by default, \r\n or \r."""
         if separator not in _LINE_ENDS:
-            raise JobGraphError(f"set_line_separator() needs one of {', '.join(map(repr, _LINE_ENDS))}, got {separator!r}")
+            raise JobGraphError(
+                f"set_line_separator() needs one of {', '.join(map(repr, _LINE_ENDS))}, got {separator!r}"
+            )
         return self._set(line_separator=separator)
 
     def set_quote_char(self, char: str) -> Self:
@@ -139,7 +142,9 @@ class CsvSchemaBuilder:
         return self._set(quote_char=None)
 
     def set_escape_char(self, char: str) -> Self:
-        """In front of a quote inside a field, instead of a second quote; if there are no quotes, of all special characters."""
+        """In front of a quote inside a field, instead of a second quote; if there are no quotes, of all special
+        characters.
+        """
         return self._set(escape_char=_character(char, "set_escape_char"))
 
     def disable_escape_char(self) -> Self:
@@ -178,7 +183,10 @@ class CsvBulkWriters:
 
     @staticmethod
     def for_schema(schema: CsvSchema) -> BulkWriterFactory:
-        """Files of rows, or of tuples, with the columns of a schema, in UTF-8.  Raises JobGraphError: it is no ``CsvSchema``."""
+        """Files of rows, or of tuples, with the columns of a schema, in UTF-8.
+
+        Raises JobGraphError: it is no ``CsvSchema``.
+        """
         if not isinstance(schema, CsvSchema):
             raise JobGraphError(f"for_schema() needs a schema such as CsvSchema.builder()...build(), got {schema!r}")
         return CsvWriterFactory(schema)

@@ -1,12 +1,14 @@
 """``CsvRowDeserializationSchema`` and ``CsvRowSerializationSchema``: a message is one line of comma-separated values.
 
 Side:   pure.  They are pickled with the job, and called on the thread of one task.
-Rules:  fields stand in the order of the type.  An array is one field, with a character of its own between the elements.  Dates and times
-        are texts in ISO 8601, booleans are true and false, bytes are in base64.  An empty field that is no text is None, and so is the null
-        literal.  Values that do not fit into their type are errors, in both directions (``field_values``).  What was written is read equal,
-        but for the kind of a row: what CSV cannot tell from another value is refused, such as None in a text, unless there is a null
-        literal, and an array that is empty.
-Source: PyFlink ``pyflink.datastream.formats.csv``; Flink ``CsvRowDeserializationSchema``, ``CsvRowSerializationSchema``.
+Rules:  fields stand in the order of the type.  An array is one field, with a character of its own between the elements.
+        Dates and times are texts in ISO 8601, booleans are true and false, bytes are in base64.  An empty field that is
+        no text is None, and so is the null literal.  Values that do not fit into their type are errors, in both
+        directions (``field_values``).  What was written is read equal, but for the kind of a row: what CSV cannot tell
+        from another value is refused, such as None in a text, unless there is a null literal, and an array that is
+        empty.
+Source: PyFlink ``pyflink.datastream.formats.csv``; Flink ``CsvRowDeserializationSchema``,
+        ``CsvRowSerializationSchema``.
 Absent: rows inside rows.
 """
 
@@ -34,9 +36,10 @@ __all__ = ["CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 
 _ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
 _INSERT: Final = Row().get_row_kind()
-_LINE_END: Final = "\r\n"  # part of the writer's, so that it quotes both: before Python 3.13 it quotes only the characters of its own
-# Python's csv refuses longer fields than 131,072 characters unless it is told otherwise, for the whole process; we set one limit only, so
-# that tasks do not undo each other's.
+# Part of the writer's, so that it quotes both: before Python 3.13 it quotes only the characters of its own.
+_LINE_END: Final = "\r\n"
+# Python's csv refuses longer fields than 131,072 characters unless it is told otherwise, for the whole process; we set
+# one limit only, so that tasks do not undo each other's.
 _MAX_FIELD_CHARS: Final = 2**31 - 1
 
 
@@ -68,16 +71,21 @@ class _Characters:
 class CsvRowDeserializationSchema(DeserializationSchema):
     """Lines as rows; made by ``CsvRowDeserializationSchema.Builder(type_info)``.
 
-    A line that does not fit fails the job, unless parse errors are ignored: then a field that does not fit is None, and so are fields that
-    are missing; a line with too many fields, or that is no line of this form, is left out.  Both are counted.
+    A line that does not fit fails the job, unless parse errors are ignored: then a field that does not fit is None, and
+    so are fields that are missing; a line with too many fields, or that is no line of this form, is left out.  Both are
+    counted.
     """
 
-    def __init__(self, type_info: RowTypeInfo, characters: _Characters, *, allows_comments: bool, ignores_parse_errors: bool) -> None:
+    def __init__(
+        self, type_info: RowTypeInfo, characters: _Characters, *, allows_comments: bool, ignores_parse_errors: bool
+    ) -> None:
         self._type_info = type_info
         self._characters = characters
         self._allows_comments = allows_comments
         self._ignores_parse_errors = ignores_parse_errors
-        self._parts = [(name, self._lenient(_reader(kind, characters, self._lenient))) for name, kind in _named(type_info)]
+        self._parts = [
+            (name, self._lenient(_reader(kind, characters, self._lenient))) for name, kind in _named(type_info)
+        ]
         self._dialect = csv.reader([], **characters.dialect()).dialect  # made once: it costs more than reading a line
 
     def __reduce__(self) -> Any:
@@ -94,7 +102,9 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             if self._ignores_parse_errors:
                 self.num_unparsable_records += 1
                 return None
-            raise ValueError(f"a line does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}") from error
+            raise ValueError(
+                f"a line does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}"
+            ) from error
 
     def get_produced_type(self) -> TypeInformation:
         """The type that was given."""
@@ -204,8 +214,8 @@ class CsvRowSerializationSchema(SerializationSchema):
     def serialize(self, element: Any) -> bytes | None:
         """The line.
 
-        Raises:
-            ValueError: it is no row of the type, CSV cannot hold a value, or a field needs quotes, which are disabled; names the field.
+        Raises: ValueError: it is no row of the type, CSV cannot hold a value, or a field needs quotes, which are
+            disabled; names the field.
         """
         if element is None:
             return None
@@ -291,7 +301,10 @@ def _named(type_info: RowTypeInfo) -> list[tuple[str, TypeInformation]]:
 
 
 def _reader(type_info: TypeInformation, characters: _Characters, lenient: Convert) -> Callable[[str], Any]:
-    """The function that makes a value of a field; ``lenient``: around that of elements.  By the function: ValueError: it does not fit."""
+    """The function that makes a value of a field; ``lenient``: around that of elements.
+
+    By the function: ValueError: it does not fit.
+    """
     form = field_form(type_info)
     if form is not None:
         return partial(_read, form, characters.null)
@@ -316,13 +329,18 @@ def _read_array(of_texts: bool, characters: _Characters, read: Callable[[str], A
 
 
 def _writer(type_info: TypeInformation, characters: _Characters) -> Callable[[Any], str]:
-    """The function that makes a field of a value.  By the function: ValueError: it is not of the type, or would be read as another one."""
+    """The function that makes a field of a value.
+
+    By the function: ValueError: it is not of the type, or would be read as another one.
+    """
     form = field_form(type_info)
     if form is not None:
         return partial(_written, form, characters.null)
     assert isinstance(type_info, _ARRAYS), "the builder refuses other types"
     allows_none = not isinstance(type_info, PrimitiveArrayTypeInfo)
-    return partial(_written_array, characters, partial(_written, _form(type_info.elem_type), characters.null), allows_none)
+    return partial(
+        _written_array, characters, partial(_written, _form(type_info.elem_type), characters.null), allows_none
+    )
 
 
 def _written(form: FieldForm, null: str | None, value: Any) -> str:
@@ -330,7 +348,9 @@ def _written(form: FieldForm, null: str | None, value: Any) -> str:
         if null is not None:
             return null
         if form.is_text:
-            raise ValueError("None in a text, which would be read as an empty one: set_null_literal() for writer and reader")
+            raise ValueError(
+                "None in a text, which would be read as an empty one: set_null_literal() for writer and reader"
+            )
         return ""
     text = form.text(form.checked(value))
     if text == null:
@@ -353,7 +373,10 @@ def _written_array(characters: _Characters, write: Callable[[Any], str], allows_
     if not text or text == characters.null:
         raise ValueError(f"{value!r} is an empty field or the null literal, so that it would be read as None")
     if text.split(characters.array_delimiter) != texts:
-        raise ValueError(f"{value!r} has {characters.array_delimiter!r} in an element: set_array_element_delimiter() for writer and reader")
+        raise ValueError(
+            f"{value!r} has {characters.array_delimiter!r} in an element: set_array_element_delimiter() for writer and "
+            "reader"
+        )
     return text
 
 
@@ -365,11 +388,16 @@ def _form(type_info: TypeInformation) -> FieldForm:
 
 def _checked_type(type_info: Any) -> RowTypeInfo:
     if not isinstance(type_info, RowTypeInfo):
-        raise JobGraphError(f"a schema of CSV needs the type of a row, such as Types.ROW_NAMED([...], [...]), got {type_info!r}")
+        raise JobGraphError(
+            f"a schema of CSV needs the type of a row, such as Types.ROW_NAMED([...], [...]), got {type_info!r}"
+        )
     for name, kind in zip(type_info.get_field_names(), type_info.get_field_types(), strict=True):
         inner = kind.elem_type if isinstance(kind, _ARRAYS) and field_form(kind) is None else kind
         if field_form(inner) is None:
-            raise JobGraphError(f"a schema of CSV cannot hold the field {name!r} of {kind!r}: use plain values, dates and arrays of these")
+            raise JobGraphError(
+                f"a schema of CSV cannot hold the field {name!r} of {kind!r}: use plain values, dates and arrays of "
+                "these"
+            )
     return type_info
 
 

@@ -1,12 +1,14 @@
-"""``JsonRowDeserializationSchema`` and ``JsonRowSerializationSchema``: messages of JSON as values of a declared type, and back.
+"""``JsonRowDeserializationSchema`` and ``JsonRowSerializationSchema``: messages of JSON as values of a declared type,
+and back.
 
 Side:   pure.  They are pickled with the job, and called on the thread of one task.
-Rules:  an object is a ``Row`` by the names of its fields, whatever their order; an array a list, tuple or array; an object a map, too,
-        whose keys are the texts of theirs.  Dates and times are texts in ISO 8601, bytes are in base64, a float that is no number is "NaN",
-        "Infinity" or "-Infinity".  A field that is missing is None, and one that is not declared is left out.  A number is a text of its
-        digits.  Values that do not fit into their type are errors, in both directions (``field_values``); what was written is read equal,
-        but for the kind of a row.
-Source: PyFlink ``pyflink.datastream.formats.json``; Flink ``JsonRowDeserializationSchema``, ``JsonRowSerializationSchema``.
+Rules:  an object is a ``Row`` by the names of its fields, whatever their order; an array a list, tuple or array; an
+        object a map, too, whose keys are the texts of theirs.  Dates and times are texts in ISO 8601, bytes are in
+        base64, a float that is no number is "NaN", "Infinity" or "-Infinity".  A field that is missing is None, and one
+        that is not declared is left out.  A number is a text of its digits.  Values that do not fit into their type are
+        errors, in both directions (``field_values``); what was written is read equal, but for the kind of a row.
+Source: PyFlink ``pyflink.datastream.formats.json``; Flink ``JsonRowDeserializationSchema``,
+        ``JsonRowSerializationSchema``.
 Absent: types by JSON schema.
 """
 
@@ -88,14 +90,16 @@ _SIGNED: Final = _known_form(BasicTypeInfo.BYTE_TYPE_INFO())
 class JsonRowDeserializationSchema(DeserializationSchema):
     """Messages of JSON as values of a type; made by ``builder``.
 
-    A message that is no JSON, or does not fit, fails the job, unless parse errors are ignored: then a part of it that does not fit is None,
-    and a message that does not fit at all is left out.  Both are counted.
+    A message that is no JSON, or does not fit, fails the job, unless parse errors are ignored: then a part of it that
+    does not fit is None, and a message that does not fit at all is left out.  Both are counted.
 
     Raises:
         JobGraphError: JSON has no form for the type.
     """
 
-    def __init__(self, type_info: TypeInformation, *, fails_on_missing_field: bool = False, ignores_parse_errors: bool = False) -> None:
+    def __init__(
+        self, type_info: TypeInformation, *, fails_on_missing_field: bool = False, ignores_parse_errors: bool = False
+    ) -> None:
         self._type_info = type_info
         self._is_exact = BasicType.BIG_DEC.value in repr(type_info)  # then numbers are read as decimals
         self._fails_on_missing_field = fails_on_missing_field
@@ -121,7 +125,9 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             if self._ignores_parse_errors:
                 self.num_unparsable_records += 1
                 return None
-            raise ValueError(f"a message of JSON does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}") from error
+            raise ValueError(
+                f"a message of JSON does not fit {self._type_info}: {error}; it is {bytes(message[:200])!r}"
+            ) from error
 
     def get_produced_type(self) -> TypeInformation:
         """The type that was given."""
@@ -165,7 +171,9 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             return self
 
         def ignore_parse_errors(self) -> Self:
-            """Let parts that do not fit be None, and leave out messages that are no JSON; by default they fail the job."""
+            """Let parts that do not fit be None, and leave out messages that are no JSON; by
+            default they fail the job.
+            """
             self._ignores_parse_errors = True
             return self
 
@@ -174,7 +182,9 @@ class JsonRowDeserializationSchema(DeserializationSchema):
             if self._type_info is None:
                 raise JobGraphError("JsonRowDeserializationSchema needs the type of its values: type_info()")
             if self._fails_on_missing_field and self._ignores_parse_errors:
-                raise JobGraphError("JsonRowDeserializationSchema can fail_on_missing_field() or ignore_parse_errors(), not both")
+                raise JobGraphError(
+                    "JsonRowDeserializationSchema can fail_on_missing_field() or ignore_parse_errors(), not both"
+                )
             return JsonRowDeserializationSchema(
                 self._type_info,
                 fails_on_missing_field=self._fails_on_missing_field,
@@ -204,7 +214,10 @@ class JsonRowSerializationSchema(SerializationSchema):
         return JsonRowSerializationSchema.Builder()
 
     def serialize(self, element: Any) -> bytes | None:
-        """The message; of a row, an object by the names of the fields.  ValueError: it is not of the type; names field and value."""
+        """The message; of a row, an object by the names of the fields.
+
+        ValueError: it is not of the type; names field and value.
+        """
         if element is None:
             return None
         try:
@@ -382,7 +395,9 @@ def _writer(type_info: TypeInformation) -> Convert:
         case _ if is_bytes(type_info):
             return _BINARY.checked
         case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
-            return partial(_written_list, _writer(type_info.elem_type), not isinstance(type_info, PrimitiveArrayTypeInfo))
+            return partial(
+                _written_list, _writer(type_info.elem_type), not isinstance(type_info, PrimitiveArrayTypeInfo)
+            )
         case _:
             return _leaf_writer(type_info)
 
@@ -401,7 +416,8 @@ def _leaf_writer(type_info: TypeInformation) -> Convert:
 
 
 def _quick_row(type_info: RowTypeInfo) -> Convert | None:
-    """A generated function that makes the object of a record whose fields are of their exact types, and None of any other.
+    """A generated function that makes the object of a record whose fields are of their exact types, and None of any
+    other.
 
     It takes half the time of ``_written_row``.  None: the type has other fields than numbers, texts and booleans.
     """
@@ -410,7 +426,9 @@ def _quick_row(type_info: RowTypeInfo) -> Convert | None:
     if None in tests or not tests:
         return None
     fields = [f"f{index}" for index in range(len(types))]
-    conditions = [f"({(test or '').format(field)} or {field} is None)" for test, field in zip(tests, fields, strict=True)]
+    conditions = [
+        f"({(test or '').format(field)} or {field} is None)" for test, field in zip(tests, fields, strict=True)
+    ]
     lines = [
         "def convert(v, Row=Row, NAMES=NAMES, INF=INF, tuple=tuple):",
         "    kind = type(v)",
@@ -433,7 +451,9 @@ def _written_row(names: list[str], parts: list[tuple[str, Convert]], value: Any)
     if isinstance(value, dict):  # it may lack fields, as a message may
         strange = [each for each in value if each not in names]
         if strange:
-            raise ValueError(f"a dict with {strange[0]!r}, which is not declared: declared are {', '.join(map(repr, names))}")
+            raise ValueError(
+                f"a dict with {strange[0]!r}, which is not declared: declared are {', '.join(map(repr, names))}"
+            )
         parts = [(name, convert) for name, convert in parts if name in value]
         fields: Sequence[Any] = [value[name] for name, _ in parts]
     else:
@@ -497,4 +517,6 @@ def _key_form(type_info: MapTypeInfo) -> FieldForm:
 
 
 def _unknown(type_info: TypeInformation) -> JobGraphError:
-    return JobGraphError(f"JSON has no form for {type_info!r}: use plain values, dates, times, arrays, maps, tuples and rows")
+    return JobGraphError(
+        f"JSON has no form for {type_info!r}: use plain values, dates, times, arrays, maps, tuples and rows"
+    )

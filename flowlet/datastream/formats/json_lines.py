@@ -1,9 +1,9 @@
 """``JsonLinesEncoder``: a line of JSON per record, for ``FileSink.for_row_format``.
 
 Side:   pure.
-Rules:  a row with names of fields is an object, one without names and a tuple are arrays; dictionaries, lists and what JSON has are
-        themselves; dates and times are texts in ISO 8601, bytes are in base64, decimals texts; NaN and infinities are the texts "NaN",
-        "Infinity" and "-Infinity", as Jackson writes them.
+Rules:  a row with names of fields is an object, one without names and a tuple are arrays; dictionaries, lists and what
+        JSON has are themselves; dates and times are texts in ISO 8601, bytes are in base64, decimals texts; NaN and
+        infinities are the texts "NaN", "Infinity" and "-Infinity", as Jackson writes them.
 Source: JSON Lines (jsonlines.org).  Not in PyFlink.
 """
 
@@ -24,7 +24,10 @@ __all__ = ["JsonLinesEncoder"]
 
 
 class JsonLinesEncoder(Encoder):
-    """A line of JSON per record, in UTF-8.  A value that JSON has no form for fails the job, and the error shows its record."""
+    """A line of JSON per record, in UTF-8.
+
+    A value that JSON has no form for fails the job, and the error shows its record.
+    """
 
     def encode(self, value: Any) -> bytes:
         """One line."""
@@ -40,7 +43,10 @@ class JsonLinesEncoder(Encoder):
 
 
 def encoded_json(value: Any, *, is_checked: bool) -> bytes:
-    """One value without a line end; decimals are numbers, which must be finite.  ``is_checked``: it has no float that is no number."""
+    """One value without a line end; decimals are numbers, which must be finite.
+
+    ``is_checked``: it has no float that is no number.
+    """
     data = _NUMBERS.encode(value)
     if is_checked or _NULL(data) is None:
         return data
@@ -49,21 +55,31 @@ def encoded_json(value: Any, *, is_checked: bool) -> bytes:
 
 
 def _may_have_no_numbers(values: Iterable[Any]) -> bool:
-    """Whether there may be a NaN or an infinity among the values or in them, which the encoder writes as null, as None."""
+    """Whether there may be a NaN or an infinity among the values or in them, which the encoder
+    writes as null, as None.
+    """
     known = list(values)
     kinds = set(map(type, known))
     if kinds == {tuple} and len(set(map(len, known))) == 1:
-        return any(not _is_quickly_known(column) and _may_have_no_numbers(column) for column in zip(*known, strict=True))
+        return any(
+            not _is_quickly_known(column) and _may_have_no_numbers(column) for column in zip(*known, strict=True)
+        )
     if float in kinds and not all(map(math.isfinite, [each for each in known if type(each) is float])):
         return True
     kinds -= _NO_FLOATS
     if kinds <= _GROUPS.keys():
-        return any(_may_have_no_numbers(chain.from_iterable(map(_GROUPS[kind], [v for v in known if type(v) is kind]))) for kind in kinds)
+        return any(
+            _may_have_no_numbers(chain.from_iterable(map(_GROUPS[kind], [v for v in known if type(v) is kind])))
+            for kind in kinds
+        )
     return True
 
 
 def _is_quickly_known(column: Sequence[Any]) -> bool:
-    """Whether it is all numbers, of which each is one, or all texts; None is left out.  Two calls into C, no loop over the values."""
+    """Whether it is all numbers, of which each is one, or all texts; None is left out.
+
+    Two calls into C, no loop over the values.
+    """
     try:
         return math.isfinite(sum(filter(None, column)))
     except (TypeError, ValueError, OverflowError):
@@ -75,7 +91,9 @@ def _is_quickly_known(column: Sequence[Any]) -> bool:
 
 
 def _with_texts(value: Any) -> Any:
-    """A value of lists and dicts with texts for floats that are no numbers, which the encoder would write as null; None: it has none."""
+    """A value of lists and dicts with texts for floats that are no numbers, which the encoder would write as null;
+    None: it has none.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if not isinstance(value, dict | list | tuple):
@@ -105,5 +123,16 @@ _ENCODER = msgspec.json.Encoder(enc_hook=_plain)
 _NUMBERS = msgspec.json.Encoder(enc_hook=_plain, decimal_format="number")
 _NULL = re.compile(rb"null").search  # of 25 kB: 13 us, ``in`` takes 90
 _KEPT = (decimal.Decimal,)
-_NO_FLOATS = {str, int, float, bool, type(None), bytes, decimal.Decimal, datetime.date, datetime.datetime, datetime.time}
+_NO_FLOATS = {
+    str,
+    int,
+    float,
+    bool,
+    type(None),
+    bytes,
+    decimal.Decimal,
+    datetime.date,
+    datetime.datetime,
+    datetime.time,
+}
 _GROUPS: dict[type, Callable[[Any], Iterable[Any]]] = {tuple: iter, list: iter, Row: iter, dict: dict.values}

@@ -39,7 +39,8 @@ class ParquetBulkWriters:
         Raises:
             JobGraphError: it is no row type, or Parquet has no type for a field.
         """
-        from flowlet.serde.types.arrow_types import arrow_type_of  # here, because it imports pyarrow, which most programs do not need
+        # Here, because it imports pyarrow, which most programs do not need.
+        from flowlet.serde.types.arrow_types import arrow_type_of
 
         if isinstance(row_type, TupleTypeInfo):
             row_type = RowTypeInfo(row_type.get_field_types())
@@ -47,7 +48,9 @@ class ParquetBulkWriters:
             raise JobGraphError(f"for_row_type() needs a type such as Types.ROW_NAMED(...), got {row_type!r}")
         for name, field_type in zip(row_type.get_field_names(), row_type.get_field_types(), strict=True):
             if arrow_type_of(field_type) is None:
-                raise JobGraphError(f"for_row_type(): field {name!r} is {field_type!r}, for which no Parquet column is known")
+                raise JobGraphError(
+                    f"for_row_type(): field {name!r} is {field_type!r}, for which no Parquet column is known"
+                )
         return ParquetWriterFactory(row_type, utc_timestamp)
 
 

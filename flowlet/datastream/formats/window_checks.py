@@ -28,14 +28,19 @@ def window_shape(assigner: Any) -> WindowShape:
 
     match assigner:
         case window.TumblingEventTimeWindows() | window.TumblingProcessingTimeWindows():
-            return AlignedWindows(assigner._size, assigner._size, assigner._offset, is_event_time=assigner.is_event_time())
+            return AlignedWindows(
+                assigner._size, assigner._size, assigner._offset, is_event_time=assigner.is_event_time()
+            )
         case window.SlidingEventTimeWindows() | window.SlidingProcessingTimeWindows():
-            return AlignedWindows(assigner._size, assigner._slide, assigner._offset, is_event_time=assigner.is_event_time())
+            return AlignedWindows(
+                assigner._size, assigner._slide, assigner._offset, is_event_time=assigner.is_event_time()
+            )
         case window.EventTimeSessionWindows() | window.ProcessingTimeSessionWindows():
             return SessionWindows(assigner._session_gap, is_event_time=assigner.is_event_time())
         case _:
             raise JobGraphError(
-                f"columns have {_SUPPORTED}, got {assigner!r}; call to_records() before key_by() and window() for other windows"
+                f"columns have {_SUPPORTED}, got {assigner!r}; call to_records() before key_by() and window() for "
+                "other windows"
             )
 
 
@@ -62,7 +67,9 @@ def _checked(schema: Any, name: str, wanted: Any) -> WindowAggregate:
     if wanted == "count":
         return WindowAggregate(name, "count")
     if not (isinstance(wanted, tuple) and len(wanted) == 2 and is_name(wanted[1])):
-        raise JobGraphError(f'agg({name}=...) needs a column and an aggregation, such as ("amount", "sum"), or "count", got {wanted!r}')
+        raise JobGraphError(
+            f'agg({name}=...) needs a column and an aggregation, such as ("amount", "sum"), or "count", got {wanted!r}'
+        )
     column, kind = wanted
     method = f"agg({name}=({column!r}, {kind!r})): {kind}"
     if kind not in AGGREGATES:
@@ -80,11 +87,14 @@ def _check_number(method: str, column: str, kind: Any) -> None:
     import pyarrow as pa
 
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
-        raise JobGraphError(f"{method} needs integers or floats, column {column!r} is a {kind}; cast it to float64 by map_batches(...)")
+        raise JobGraphError(
+            f"{method} needs integers or floats, column {column!r} is a {kind}; cast it to float64 by map_batches(...)"
+        )
 
 
 def checked_key_types(schemas: tuple[Any, Any], keys: tuple[str, str]) -> Any:
-    """The Arrow type of the keys of a join, which must be of one kind on both sides; that of plain values on the left one.
+    """The Arrow type of the keys of a join, which must be of one kind on both sides; that of plain values on the left
+    one.
 
     Raises:
         JobGraphError: the kinds differ.
@@ -95,7 +105,8 @@ def checked_key_types(schemas: tuple[Any, Any], keys: tuple[str, str]) -> Any:
     plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
     if _key_kind(plain[0]) != _key_kind(plain[1]):
         raise JobGraphError(
-            f"where({keys[0]!r}) is a {types[0]} and equal_to({keys[1]!r}) a {types[1]}: their values never are the same key; "
+            f"where({keys[0]!r}) is a {types[0]} and equal_to({keys[1]!r}) a {types[1]}: their values never are the "
+            "same key; "
             "cast one of them by map_batches(...)"
         )
     return pa.int64() if pa.types.is_integer(plain[0]) and plain[0] != plain[1] else plain[0]
@@ -110,7 +121,9 @@ def _key_kind(kind: Any) -> str:
     return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "bytes"
 
 
-def checked_joined_columns(schemas: tuple[Any, Any], keys: tuple[str, str], chosen: Mapping[str, Any]) -> tuple[JoinedColumn, ...]:
+def checked_joined_columns(
+    schemas: tuple[Any, Any], keys: tuple[str, str], chosen: Mapping[str, Any]
+) -> tuple[JoinedColumn, ...]:
     """The columns of ``select(...)``.
 
     Raises:

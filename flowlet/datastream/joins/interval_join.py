@@ -37,10 +37,13 @@ class IntervalJoin:
 
     def in_processing_time(self) -> Self:
         """Raise JobGraphError: as in Flink, an interval join needs event time."""
-        raise JobGraphError("interval_join() works in event time only; assign timestamps and watermarks to both streams")
+        raise JobGraphError(
+            "interval_join() works in event time only; assign timestamps and watermarks to both streams"
+        )
 
     def between(self, lower_bound: Length, upper_bound: Length) -> "IntervalJoined":
-        """Join a left record with the right ones from its timestamp plus ``lower_bound`` to its timestamp plus ``upper_bound``.
+        """Join a left record with the right ones from its timestamp plus ``lower_bound`` to its timestamp plus
+        ``upper_bound``.
 
         Args:
             lower_bound: may be negative.
@@ -51,7 +54,9 @@ class IntervalJoin:
         """
         lower, upper = (millis_of(each, "between()") for each in (lower_bound, upper_bound))
         if upper < lower:
-            raise JobGraphError(f"between() needs a lower bound that is not above the upper one, got {lower} ms and {upper} ms")
+            raise JobGraphError(
+                f"between() needs a lower bound that is not above the upper one, got {lower} ms and {upper} ms"
+            )
         return IntervalJoined(self._left, self._right, lower, upper)
 
 

@@ -58,11 +58,11 @@ class JoinedColumnStreams:
     def select(self, **columns: tuple[str, str]) -> "ColumnStream":
         """The key, ``window_start``, ``window_end`` and these columns of each pair of rows.
 
-        Args:
-            columns: for each column of results ``("left", column)`` or ``("right", column)``; none: all columns but the keys.
+        Args: columns: for each column of results ``("left", column)`` or ``("right", column)``; none: all columns but
+            the keys.
 
-        Raises:
-            JobGraphError: keys or windows are missing, the keys are of different types, or a column is missing or there twice.
+        Raises: JobGraphError: keys or windows are missing, the keys are of different types, or a column is missing or
+            there twice.
         """
         (left, right), (left_key, right_key) = self._sides, self._keys
         if left_key is None or right_key is None or self._assigner is None:
@@ -70,7 +70,8 @@ class JoinedColumnStreams:
         shape = window_shape(self._assigner)
         if not isinstance(shape, AlignedWindows) or not shape.is_event_time:
             raise JobGraphError(
-                f"columns are joined in tumbling or sliding windows of event time, got {self._assigner!r}; call to_records() before join()"
+                f"columns are joined in tumbling or sliding windows of event time, got {self._assigner!r}; call "
+                "to_records() before join()"
             )
         key_type = checked_key_types((left.schema, right.schema), (left_key, right_key))
         chosen = checked_joined_columns((left.schema, right.schema), (left_key, right_key), columns)
@@ -78,7 +79,9 @@ class JoinedColumnStreams:
         for side, stream, key in ((LEFT, left, left_key), (RIGHT, right, right_key)):
             needed = {each.column for each in chosen if each.side == side} | {key}
             sides.append(stream._selected([name for name in stream.schema.names if name in needed]))
-        join = ColumnJoin(shape, (left_key, right_key), key_type, self._how, chosen, (sides[LEFT].schema, sides[RIGHT].schema))
+        join = ColumnJoin(
+            shape, (left_key, right_key), key_type, self._how, chosen, (sides[LEFT].schema, sides[RIGHT].schema)
+        )
         step = JoinColumnsTransformation(
             name="Join",
             input=_sent_by_key(sides[LEFT], left_key),
@@ -98,4 +101,6 @@ class JoinedColumnStreams:
 def _sent_by_key(stream: "ColumnStream", column: str) -> PartitionTransformation:
     upstream = stream._transformation
     partitioner = KeyGroups(ColumnKey(column))
-    return PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type)
+    return PartitionTransformation(
+        name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type
+    )

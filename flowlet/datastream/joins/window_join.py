@@ -1,8 +1,9 @@
-"""Joins and co-groups of two streams by key within windows: ``stream.join(other).where(f).equal_to(g).window(assigner).apply(function)``.
+"""Joins and co-groups of two streams by key within windows:
+``stream.join(other).where(f).equal_to(g).window(assigner).apply(function)``.
 
 Side:   pure.  Nothing runs before ``execute``.
-Rules:  a join is a co-group, and a co-group is a window over the union of both streams, whose records say which stream they are of.  So all
-        of windows works: assigners, triggers, evictors, lateness, state, merging.
+Rules:  a join is a co-group, and a co-group is a window over the union of both streams, whose records say which stream
+        they are of.  So all of windows works: assigners, triggers, evictors, lateness, state, merging.
 Source: Flink ``JoinedStreams``, ``CoGroupedStreams``; the DataStream API of PyFlink has neither.
 """
 
@@ -12,7 +13,13 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from flowlet.common.time import Length
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream.joins.window_join_functions import CoGroups, Joins, Tag, checked_co_group_function, checked_join_function
+from flowlet.datastream.joins.window_join_functions import (
+    CoGroups,
+    Joins,
+    Tag,
+    checked_co_group_function,
+    checked_join_function,
+)
 from flowlet.datastream.user_functions.argument_checks import checked_function, declared_type
 from flowlet.datastream.user_functions.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction
 from flowlet.datastream.user_functions.record_functions import KeySelector
@@ -40,7 +47,9 @@ class _WithWindow:
         self._windowed = windowed
 
     def trigger(self, trigger: Any) -> Self:
-        """Decide with a trigger when a window is evaluated; its elements are tuples: key, whether of the second stream, record."""
+        """Decide with a trigger when a window is evaluated; its elements are tuples: key, whether of the second stream,
+        record.
+        """
         self._windowed = self._windowed.trigger(trigger)
         return self
 
@@ -65,7 +74,9 @@ class WindowJoin(_WithWindow):
     __slots__ = ()
 
     def apply(
-        self, func: JoinFunction | FlatJoinFunction | Callable[[Any, Any], Any], output_type: TypeInformation | None = None
+        self,
+        func: JoinFunction | FlatJoinFunction | Callable[[Any, Any], Any],
+        output_type: TypeInformation | None = None,
     ) -> "DataStream":
         """Apply a function to each pair, once its window is evaluated; results have the last timestamp of the window.
 
@@ -87,7 +98,8 @@ class WindowCoGroup(_WithWindow):
     def apply(
         self, func: CoGroupFunction | Callable[[list[Any], list[Any]], Any], output_type: TypeInformation | None = None
     ) -> "DataStream":
-        """Apply a function to both lists of records, one of which may be empty; results have the last timestamp of the window.
+        """Apply a function to both lists of records, one of which may be empty; results have the last timestamp of the
+        window.
 
         Args:
             func: a callable of two lists is a ``CoGroupFunction``.
@@ -121,7 +133,9 @@ class Where(Generic[_W]):
 
     __slots__ = ("_key_type", "_selector", "_streams", "_with_window")
 
-    def __init__(self, streams: "_Streams", key_selector: Selector, key_type: TypeInformation | None, with_window: type[_W]) -> None:
+    def __init__(
+        self, streams: "_Streams", key_selector: Selector, key_type: TypeInformation | None, with_window: type[_W]
+    ) -> None:
         self._streams = streams
         self._selector = key_selector
         self._key_type = key_type
@@ -152,7 +166,10 @@ class JoinedStreams:
         self._streams = first, second
 
     def where(self, key_selector: Selector, key_type: TypeInformation | None = None) -> Where[WindowJoin]:
-        """Take the key of a record of the first stream.  Raises JobGraphError: the selector cannot be called with one record."""
+        """Take the key of a record of the first stream.
+
+        Raises JobGraphError: the selector cannot be called with one record.
+        """
         return Where(self._streams, checked_function(key_selector, KeySelector, "where", 1), key_type, WindowJoin)
 
 
@@ -165,7 +182,10 @@ class CoGroupedStreams:
         self._streams = first, second
 
     def where(self, key_selector: Selector, key_type: TypeInformation | None = None) -> Where[WindowCoGroup]:
-        """Take the key of a record of the first stream.  Raises JobGraphError: the selector cannot be called with one record."""
+        """Take the key of a record of the first stream.
+
+        Raises JobGraphError: the selector cannot be called with one record.
+        """
         return Where(self._streams, checked_function(key_selector, KeySelector, "where", 1), key_type, WindowCoGroup)
 
 

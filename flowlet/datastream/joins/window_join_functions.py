@@ -110,7 +110,9 @@ def checked_join_function(func: Any) -> Any:
     if isinstance(func, Function):
         return checked_object(func, "apply", JoinFunction, FlatJoinFunction)
     if inspect.isgeneratorfunction(func):
-        raise JobGraphError(f"apply() of a join needs one result per call, but {func!r} is a generator function: use a FlatJoinFunction")
+        raise JobGraphError(
+            f"apply() of a join needs one result per call, but {func!r} is a generator function: use a FlatJoinFunction"
+        )
     return checked_function(func, JoinFunction, "apply", 2)
 
 

@@ -1,7 +1,8 @@
 """``TwoPhaseCommitSinkFunction``: a sink function whose records count with a checkpoint.
 
 Side:       pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
-Invariants: each transaction that was begun is committed or aborted, unless the process dies; then the next attempt does it.
+Invariants: each transaction that was begun is committed or aborted, unless the process dies; then the next attempt does
+            it.
 Source:     Flink ``TwoPhaseCommitSinkFunction``.
 Absent:     timeouts of transactions, the user context.
 """
@@ -25,11 +26,12 @@ _OPEN: Final = "open"  # it took records after the checkpoint, so it is aborted
 
 
 class TwoPhaseCommitSinkFunction(SinkFunction, CheckpointedFunction, CheckpointListener):
-    """A sink that writes into transactions, each from one checkpoint to the next, and commits each when its checkpoint is complete.
+    """A sink that writes into transactions, each from one checkpoint to the next, and commits each when its checkpoint
+    is complete.
 
-    A transaction is any object that can be pickled, and that says how it is found again after a restart.  Records of a job that fails or is
-    cancelled do not count if no checkpoint holds them.  In a job without checkpoints one transaction takes all records, and is committed
-    at the end.
+    A transaction is any object that can be pickled, and that says how it is found again after a restart.  Records of a
+    job that fails or is cancelled do not count if no checkpoint holds them.  In a job without checkpoints one
+    transaction takes all records, and is committed at the end.
     """
 
     @abstractmethod

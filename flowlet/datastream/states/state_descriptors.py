@@ -239,7 +239,8 @@ class BroadcastState(ReadOnlyBroadcastState[K, V]):
 class StateDescriptor(ABC):  # noqa: B024  # abstract as in PyFlink: only the kinds below are states
     """The name and the declared type of a state.
 
-    Values are kept as they are; the declared type is written into checkpoints, and a restart with another one is refused.
+    Values are kept as they are; the declared type is written into checkpoints, and a restart with another one is
+    refused.
 
     Raises:
         JobGraphError: the name is no text or empty, or the type is no type information.
@@ -290,7 +291,9 @@ class ListStateDescriptor(StateDescriptor):
 class MapStateDescriptor(StateDescriptor):
     """Describes a ``MapState``; without types, keys and values are any Python objects."""
 
-    def __init__(self, name: str, key_type_info: TypeInformation | None = None, value_type_info: TypeInformation | None = None) -> None:
+    def __init__(
+        self, name: str, key_type_info: TypeInformation | None = None, value_type_info: TypeInformation | None = None
+    ) -> None:
         super().__init__(name, MapTypeInfo(declared_type(key_type_info), declared_type(value_type_info)))
 
 
@@ -298,7 +301,10 @@ class ReducingStateDescriptor(StateDescriptor):
     """Describes a ``ReducingState``; ``reduce_function``: a ``ReduceFunction``, or a callable of two values."""
 
     def __init__(
-        self, name: str, reduce_function: ReduceFunction | Callable[[Any, Any], Any], type_info: TypeInformation | None = None
+        self,
+        name: str,
+        reduce_function: ReduceFunction | Callable[[Any, Any], Any],
+        type_info: TypeInformation | None = None,
     ) -> None:
         super().__init__(name, declared_type(type_info))
         function: Any = reduce_function
@@ -314,7 +320,9 @@ class ReducingStateDescriptor(StateDescriptor):
 class AggregatingStateDescriptor(StateDescriptor):
     """Describes an ``AggregatingState``; the type is that of the accumulator."""
 
-    def __init__(self, name: str, agg_function: AggregateFunction, state_type_info: TypeInformation | None = None) -> None:
+    def __init__(
+        self, name: str, agg_function: AggregateFunction, state_type_info: TypeInformation | None = None
+    ) -> None:
         super().__init__(name, declared_type(state_type_info))
         self._agg_function = checked_object(
             agg_function, f"the descriptor of state {name!r}: AggregatingStateDescriptor", AggregateFunction
@@ -326,7 +334,9 @@ class AggregatingStateDescriptor(StateDescriptor):
 
 
 class OperatorStateStore(ABC):
-    """Makes states of a subtask, which belong to no key.  Each method gives the same state for every call with the same name.
+    """Makes states of a subtask, which belong to no key.
+
+    Each method gives the same state for every call with the same name.
 
     Raises:
         FlowletError: the descriptor is of another kind, has a time to live, or the name is taken by another state.
@@ -335,11 +345,17 @@ class OperatorStateStore(ABC):
 
     @abstractmethod
     def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list of this subtask; a restart with another parallelism deals the elements of all subtasks out anew.  Not in PyFlink."""
+        """A list of this subtask; a restart with another parallelism deals the elements of all subtasks out anew.
+
+        Not in PyFlink.
+        """
 
     @abstractmethod
     def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list of this subtask; after a restart every subtask gets the elements of all, and keeps what it needs.  Not in PyFlink."""
+        """A list of this subtask; after a restart every subtask gets the elements of all, and keeps what it needs.
+
+        Not in PyFlink.
+        """
 
     @abstractmethod
     def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> BroadcastState[Any, Any]:

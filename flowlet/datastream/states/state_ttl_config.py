@@ -126,7 +126,9 @@ class StateTtlConfig:
         class RocksdbCompactFilterCleanupStrategy(CleanupStrategy):
             """Removes entries when RocksDB compacts its files."""
 
-            def __init__(self, query_time_after_num_entries: int, periodic_compaction_time: Length | None = None) -> None:
+            def __init__(
+                self, query_time_after_num_entries: int, periodic_compaction_time: Length | None = None
+            ) -> None:
                 self._query_time_after_num_entries = query_time_after_num_entries
                 time = Duration.of_days(30) if periodic_compaction_time is None else periodic_compaction_time
                 self._periodic_compaction_time = duration_of(time, "the time of periodic compaction", at_least_nanos=0)
@@ -141,12 +143,15 @@ class StateTtlConfig:
 
         EMPTY_STRATEGY: ClassVar[EmptyCleanupStrategy] = EmptyCleanupStrategy()
         # Flink's: five entries at every access of the state.
-        _DEFAULT_INCREMENTAL: ClassVar[IncrementalCleanupStrategy] = IncrementalCleanupStrategy(5, run_cleanup_for_every_record=False)
+        _DEFAULT_INCREMENTAL: ClassVar[IncrementalCleanupStrategy] = IncrementalCleanupStrategy(
+            5, run_cleanup_for_every_record=False
+        )
         _DEFAULT_ROCKSDB: ClassVar[RocksdbCompactFilterCleanupStrategy] = RocksdbCompactFilterCleanupStrategy(1000)
 
         def __init__(
             self,
-            strategies: "dict[StateTtlConfig.CleanupStrategies.Strategies, StateTtlConfig.CleanupStrategies.CleanupStrategy]",
+            strategies: "dict[StateTtlConfig.CleanupStrategies.Strategies, "
+            "StateTtlConfig.CleanupStrategies.CleanupStrategy]",
             is_cleanup_in_background: bool,  # noqa: FBT001  # PyFlink's signature
         ) -> None:
             self._strategies = dict(strategies)
@@ -160,7 +165,9 @@ class StateTtlConfig:
             """Whether snapshots leave out expired entries."""
             return self.Strategies.FULL_STATE_SCAN_SNAPSHOT in self._strategies
 
-        def get_incremental_cleanup_strategy(self) -> "StateTtlConfig.CleanupStrategies.IncrementalCleanupStrategy | None":
+        def get_incremental_cleanup_strategy(
+            self,
+        ) -> "StateTtlConfig.CleanupStrategies.IncrementalCleanupStrategy | None":
             """The settings for the heap; None: no clean-up in steps."""
             default = self._DEFAULT_INCREMENTAL if self._is_cleanup_in_background else None
             chosen = self._strategies.get(self.Strategies.INCREMENTAL_CLEANUP, default)
@@ -175,14 +182,18 @@ class StateTtlConfig:
             return chosen if isinstance(chosen, self.RocksdbCompactFilterCleanupStrategy) else None
 
     class Builder:
-        """Builds a ``StateTtlConfig``; by default a write makes an entry live on, and an expired one is never returned."""
+        """Builds a ``StateTtlConfig``; by default a write makes an entry live on, and an expired
+        one is never returned.
+        """
 
         def __init__(self, ttl: Length) -> None:
             self._update_type = StateTtlConfig.UpdateType.OnCreateAndWrite
             self._state_visibility = StateTtlConfig.StateVisibility.NeverReturnExpired
             self._ttl_time_characteristic = StateTtlConfig.TtlTimeCharacteristic.ProcessingTime
             self._is_cleanup_in_background = True
-            self._strategies: dict[StateTtlConfig.CleanupStrategies.Strategies, StateTtlConfig.CleanupStrategies.CleanupStrategy] = {}
+            self._strategies: dict[
+                StateTtlConfig.CleanupStrategies.Strategies, StateTtlConfig.CleanupStrategies.CleanupStrategy
+            ] = {}
             self._ttl = _checked_ttl(ttl)
 
         def set_update_type(self, update_type: "StateTtlConfig.UpdateType") -> "StateTtlConfig.Builder":
@@ -211,7 +222,9 @@ class StateTtlConfig:
             """Never return an expired entry."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
-        def set_ttl_time_characteristic(self, ttl_time_characteristic: "StateTtlConfig.TtlTimeCharacteristic") -> "StateTtlConfig.Builder":
+        def set_ttl_time_characteristic(
+            self, ttl_time_characteristic: "StateTtlConfig.TtlTimeCharacteristic"
+        ) -> "StateTtlConfig.Builder":
             """Choose the clock."""
             self._ttl_time_characteristic = ttl_time_characteristic
             return self
@@ -242,7 +255,9 @@ class StateTtlConfig:
         ) -> "StateTtlConfig.Builder":
             """Remove entries when RocksDB compacts its files; has no effect on the heap, as in Flink."""
             strategies = StateTtlConfig.CleanupStrategies
-            chosen = strategies.RocksdbCompactFilterCleanupStrategy(query_time_after_num_entries, periodic_compaction_time)
+            chosen = strategies.RocksdbCompactFilterCleanupStrategy(
+                query_time_after_num_entries, periodic_compaction_time
+            )
             self._strategies[strategies.Strategies.ROCKSDB_COMPACTION_FILTER] = chosen
             return self
 

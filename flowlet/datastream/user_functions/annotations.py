@@ -1,8 +1,8 @@
 """The types that functions declare with their annotations.
 
 Side:   pure.
-Rules:  an annotation changes no record: it names columns' types (``to_arrow``), is shown by ``get_type()``, and contradicts a wrong
-        ``output_type``.  What cannot be resolved or understood is ignored, never an error.
+Rules:  an annotation changes no record: it names columns' types (``to_arrow``), is shown by ``get_type()``, and
+        contradicts a wrong ``output_type``.  What cannot be resolved or understood is ignored, never an error.
 Source: none in PyFlink, whose functions of streams may have annotations, which it does not read.
 """
 
@@ -56,11 +56,20 @@ _TAKEN: Final[dict[BasicType, frozenset[Any]]] = {
     BasicType.BIG_DEC: _NUMBERS | {str},
 }
 _CONTAINERS: Final = frozenset({tuple, list, dict, Row})
-_ITERABLES: Final = (list, tuple, set, frozenset, collections.abc.Iterable, collections.abc.Iterator, collections.abc.Generator)
+_ITERABLES: Final = (
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.abc.Iterable,
+    collections.abc.Iterator,
+    collections.abc.Generator,
+)
 
 
 def annotated_result(function: Any, method: str, *, is_iterated: bool = False) -> Any:
-    """The annotation of a function's results: of the callable, or of the object's method; None if it has none that can be resolved.
+    """The annotation of a function's results: of the callable, or of the object's method; None if it has none that can
+    be resolved.
 
     ``is_iterated``: the function returns an iterable of them.
     """

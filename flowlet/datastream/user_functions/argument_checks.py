@@ -1,7 +1,8 @@
 """Checks the arguments of the API while a program is built.
 
 Side:  pure.
-Rules: every function raises JobGraphError if its demands are not met.  The message names the call, what it got and what to pass instead.
+Rules: every function raises JobGraphError if its demands are not met.  The message names the call, what it got and what
+       to pass instead.
 """
 
 import inspect
@@ -18,19 +19,27 @@ from flowlet.errors import JobGraphError
 def checked_function(func: Any, function_class: type[Function], method: str, num_arguments: int) -> Any:
     """The function itself, which must be callable with this many records.
 
-    It must not be a class, a coroutine function, a function of another class, or a generator function where one result is expected.
+    It must not be a class, a coroutine function, a function of another class, or a generator function where one result
+    is expected.
     """
     if isinstance(func, type) and issubclass(func, Function):
-        raise JobGraphError(f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()")
+        raise JobGraphError(
+            f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()"
+        )
     if isinstance(func, function_class):
         return func
     if not callable(func):
-        raise JobGraphError(f"{method}() needs a callable or a {function_class.__name__}, got {func!r} of type {type(func).__name__}")
+        raise JobGraphError(
+            f"{method}() needs a callable or a {function_class.__name__}, got {func!r} of type {type(func).__name__}"
+        )
     if inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(getattr(func, "__call__", None)):  # noqa: B004  # its kind is asked
-        raise JobGraphError(f"{method}() needs an ordinary function, got the coroutine function {name_of(func)}; write it with def")
+        raise JobGraphError(
+            f"{method}() needs an ordinary function, got the coroutine function {name_of(func)}; write it with def"
+        )
     if inspect.isgeneratorfunction(func) and function_class is not FlatMapFunction:
         raise JobGraphError(
-            f"{method}() needs one result per call, but {name_of(func)} is a generator function; return it, or use flat_map()"
+            f"{method}() needs one result per call, but {name_of(func)} is a generator function; return it, or use "
+            "flat_map()"
         )
     _check_arguments(func, method, num_arguments)
     return func
@@ -42,21 +51,27 @@ def checked_batch_function(func: Any) -> Any:
         return func
     if not callable(func) or isinstance(func, Function):
         kind = type(func).__name__
-        raise JobGraphError(f"map_batches() needs a callable or an object with map_batch(batch), got {func!r} of type {kind}")
+        raise JobGraphError(
+            f"map_batches() needs a callable or an object with map_batch(batch), got {func!r} of type {kind}"
+        )
     return checked_function(func, FlatMapFunction, "map_batches", 1)
 
 
 def checked_object(func: Any, method: str, *function_classes: type[Function]) -> Any:
     """The function itself; it must be an object of one of the classes, not a class."""
     if isinstance(func, type) and issubclass(func, Function):
-        raise JobGraphError(f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()")
+        raise JobGraphError(
+            f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()"
+        )
     if not isinstance(func, function_classes):
         wanted = " or ".join(dict.fromkeys(each.__name__ for each in function_classes))
         raise JobGraphError(f"{method}() needs a {wanted} here, got {func!r} of type {type(func).__name__}")
     return func
 
 
-def result_type(output_type: TypeInformation | None, func: Any, method: str, *, is_iterated: bool = False) -> TypeInformation:
+def result_type(
+    output_type: TypeInformation | None, func: Any, method: str, *, is_iterated: bool = False
+) -> TypeInformation:
     """The declared type of a function's results; without one, what their annotation says, which converts nothing.
 
     ``is_iterated``: the function returns or yields several.  The annotation must not contradict the declared type.
@@ -68,12 +83,17 @@ def result_type(output_type: TypeInformation | None, func: Any, method: str, *, 
     reason = contradiction(annotation, declared)
     if reason is not None:
         results = "results of another one" if is_iterated else "another one"
-        raise JobGraphError(f"{method}() declares the type {declared!r}, but {name_of(func)} returns {results} by its annotation: {reason}")
+        raise JobGraphError(
+            f"{method}() declares the type {declared!r}, but {name_of(func)} returns {results} by its annotation: "
+            f"{reason}"
+        )
     return declared
 
 
 def declared_type(output_type: TypeInformation | list[TypeInformation] | None) -> TypeInformation:
-    """The declared type of an operator's results: type information, or a list of it, for rows; None means any Python object."""
+    """The declared type of an operator's results: type information, or a list of it, for rows; None means any Python
+    object.
+    """
     if output_type is None:
         return PickledBytesTypeInfo()
     if isinstance(output_type, list):

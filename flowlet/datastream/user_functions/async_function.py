@@ -16,8 +16,9 @@ __all__ = ["AsyncFunction"]
 class AsyncFunction(Function, Generic[IN, OUT]):
     """Returns any number of records for each record, from a coroutine; many of them run at once.
 
-    The coroutines of all tasks of a process share one event loop, so they must not block.  ``open``, ``close`` and ``timeout`` run on the
-    task's thread; written with ``async def``, they run on that loop, where clients with sessions should be made.
+    The coroutines of all tasks of a process share one event loop, so they must not block.  ``open``, ``close`` and
+    ``timeout`` run on the task's thread; written with ``async def``, they run on that loop, where clients with sessions
+    should be made.
     """
 
     @abstractmethod

@@ -1,8 +1,9 @@
 """The base classes of functions, and how they take part in checkpoints.
 
 Side:   pure.
-Source: PyFlink ``pyflink.datastream.functions``: ``Function``, ``RuntimeContext``, ``KeyedStateStore``; that module exports them, too.
-        Flink ``CheckpointedFunction``, ``CheckpointListener``, which PyFlink lacks, with names in the style of Python.
+Source: PyFlink ``pyflink.datastream.functions``: ``Function``, ``RuntimeContext``, ``KeyedStateStore``; that module
+        exports them, too.  Flink ``CheckpointedFunction``, ``CheckpointListener``, which PyFlink lacks, with names in
+        the style of Python.
 """
 
 from abc import ABC, abstractmethod
@@ -110,7 +111,9 @@ class RuntimeContext(KeyedStateStore):
 
     @abstractmethod
     def get_job_parameter(self, key: str, default_value: str) -> str:
-        """The parameter of that name, from ``ExecutionConfig.set_global_job_parameters``; ``default_value`` if there is none."""
+        """The parameter of that name, from ``ExecutionConfig.set_global_job_parameters``; ``default_value`` if there is
+        none.
+        """
 
     @abstractmethod
     def get_metrics_group(self) -> MetricGroup:
@@ -122,7 +125,9 @@ class RuntimeContext(KeyedStateStore):
 
 
 class Function(ABC):  # noqa: B024  # open and close may, but need not be overridden
-    """Base class of all functions: ``open`` before the first record, ``close`` after the last one or after a failure."""
+    """Base class of all functions: ``open`` before the first record, ``close`` after the last one
+    or after a failure.
+    """
 
     def open(self, runtime_context: RuntimeContext) -> None:  # noqa: B027  # nothing to do unless overridden
         """Prepare; on the task's thread."""
@@ -133,7 +138,10 @@ class Function(ABC):  # noqa: B024  # open and close may, but need not be overri
 
 def has_life_cycle(function: Any) -> bool:
     """Whether it is a function object that overrides ``open`` or ``close``."""
-    return isinstance(function, Function) and (type(function).open, type(function).close) != (Function.open, Function.close)
+    return isinstance(function, Function) and (type(function).open, type(function).close) != (
+        Function.open,
+        Function.close,
+    )
 
 
 class FunctionSnapshotContext(ABC):
@@ -171,12 +179,16 @@ class FunctionInitializationContext(ABC):
 class CheckpointedFunction(ABC):
     """A function with state of its subtask, which belongs to no key; a second base class of any function.
 
-    Both methods run on the task's thread, as the function itself; those of a ``SourceFunction`` while its ``run`` holds no checkpoint lock.
+    Both methods run on the task's thread, as the function itself; those of a ``SourceFunction`` while its ``run`` holds
+    no checkpoint lock.
     """
 
     @abstractmethod
     def snapshot_state(self, context: FunctionSnapshotContext) -> None:
-        """A checkpoint is taken: put into the states what belongs there; they are copied when this returns.  An error fails the job."""
+        """A checkpoint is taken: put into the states what belongs there; they are copied when this returns.
+
+        An error fails the job.
+        """
 
     @abstractmethod
     def initialize_state(self, context: FunctionInitializationContext) -> None:
@@ -186,8 +198,8 @@ class CheckpointedFunction(ABC):
 class CheckpointListener(ABC):
     """A function that learns what became of checkpoints; a second base class of any function.
 
-    The methods run on the task's thread.  Numbers rise, and some checkpoints are never reported: what a checkpoint confirms, a later one
-    confirms, too.  An error fails the job.
+    The methods run on the task's thread.  Numbers rise, and some checkpoints are never reported: what a checkpoint
+    confirms, a later one confirms, too.  An error fails the job.
     """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """Functions of two records, or two groups of records, that a join or a co-group brings together.
 
 Side:   pure.  An instance is made in the user's program, pickled, and called on the thread of one task.
-Source: Flink ``JoinFunction``, ``FlatJoinFunction``, ``CoGroupFunction``, ``ProcessJoinFunction``, which PyFlink lacks, with names in the
-        style of Python; results are returned or yielded instead of given to a collector.
+Source: Flink ``JoinFunction``, ``FlatJoinFunction``, ``CoGroupFunction``, ``ProcessJoinFunction``, which PyFlink lacks,
+        with names in the style of Python; results are returned or yielded instead of given to a collector.
 """
 
 from abc import ABC, abstractmethod
@@ -39,7 +39,9 @@ class CoGroupFunction(Function):
 
 
 class ProcessJoinFunction(Function):
-    """Returns any number of records for each pair of an interval join, to the main output or to side outputs; sees timestamps."""
+    """Returns any number of records for each pair of an interval join, to the main output or to side outputs; sees
+    timestamps.
+    """
 
     class Context(ABC):
         """The context of the present pair; not valid afterwards."""
@@ -58,4 +60,6 @@ class ProcessJoinFunction(Function):
 
     @abstractmethod
     def process_element(self, left: Any, right: Any, ctx: "ProcessJoinFunction.Context") -> Iterable[Any] | None:
-        """An iterable of the records that the pair becomes, often a generator; ``(tag, value)`` goes to the side output of a tag."""
+        """An iterable of the records that the pair becomes, often a generator; ``(tag, value)`` goes to the side output
+        of a tag.
+        """

@@ -13,7 +13,12 @@ from flowlet.datastream.user_functions.function import Function
 from flowlet.datastream.user_functions.type_variables import IN1, IN2, KEY, OUT
 
 if TYPE_CHECKING:
-    from flowlet.datastream.states.state_descriptors import BroadcastState, MapStateDescriptor, ReadOnlyBroadcastState, StateDescriptor
+    from flowlet.datastream.states.state_descriptors import (
+        BroadcastState,
+        MapStateDescriptor,
+        ReadOnlyBroadcastState,
+        StateDescriptor,
+    )
     from flowlet.datastream.time_domain import TimeDomain
     from flowlet.datastream.timerservice import TimerService
 
@@ -90,7 +95,9 @@ class ProcessFunction(Function):
 
     @abstractmethod
     def process_element(self, value: Any, ctx: "ProcessFunction.Context") -> Iterable[Any] | None:
-        """An iterable of the records that replace ``value``, often a generator; ``(tag, value)`` goes to the side output of a tag."""
+        """An iterable of the records that replace ``value``, often a generator; ``(tag, value)`` goes to the side
+        output of a tag.
+        """
 
 
 class KeyedProcessFunction(Function):
@@ -209,8 +216,11 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, Generic[KEY, I
         """The context of a record of the broadcast stream, which has no key."""
 
         @abstractmethod
-        def apply_to_keyed_state(self, state_descriptor: "StateDescriptor", function: Callable[[Any, Any], None]) -> None:
-            """Call ``function(key, state)`` for every key of this subtask that has such a state; it may change the state.
+        def apply_to_keyed_state(
+            self, state_descriptor: "StateDescriptor", function: Callable[[Any, Any], None]
+        ) -> None:
+            """Call ``function(key, state)`` for every key of this subtask that has such a state; it may change the
+            state.
 
             Not in PyFlink; Flink ``KeyedBroadcastProcessFunction.Context.applyToKeyedState``.
             """
@@ -238,7 +248,9 @@ class KeyedBroadcastProcessFunction(BaseBroadcastProcessFunction, Generic[KEY, I
         """The records that replace a record of the keyed stream."""
 
     @abstractmethod
-    def process_broadcast_element(self, value: IN2, ctx: "KeyedBroadcastProcessFunction.Context") -> Iterable[OUT] | None:
+    def process_broadcast_element(
+        self, value: IN2, ctx: "KeyedBroadcastProcessFunction.Context"
+    ) -> Iterable[OUT] | None:
         """The records that replace a record of the broadcast stream, which every subtask sees."""
 
     def on_timer(self, timestamp: int, ctx: "KeyedBroadcastProcessFunction.OnTimerContext") -> Iterable[OUT] | None:

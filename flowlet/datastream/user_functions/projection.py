@@ -27,9 +27,14 @@ class Projection(MapFunction):
 
 
 def projected_type(type_info: TypeInformation, positions: Sequence[Any]) -> TupleTypeInfo:
-    """The type of the tuples that ``project`` makes.  Raises JobGraphError: the records are no tuples, or have no such field."""
+    """The type of the tuples that ``project`` makes.
+
+    Raises JobGraphError: the records are no tuples, or have no such field.
+    """
     if not isinstance(type_info, TupleTypeInfo):
-        raise JobGraphError(f"Only Tuple DataStreams can be projected: declare a type such as Types.TUPLE([...]), this is {type_info!r}")
+        raise JobGraphError(
+            f"Only Tuple DataStreams can be projected: declare a type such as Types.TUPLE([...]), this is {type_info!r}"
+        )
     types = type_info.get_field_types()
     if not positions:
         raise JobGraphError("project() needs the position of at least one field")

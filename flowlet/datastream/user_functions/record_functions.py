@@ -117,7 +117,8 @@ class SinkFunction(Function):
         """Raises JobGraphError: PyFlink's own class wraps one of Java; here it is written in Python."""
         if cls is SinkFunction and args:
             raise JobGraphError(
-                f"SinkFunction({args[0]!r}): sinks written in Java cannot be used; derive a class with invoke(value, context) from it, or "
+                f"SinkFunction({args[0]!r}): sinks written in Java cannot be used; derive a class with invoke(value, "
+                "context) from it, or "
                 "give a sink of flowlet.datastream.connectors to sink_to()"
             )
         if (args or named) and cls.__init__ is object.__init__:

@@ -14,7 +14,9 @@ __all__ = ["SourceContext", "SourceFunction"]
 
 
 class SourceContext(ABC):
-    """What a ``SourceFunction`` emits into.  Every method may block while the job is back-pressured, and raises if the job is cancelled.
+    """What a ``SourceFunction`` emits into.
+
+    Every method may block while the job is back-pressured, and raises if the job is cancelled.
 
     Threading: the thread of ``run``, and any thread that it starts.
     """
@@ -39,16 +41,17 @@ class SourceContext(ABC):
     def mark_position(self, position: Any) -> None:
         """Say where the source is: ``restore_position(position)`` and then ``run`` emit the records that follow.
 
-        Needed only if the function has ``restore_position``.  Any object that can be pickled; it may be changed afterwards.  Once per
-        thousand records is enough, and each mark costs as much as some records.
+        Needed only if the function has ``restore_position``.  Any object that can be pickled; it may be changed
+        afterwards.  Once per thousand records is enough, and each mark costs as much as some records.
         """
 
     @abstractmethod
     def get_checkpoint_lock(self) -> AbstractContextManager[None]:
-        """Needed only if the function is a ``CheckpointedFunction``: what it does in one ``with`` block, a checkpoint sees together.
+        """Needed only if the function is a ``CheckpointedFunction``: what it does in one ``with`` block, a checkpoint
+        sees together.
 
-        So it changes its state and emits the records that go with the change in one block: ``with ctx.get_checkpoint_lock(): ...``.  While
-        it is inside, the checkpoint waits: wait for input outside.
+        So it changes its state and emits the records that go with the change in one block: ``with
+        ctx.get_checkpoint_lock(): ...``.  While it is inside, the checkpoint waits: wait for input outside.
         """
 
     @property
@@ -60,19 +63,22 @@ class SourceContext(ABC):
 class SourceFunction(ABC):
     """A source whose ``run`` may block; each subtask runs it on a thread of its own.
 
-    Life cycle: after a restart ``restore_position``; ``run`` once; ``cancel``, from another thread, makes it return early.
+    Life cycle: after a restart ``restore_position``; ``run`` once; ``cancel``, from another thread, makes it return
+        early.
 
-    A function that overrides ``restore_position`` can be replayed: from a marked position on, and from the start if there is none, it emits
-    the same records in the same order.  After a restart of the job those that were processed before the checkpoint are dropped, so each
-    counts once.  A function that is a ``CheckpointedFunction`` keeps in its states what it needs to go on.  Any other function begins anew
-    after a restart, and records that it emits again count again.
+    A function that overrides ``restore_position`` can be replayed: from a marked position on, and from the start if
+    there is none, it emits the same records in the same order.  After a restart of the job those that were processed
+    before the checkpoint are dropped, so each counts once.  A function that is a ``CheckpointedFunction`` keeps in its
+    states what it needs to go on.  Any other function begins anew after a restart, and records that it emits again
+    count again.
     """
 
     def __new__(cls, *args: object, **named: object) -> Self:
         """Raises JobGraphError: PyFlink's own class wraps one of Java; here it is written in Python."""
         if cls is SourceFunction and args:
             raise JobGraphError(
-                f"SourceFunction({args[0]!r}): sources written in Java cannot be used; derive a class with run(ctx) from it, or read a "
+                f"SourceFunction({args[0]!r}): sources written in Java cannot be used; derive a class with run(ctx) "
+                "from it, or read a "
                 "connector of flowlet.datastream.connectors with from_source()"
             )
         if (args or named) and cls.__init__ is object.__init__:
@@ -84,7 +90,10 @@ class SourceFunction(ABC):
         """Emit all records, then return; or emit until ``cancel``."""
 
     def restore_position(self, position: Any) -> None:
-        """Go on behind ``position``, the last one that was marked before the checkpoint; not called if there was none.  Before ``run``."""
+        """Go on behind ``position``, the last one that was marked before the checkpoint; not called if there was none.
+
+        Before ``run``.
+        """
         raise NotImplementedError
 
     def cancel(self) -> None:  # noqa: B027  # nothing to do for a function that asks its context

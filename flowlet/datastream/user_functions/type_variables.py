@@ -1,8 +1,8 @@
 """The types of records in generic base classes, such as ``AsyncFunction[int, str]``.
 
 Side:   pure.
-Rules:  a base class without brackets takes any records: for type checkers each variable has the default ``Any``, which ``typing`` knows
-        only from Python 3.13 on.
+Rules:  a base class without brackets takes any records: for type checkers each variable has the default ``Any``, which
+        ``typing`` knows only from Python 3.13 on.
 Source: PyFlink ``pyflink.datastream.functions``, where the same classes are generic.
 """
 

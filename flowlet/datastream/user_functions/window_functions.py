@@ -50,7 +50,9 @@ class ProcessWindowFunction(Function, Generic[IN, OUT, KEY, W]):
 
         @abstractmethod
         def window_state(self) -> KeyedStateStore:
-            """Makes states of this key and window, which ``clear`` must clear; not for windows that become one, such as sessions."""
+            """Makes states of this key and window, which ``clear`` must clear; not for windows that become one, such as
+            sessions.
+            """
 
         @abstractmethod
         def global_state(self) -> KeyedStateStore:
@@ -76,7 +78,9 @@ class ProcessAllWindowFunction(Function, Generic[IN, OUT, W]):
 
         @abstractmethod
         def window_state(self) -> KeyedStateStore:
-            """Makes states of this window, which ``clear`` must clear; not for windows that become one, such as sessions."""
+            """Makes states of this window, which ``clear`` must clear; not for windows that become one, such as
+            sessions.
+            """
 
         @abstractmethod
         def global_state(self) -> KeyedStateStore:

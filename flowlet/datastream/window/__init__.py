@@ -32,7 +32,11 @@ if TYPE_CHECKING:
         TumblingProcessingTimeWindows,
         WindowAssigner,
     )
-    from flowlet.datastream.window.window_serializers import CountWindowSerializer, GlobalWindowSerializer, TimeWindowSerializer
+    from flowlet.datastream.window.window_serializers import (
+        CountWindowSerializer,
+        GlobalWindowSerializer,
+        TimeWindowSerializer,
+    )
     from flowlet.datastream.window.windows import CountWindow, GlobalWindow, TimeWindow, Window
 
 __all__ = [
@@ -91,7 +95,9 @@ if not TYPE_CHECKING:
                 "SlidingEventTimeWindows SlidingProcessingTimeWindows TumblingEventTimeWindows "
                 "TumblingProcessingTimeWindows WindowAssigner"
             ),
-            "datastream.window.window_serializers": ("CountWindowSerializer GlobalWindowSerializer TimeWindowSerializer"),
+            "datastream.window.window_serializers": (
+                "CountWindowSerializer GlobalWindowSerializer TimeWindowSerializer"
+            ),
             "datastream.window.windows": "CountWindow GlobalWindow TimeWindow Window",
         },
         missing_names(__name__),

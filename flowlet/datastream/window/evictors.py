@@ -57,15 +57,21 @@ class Evictor(ABC, Generic[T, W]):
             """The event time that the operator has reached."""
 
     @abstractmethod
-    def evict_before(self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: "Evictor.EvictorContext") -> None:
+    def evict_before(
+        self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: "Evictor.EvictorContext"
+    ) -> None:
         """Take out of the list what the function shall not see; what is taken out is gone for later evaluations, too.
 
         ``elements``: the records in the order in which they came.  ``size``: their number.
         """
 
     @abstractmethod
-    def evict_after(self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: "Evictor.EvictorContext") -> None:
-        """As ``evict_before``, after the function was called; ``size``: the number of records before anything was taken out."""
+    def evict_after(
+        self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: "Evictor.EvictorContext"
+    ) -> None:
+        """As ``evict_before``, after the function was called; ``size``: the number of records before anything was taken
+        out.
+        """
 
 
 class _OneSidedEvictor(Evictor[T, W]):
@@ -73,12 +79,16 @@ class _OneSidedEvictor(Evictor[T, W]):
 
     _do_evict_after: bool
 
-    def evict_before(self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: Evictor.EvictorContext) -> None:
+    def evict_before(
+        self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: Evictor.EvictorContext
+    ) -> None:
         """Evict, unless it is done after the function."""
         if not self._do_evict_after:
             self._evict(elements)
 
-    def evict_after(self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: Evictor.EvictorContext) -> None:
+    def evict_after(
+        self, elements: list[TimestampedValue[T]], size: int, window: W, evictor_context: Evictor.EvictorContext
+    ) -> None:
         """Evict, if it is done after the function."""
         if self._do_evict_after:
             self._evict(elements)
@@ -98,7 +108,7 @@ class CountEvictor(_OneSidedEvictor[T, W]):
         self._do_evict_after = do_evict_after
 
     @staticmethod
-    def of(max_count: int, do_evict_after: bool = False) -> "CountEvictor[Any, Any]":  # noqa: FBT001, FBT002  # Flink's order
+    def of(max_count: int, do_evict_after: bool = False) -> "CountEvictor[Any, Any]":  # Flink's order  # noqa: FBT001, FBT002
         """Keep the newest ``max_count`` records; by default the function sees only these."""
         return CountEvictor(max_count, do_evict_after)
 
@@ -114,7 +124,7 @@ class TimeEvictor(_OneSidedEvictor[T, W]):
         self._do_evict_after = do_evict_after
 
     @staticmethod
-    def of(window_size: Length, do_evict_after: bool = False) -> "TimeEvictor[Any, Any]":  # noqa: FBT001, FBT002  # Flink's order
+    def of(window_size: Length, do_evict_after: bool = False) -> "TimeEvictor[Any, Any]":  # Flink's order  # noqa: FBT001, FBT002
         """Keep the newest ``window_size`` of event time; by default the function sees only that."""
         return TimeEvictor(millis_of(window_size, "TimeEvictor.of()"), do_evict_after)
 
@@ -130,15 +140,26 @@ class DeltaEvictor(_OneSidedEvictor[T, W]):
     ``delta_function(record, newest)`` gives the distance; a callable, or an object with ``get_delta``.
     """
 
-    def __init__(self, threshold: float, delta_function: Callable[[T, T], float] | Any, do_evict_after: bool = False) -> None:  # noqa: FBT001, FBT002  # Flink's order
+    def __init__(
+        self,
+        threshold: float,
+        delta_function: Callable[[T, T], float] | Any,
+        do_evict_after: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:  # Flink's order
         if not callable(getattr(delta_function, "get_delta", delta_function)):
-            raise JobGraphError(f"DeltaEvictor needs a callable of two records or an object with get_delta(), got {delta_function!r}")
+            raise JobGraphError(
+                f"DeltaEvictor needs a callable of two records or an object with get_delta(), got {delta_function!r}"
+            )
         self._threshold = threshold
         self._delta_function = delta_function
         self._do_evict_after = do_evict_after
 
     @staticmethod
-    def of(threshold: float, delta_function: Callable[[Any, Any], float] | Any, do_evict_after: bool = False) -> "DeltaEvictor[Any, Any]":  # noqa: FBT001, FBT002  # Flink's order
+    def of(
+        threshold: float,
+        delta_function: Callable[[Any, Any], float] | Any,
+        do_evict_after: bool = False,  # noqa: FBT001, FBT002
+    ) -> "DeltaEvictor[Any, Any]":  # Flink's order
         """Keep what is nearer to the newest record than ``threshold``; by default the function sees only that."""
         return DeltaEvictor(threshold, delta_function, do_evict_after)
 

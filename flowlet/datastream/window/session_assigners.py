@@ -39,7 +39,9 @@ class SessionWindowTimeGapExtractor(ABC):
 class _Sessions(MergingWindowAssigner[T, TimeWindow]):
     """Each record begins a window of the gap's length; windows that touch each other become one."""
 
-    def merge_windows(self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback[TimeWindow]) -> None:
+    def merge_windows(
+        self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback[TimeWindow]
+    ) -> None:
         """Windows that touch each other become one."""
         TimeWindow.merge_windows(windows, callback)
 
@@ -49,7 +51,9 @@ class _Sessions(MergingWindowAssigner[T, TimeWindow]):
 
 
 class _EventTimeSessions(_Sessions[T]):
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
         """From the timestamp, as long as the gap."""
         return [TimeWindow(timestamp, timestamp + self._gap_of(element))]
 
@@ -67,7 +71,9 @@ class _EventTimeSessions(_Sessions[T]):
 
 
 class _ProcessingTimeSessions(_Sessions[T]):
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
         """From the present moment, as long as the gap."""
         now = context.get_current_processing_time()
         return [TimeWindow(now, now + self._gap_of(element))]

@@ -90,7 +90,9 @@ class ProcessingTimeTrigger(Trigger[T, TimeWindow]):
 
 
 class _ContinuousTrigger(Trigger[T, TimeWindow]):
-    """Keeps the time of the next evaluation of each window: the next multiple of the interval, at most the window's end."""
+    """Keeps the time of the next evaluation of each window: the next multiple of the interval, at most the window's
+    end.
+    """
 
     def __init__(self, interval: int | Length) -> None:
         self.interval = millis_of(interval, type(self).__name__, takes_number=True, at_least_ms=1)
@@ -153,7 +155,9 @@ class _ContinuousTrigger(Trigger[T, TimeWindow]):
 
 
 class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
-    """Evaluates a window again and again, whenever the watermark has passed a multiple of ``interval``, and at its end."""
+    """Evaluates a window again and again, whenever the watermark has passed a multiple of
+    ``interval``, and at its end.
+    """
 
     @staticmethod
     def of(interval: Length) -> "ContinuousEventTimeTrigger[Any]":

@@ -165,7 +165,9 @@ class CountTrigger(Trigger[T, CountWindow]):
 class NeverTrigger(Trigger[T, GlobalWindow]):
     """Never evaluates a window; the default of ``GlobalWindows``."""
 
-    def on_element(self, element: T, timestamp: int, window: GlobalWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
+    def on_element(
+        self, element: T, timestamp: int, window: GlobalWindow, ctx: Trigger.TriggerContext
+    ) -> TriggerResult:
         """Nothing happens."""
         return TriggerResult.CONTINUE
 

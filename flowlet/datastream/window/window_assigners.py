@@ -16,7 +16,11 @@ from flowlet.datastream.states.state_ttl_config import StateTtlConfig
 from flowlet.datastream.user_functions.type_variables import W2, T, W
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
 from flowlet.datastream.window.triggers import CountTrigger, NeverTrigger, Trigger
-from flowlet.datastream.window.window_serializers import CountWindowSerializer, GlobalWindowSerializer, TimeWindowSerializer
+from flowlet.datastream.window.window_serializers import (
+    CountWindowSerializer,
+    GlobalWindowSerializer,
+    TimeWindowSerializer,
+)
 from flowlet.datastream.window.windows import CountWindow, GlobalWindow, TimeWindow
 from flowlet.errors import FlowletError, JobGraphError
 
@@ -55,7 +59,9 @@ class WindowAssigner(ABC, Generic[T, W]):
             """The subtask, and the states of the key of the record."""
 
     @abstractmethod
-    def assign_windows(self, element: T, timestamp: int, context: "WindowAssigner.WindowAssignerContext") -> Collection[W]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: "WindowAssigner.WindowAssignerContext"
+    ) -> Collection[W]:
         """The windows of a record; one without a timestamp has -2**63."""
 
     @abstractmethod
@@ -83,7 +89,9 @@ class MergingWindowAssigner(WindowAssigner[T, W]):
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[W], callback: "MergingWindowAssigner.MergeCallback[W]") -> None:
-        """Tell ``callback`` which of the windows of a key become one; called with the windows that are there and a new one."""
+        """Tell ``callback`` which of the windows of a key become one; called with the windows that are there and a new
+        one.
+        """
 
 
 class _TumblingWindows(WindowAssigner[T, TimeWindow]):
@@ -118,7 +126,9 @@ class TumblingEventTimeWindows(_TumblingWindows[T]):
             millis_of(size, "TumblingEventTimeWindows.of()"), _milliseconds(offset, "TumblingEventTimeWindows.of()")
         )
 
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
         """The window of the timestamp."""
         check_has_timestamp(timestamp)
         return self._windows_of(timestamp)
@@ -139,10 +149,13 @@ class TumblingProcessingTimeWindows(_TumblingWindows[T]):
     def of(size: Length, offset: Length | None = None) -> "TumblingProcessingTimeWindows[Any]":
         """Windows that begin at the multiples of ``size``, moved by ``offset``."""
         return TumblingProcessingTimeWindows(
-            millis_of(size, "TumblingProcessingTimeWindows.of()"), _milliseconds(offset, "TumblingProcessingTimeWindows.of()")
+            millis_of(size, "TumblingProcessingTimeWindows.of()"),
+            _milliseconds(offset, "TumblingProcessingTimeWindows.of()"),
         )
 
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
         """The window of the present moment."""
         return self._windows_of(context.get_current_processing_time())
 
@@ -189,7 +202,9 @@ class SlidingEventTimeWindows(_SlidingWindows[T]):
         what = "SlidingEventTimeWindows.of()"
         return SlidingEventTimeWindows(millis_of(size, what), millis_of(slide, what), _milliseconds(offset, what))
 
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
         """The windows of the timestamp, the latest first."""
         check_has_timestamp(timestamp)
         return self._windows_of(timestamp)
@@ -212,7 +227,9 @@ class SlidingProcessingTimeWindows(_SlidingWindows[T]):
         what = "SlidingProcessingTimeWindows.of()"
         return SlidingProcessingTimeWindows(millis_of(size, what), millis_of(slide, what), _milliseconds(offset, what))
 
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[TimeWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[TimeWindow]:
         """The windows of the present moment, the latest first."""
         return self._windows_of(context.get_current_processing_time())
 
@@ -233,7 +250,9 @@ class GlobalWindows(WindowAssigner[T, GlobalWindow]):
         """The assigner."""
         return GlobalWindows()
 
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[GlobalWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[GlobalWindow]:
         """The one window."""
         return [GlobalWindow.get()]
 
@@ -263,7 +282,9 @@ class _CountWindows(WindowAssigner[T, CountWindow]):
         self._count_descriptor = descriptor
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> Self:
-        """Forget the number of records of a key that had none for a while, and begin it anew; PyFlink keeps it for ever."""
+        """Forget the number of records of a key that had none for a while, and begin it anew; PyFlink keeps it for
+        ever.
+        """
         self._count_descriptor.enable_time_to_live(ttl_config)
         return self
 
@@ -298,7 +319,9 @@ class CountTumblingWindowAssigner(_CountWindows[T]):
         """Windows of ``window_size`` records."""
         return CountTumblingWindowAssigner(window_size)
 
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[CountWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[CountWindow]:
         """The window that is being filled."""
         return [CountWindow(self._next_index(context) // self._window_size)]
 
@@ -320,7 +343,9 @@ class CountSlidingWindowAssigner(_CountWindows[T]):
         """Windows of ``window_size`` records, a new one at every ``window_slide``-th record."""
         return CountSlidingWindowAssigner(window_size, window_slide)
 
-    def assign_windows(self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext) -> Collection[CountWindow]:
+    def assign_windows(
+        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
+    ) -> Collection[CountWindow]:
         """The windows that are being filled, the latest first."""
         index = self._next_index(context)
         first = max(0, (index - self._window_size) // self._window_slide + 1)
@@ -333,7 +358,9 @@ class CountSlidingWindowAssigner(_CountWindows[T]):
 def check_has_timestamp(timestamp: int) -> None:
     """Windows of event time need timestamps.  Raises FlowletError: the record has none."""
     if timestamp <= NO_TIMESTAMP:
-        raise FlowletError("windows of event time need timestamps: call assign_timestamps_and_watermarks(...) before window(...)")
+        raise FlowletError(
+            "windows of event time need timestamps: call assign_timestamps_and_watermarks(...) before window(...)"
+        )
 
 
 def _milliseconds(offset: Length | None, what: str) -> int:

@@ -3,7 +3,8 @@
 flowlet itself pickles windows: ``get_window_serializer`` of an assigner is never called.
 
 Side:   pure.
-Source: PyFlink ``pyflink.datastream.window``; the bytes are those of Flink ``TimeWindow.Serializer``, ``GlobalWindow.Serializer``.
+Source: PyFlink ``pyflink.datastream.window``; the bytes are those of Flink ``TimeWindow.Serializer``,
+        ``GlobalWindow.Serializer``.
 """
 
 import struct

@@ -51,11 +51,15 @@ class TimeWindow(Window):
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
-        """The start of the window of a timestamp, where windows begin at the multiples of their size plus ``offset``."""
+        """The start of the window of a timestamp, where windows begin at the multiples of their
+        size plus ``offset``.
+        """
         return timestamp - (timestamp - offset) % window_size
 
     @staticmethod
-    def merge_windows(windows: Iterable["TimeWindow"], callback: "MergingWindowAssigner.MergeCallback[TimeWindow]") -> None:
+    def merge_windows(
+        windows: Iterable["TimeWindow"], callback: "MergingWindowAssigner.MergeCallback[TimeWindow]"
+    ) -> None:
         """Report each run of windows that touch each other to ``callback``."""
         run: list[TimeWindow] = []
         covering: TimeWindow | None = None
@@ -81,7 +85,9 @@ class TimeWindow(Window):
         return f"TimeWindow(start={self.start}, end={self.end})"
 
 
-def _report(run: list[TimeWindow], covering: TimeWindow | None, callback: "MergingWindowAssigner.MergeCallback[TimeWindow]") -> None:
+def _report(
+    run: list[TimeWindow], covering: TimeWindow | None, callback: "MergingWindowAssigner.MergeCallback[TimeWindow]"
+) -> None:
     distinct = list(dict.fromkeys(run))
     if covering is not None and len(distinct) > 1:
         callback.merge(distinct, covering)
@@ -89,7 +95,9 @@ def _report(run: list[TimeWindow], covering: TimeWindow | None, callback: "Mergi
 
 def _pair_of(window: Any) -> tuple[int, int]:
     if not isinstance(window, TimeWindow):
-        raise TypeError(f"a TimeWindow is compared with another TimeWindow, got {window!r} of type {type(window).__name__}")
+        raise TypeError(
+            f"a TimeWindow is compared with another TimeWindow, got {window!r} of type {type(window).__name__}"
+        )
     return window.start, window.end
 
 

@@ -1,10 +1,11 @@
 """Computes how far the sources of an alignment group may run ahead: the JobManager's part of watermark alignment.
 
 Side:       pure.
-Invariants: a group allows its smallest reported watermark plus the drift.  Subtasks that are idle or finished (they report
-            ``MAX_TIMESTAMP``), were forgotten, or have not reported yet do not hold back the others.
+Invariants: a group allows its smallest reported watermark plus the drift.  Subtasks that are idle or finished (they
+            report ``MAX_TIMESTAMP``), were forgotten, or have not reported yet do not hold back the others.
 Units:      milliseconds.
-Source:     Flink ``SourceCoordinator`` (``announceCombinedWatermark``), ``WatermarkAggregator``, ``WatermarkAlignmentParams``, FLIP-182.
+Source:     Flink ``SourceCoordinator`` (``announceCombinedWatermark``), ``WatermarkAggregator``,
+            ``WatermarkAlignmentParams``, FLIP-182.
 Absent:     timers and messages; see ``watermark_announcer``.
 """
 
@@ -46,7 +47,10 @@ class WatermarkAlignmentGroups:
         self._group_of: dict[str, str] = {}  # by source
 
     def __repr__(self) -> str:
-        return f"<WatermarkAlignmentGroups {', '.join(f'{name} at {self.combined_watermark(name)}' for name in sorted(self._groups))}>"
+        return (
+            "<WatermarkAlignmentGroups "
+            f"{', '.join(f'{name} at {self.combined_watermark(name)}' for name in sorted(self._groups))}>"
+        )
 
     def add_source(self, source_id: str, alignment: WatermarkAlignment) -> None:
         """Add a source to its group.  Raises ValueError: the source is in a group already."""
@@ -70,7 +74,10 @@ class WatermarkAlignmentGroups:
         self._of(sender).watermarks[sender] = watermark
 
     def forget(self, subtask: SourceSubtask) -> None:
-        """Leave out a subtask that failed or was cancelled, until it reports again.  Raises KeyError: its source is in no group."""
+        """Leave out a subtask that failed or was cancelled, until it reports again.
+
+        Raises KeyError: its source is in no group.
+        """
         self._of(subtask).watermarks.pop(subtask, None)
 
     def combined_watermark(self, group_name: str) -> int:

@@ -1,7 +1,8 @@
 """Announces to the sources of a job, at an interval, how far their alignment groups may run.
 
 Side:       loop.
-Invariants: one timer per group, from ``start`` to ``close``; nothing is sent after ``close``, or to a subtask that has not reported.
+Invariants: one timer per group, from ``start`` to ``close``; nothing is sent after ``close``, or to a subtask that has
+            not reported.
 Source:     Flink ``SourceCoordinator.announceCombinedWatermark``.
 """
 
@@ -29,7 +30,8 @@ class WatermarkAnnouncer:
     """The watermark alignment of one job; ``allow`` sends a subtask its allowed watermark.
 
     Threading: the JobManager's loop.
-    Life cycle: ``start`` once tasks are deployed; ``close`` when no task is left, idempotent; then ``start`` may follow again.
+    Life cycle: ``start`` once tasks are deployed; ``close`` when no task is left, idempotent; then ``start`` may follow
+        again.
     """
 
     def __init__(
@@ -45,7 +47,9 @@ class WatermarkAnnouncer:
         self._timers: dict[str, Handle] = {}
         for vertex in job.vertices:
             if (found := vertex.watermark_alignment) is not None:
-                self._groups.add_source(vertex.id, WatermarkAlignment(found.group, found.max_drift_ms, found.update_interval_ms))
+                self._groups.add_source(
+                    vertex.id, WatermarkAlignment(found.group, found.max_drift_ms, found.update_interval_ms)
+                )
                 self._sources.add(vertex.id)
 
     def __repr__(self) -> str:

@@ -1,25 +1,28 @@
-"""``CheckpointCoordinator``: decides when a job takes checkpoints, and which of them are complete; it takes events and returns effects.
+"""``CheckpointCoordinator``: decides when a job takes checkpoints, and which of them are complete; it takes events and
+returns effects.
 
 Side:       pure.
-Invariants: the ids rise, over all runs.  Each id that was triggered ends once, complete or failed.  At most ``max_concurrent`` are on their
-            way.  Orders go only to unfinished attempts of the current run.  ``FailJob`` is the last effect of its event, and after it
-            nothing is triggered before the next run.  No checkpoint is discarded while its manifest is being written.
+Invariants: the ids rise, over all runs.  Each id that was triggered ends once, complete or failed.  At most
+            ``max_concurrent`` are on their way.  Orders go only to unfinished attempts of the current run.  ``FailJob``
+            is the last effect of its event, and after it nothing is triggered before the next run.  No checkpoint is
+            discarded while its manifest is being written.
 Units:      times in milliseconds since the epoch, passed with each event.
 Source:     Flink ``CheckpointCoordinator``, ``CheckpointRequestDecider``, ``PendingCheckpoint``.
-Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many checkpoints are on their
-            way, or while the minimum pause lasts, waits; further ones do not queue up behind it.  The pause begins when a checkpoint ends.
-            One that is wanted before its time is triggered at once; but between it and another one lies the pause, a tenth of the interval
-            or a second, and the time that the other one took.  Behind one that failed the pause is the interval, or a second.
-            The last one is wanted as soon as all unfinished tasks wait for it; Flink lets them wait for the interval.  It is wanted again
-            if it fails, or if a run begins in which all wait: a task reports only once that it waits.
-            The timeout also covers the writing of the manifest.
-            A complete checkpoint fails all older ones on their way: they are subsumed.
-            Tasks that had finished at the trigger count as acknowledged.  If one finishes later without having taken part, the
-            checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.
-            A savepoint runs alone: it waits for what is on its way, and periodic triggers wait for it.  It is no place to restart from:
-            tasks hear of its end only if it stops the job, it subsumes nothing, and its failure does not count.
-            Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that arrives after its symptom
-            takes its place, and a state that arrives after its checkpoint has failed is discarded.
+Rules:      the first trigger comes one interval after all attempts run.  A trigger that is due while too many
+            checkpoints are on their way, or while the minimum pause lasts, waits; further ones do not queue up behind
+            it.  The pause begins when a checkpoint ends.  One that is wanted before its time is triggered at once; but
+            between it and another one lies the pause, a tenth of the interval or a second, and the time that the other
+            one took.  Behind one that failed the pause is the interval, or a second.  The last one is wanted as soon as
+            all unfinished tasks wait for it; Flink lets them wait for the interval.  It is wanted again if it fails, or
+            if a run begins in which all wait: a task reports only once that it waits.  The timeout also covers the
+            writing of the manifest.  A complete checkpoint fails all older ones on their way: they are subsumed.  Tasks
+            that had finished at the trigger count as acknowledged.  If one finishes later without having taken part,
+            the checkpoint fails.  Without ``after_tasks_finish`` none is triggered once a task has finished.  A
+            savepoint runs alone: it waits for what is on its way, and periodic triggers wait for it.  It is no place to
+            restart from: tasks hear of its end only if it stops the job, it subsumes nothing, and its failure does not
+            count.  Reports that fit no checkpoint on its way are counted.  Two of them have effects: a cause that
+            arrives after its symptom takes its place, and a state that arrives after its checkpoint has failed is
+            discarded.
 Absent:     checkpoints of a part of the job.
 """
 
@@ -67,11 +70,14 @@ from flowlet.rpc.control_messages import (
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.late import dataclass
 
-# See the rules; not measured: a job with small partitions takes at most ten times as many checkpoints, or one per second.
+# See the rules; not measured: a job with small partitions takes at most ten times as many checkpoints, or one per
+# second.
 _EARLY_SHARE: Final = 10
 _MAX_EARLY_PAUSE_MS: Final = 1000
 _MAX_LITTER: Final = 1000  # ids; a late state of an older one stays on the disk until the directory is removed
-_NOT_RUNNING: Final = "the job takes savepoints only while all of its tasks run, and none of them has failed or is about to restart"
+_NOT_RUNNING: Final = (
+    "the job takes savepoints only while all of its tasks run, and none of them has failed or is about to restart"
+)
 _Reason = CoordinatorFailureReason
 
 
@@ -110,7 +116,8 @@ class CheckpointCoordinator:
         self._savepoints: list[SavepointRequest] = []  # that wait for their turn, while a run may take one
         self._written: dict[int, str] = {}  # ids whose manifest is being written, with the location of a savepoint
         self._litter: dict[int, str] = {}  # failed since the run began, as above: a TaskManager may still write to them
-        self._awaited: dict[bytes, int] = {}  # by attempt that waits for its last checkpoint: the lowest id that it may have
+        # By attempt that waits for its last checkpoint: the lowest id that it may have.
+        self._awaited: dict[bytes, int] = {}
         self._last_end_ms: int | None = None
         self._last_duration_ms = 0  # of the last complete one
         self._last_completed = -1
@@ -169,7 +176,9 @@ class CheckpointCoordinator:
         assert list(self._pending) == sorted(self._pending)
         assert all(each < self._next_id for each in self._pending)
         assert not self._pending or self._run is not None
-        assert len(self._pending) == 1 or all(each.savepoint is None for each in self._pending.values()), "a savepoint runs alone"
+        assert len(self._pending) == 1 or all(each.savepoint is None for each in self._pending.values()), (
+            "a savepoint runs alone"
+        )
         assert not self._savepoints or self._can_take_savepoints, "else they have failed"
         for pending in self._pending.values():
             assert (pending.phase is Phase.MANIFEST) == (not pending.missing)
@@ -218,7 +227,11 @@ class CheckpointCoordinator:
         if not go_on:
             self._sweep()
         states = event.states
-        unfinished = {attempt: task for attempt, task in event.attempts.items() if states.get(attempt) is not ExecutionState.FINISHED}
+        unfinished = {
+            attempt: task
+            for attempt, task in event.attempts.items()
+            if states.get(attempt) is not ExecutionState.FINISHED
+        }
         finished = [task for attempt, task in event.attempts.items() if attempt not in unfinished]
         starting = {each for each in unfinished if states.get(each) is not ExecutionState.RUNNING}
         run = self._run = _Run(unfinished, dict(event.attempts), starting, finished)
@@ -237,7 +250,9 @@ class CheckpointCoordinator:
 
     def _sweep(self) -> None:
         """No attempt of the last run writes any more: what it wrote late goes."""
-        self._effects += [DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self._written]
+        self._effects += [
+            DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self._written
+        ]
         self._litter.clear()
 
     def _attempt_changed(self, attempt: bytes, state: ExecutionState) -> None:
@@ -282,7 +297,9 @@ class CheckpointCoordinator:
     def _want_last(self, run: _Run) -> None:
         """If all that is left is to wait: unless a checkpoint that serves all of them is complete or on its way."""
         least_ids = [self._awaited.get(each, 0) for each in run.unfinished]
-        taken = max([self._last_completed, *(each.checkpoint_id for each in self._pending.values() if each.savepoint is None)])
+        taken = max(
+            [self._last_completed, *(each.checkpoint_id for each in self._pending.values() if each.savepoint is None)]
+        )
         run.is_wanted |= bool(least_ids) and min(least_ids) > 0 and max(least_ids) > taken
 
     def _start_triggering(self, run: _Run) -> None:
@@ -306,7 +323,9 @@ class CheckpointCoordinator:
         if not self._can_take_savepoints:
             self._effects.append(SavepointFailed(request, _NOT_RUNNING))
         elif len(self._savepoints) >= MAX_WAITING:
-            self._effects.append(SavepointFailed(request, f"{MAX_WAITING} savepoints wait already: wait for one of them"))
+            self._effects.append(
+                SavepointFailed(request, f"{MAX_WAITING} savepoints wait already: wait for one of them")
+            )
         else:
             self._savepoints.append(request)
 
@@ -325,7 +344,11 @@ class CheckpointCoordinator:
     def _early_ms(self) -> int:
         """When a checkpoint may be triggered before its time."""
         share = _EARLY_SHARE if self._last_failed <= self._last_completed else 1
-        pause_ms = max(self._settings.min_pause_ms, min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS), self._last_duration_ms)
+        pause_ms = max(
+            self._settings.min_pause_ms,
+            min((self._interval_ms or 0) // share, _MAX_EARLY_PAUSE_MS),
+            self._last_duration_ms,
+        )
         return 0 if self._last_end_ms is None else self._last_end_ms + pause_ms
 
     def _has_room(self) -> bool:
@@ -335,8 +358,12 @@ class CheckpointCoordinator:
     def _time_passed(self, event: TimePassed) -> None:
         for pending in list(self._pending.values()):
             if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
-                is_held = pending.phase is Phase.TASKS and all((pending.checkpoint_id, each) in event.held for each in pending.missing)
-                reason = _Reason.READER_BEHIND if is_held or event.blocked & pending.missing else _Reason.CHECKPOINT_EXPIRED
+                is_held = pending.phase is Phase.TASKS and all(
+                    (pending.checkpoint_id, each) in event.held for each in pending.missing
+                )
+                reason = (
+                    _Reason.READER_BEHIND if is_held or event.blocked & pending.missing else _Reason.CHECKPOINT_EXPIRED
+                )
                 waited = f"{reason.value} ({self._settings.timeout_ms} ms), it waited for {pending.phase.value}"
                 self._fail(pending, CheckpointFailure(reason.name, waited))
 
@@ -361,7 +388,9 @@ class CheckpointCoordinator:
     def _trigger(self, run: _Run, savepoint: SavepointRequest | None = None) -> None:
         checkpoint_id = self._next_id
         self._next_id += 1
-        self._pending[checkpoint_id] = PendingCheckpoint(checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint)
+        self._pending[checkpoint_id] = PendingCheckpoint(
+            checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint
+        )
         self._effects.append(SnapshotSources(checkpoint_id))
 
     def _sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
@@ -373,7 +402,9 @@ class CheckpointCoordinator:
         attempts = run.attempt_of()
         for subtask in self._topology.frontier(attempts.keys()):
             snapshot_type = 0 if pending.savepoint is None else int(pending.savepoint.type)
-            order = TriggerCheckpoint(attempts[subtask], checkpoint_id, pending.trigger_ms, snapshot_type, pending.location)
+            order = TriggerCheckpoint(
+                attempts[subtask], checkpoint_id, pending.trigger_ms, snapshot_type, pending.location
+            )
             self._effects.append(order)
 
     # Reports of tasks
@@ -478,7 +509,9 @@ class CheckpointCoordinator:
         checkpoint_id = pending.checkpoint_id
         if self._run is not None:
             self._effects += [
-                CheckpointAborted(attempt, checkpoint_id) for attempt in pending.participants if attempt in self._run.unfinished
+                CheckpointAborted(attempt, checkpoint_id)
+                for attempt in pending.participants
+                if attempt in self._run.unfinished
             ]
         self._litter[checkpoint_id] = pending.location
         if len(self._litter) > _MAX_LITTER:
@@ -494,6 +527,7 @@ class CheckpointCoordinator:
         where = "" if failure.subtask is None else f" in {self._topology.describe(failure.subtask)}"
         self._failure = FailJob(
             f"more than {self._settings.tolerable_failures} checkpoints failed one after the other "
-            f"(execution.checkpointing.tolerable-failed-checkpoints); the last one, checkpoint {checkpoint_id}, failed{where}: "
+            f"(execution.checkpointing.tolerable-failed-checkpoints); the last one, checkpoint {checkpoint_id}, "
+            f"failed{where}: "
             f"{failure.message}"
         )

@@ -1,7 +1,9 @@
-"""Whether the JobManager can write checkpoints where a job wants them: tried at submission, not at the first checkpoint.
+"""Whether the JobManager can write checkpoints where a job wants them: tried at submission, not at the first
+checkpoint.
 
 Side:  loop.
-Rules: the storage is used on another thread, and one that does not answer refuses the job: its checkpoints would only expire.
+Rules: the storage is used on another thread, and one that does not answer refuses the job: its checkpoints would only
+       expire.
 """
 
 import asyncio
@@ -29,7 +31,9 @@ async def check_checkpoint_directory(
     open_storage: Callable[[str, str], ProbedStorage] = CheckpointStorage,
     timeout_s: float = PROBE_TIMEOUT_S,
 ) -> None:
-    """Raises JobGraphError: the job takes checkpoints, and they could not be written; the message names the place and says what to do."""
+    """Raises JobGraphError: the job takes checkpoints, and they could not be written; the message names the place and
+    says what to do.
+    """
     settings = job.settings.checkpoints
     if settings is None or not settings.is_periodic:
         return
@@ -54,7 +58,8 @@ async def check_checkpoint_directory(
             await answer
     except TimeoutError as error:
         raise JobGraphError(
-            f"checkpoints cannot be kept in {settings.directory!r}: it did not answer within {timeout_s:g} s; is the file server or the "
+            f"checkpoints cannot be kept in {settings.directory!r}: it did not answer within {timeout_s:g} s; is the "
+            "file server or the "
             "store up, and can the JobManager reach it?"
         ) from error
     except Exception as error:

@@ -2,10 +2,10 @@
 
 Side:   pure.
 Source: Flink ``CheckpointFailureReason``, ``CheckpointFailureManager``.
-Rules:  a failure counts if it shows that the job cannot keep its state.  It does not count if tasks start, end or fail, if a newer
-        checkpoint took its place, if a client pauses, or if a task only passes on what another one decided.  Unknown reasons count.
-        Other than in Flink a source counts whose state cannot be kept: otherwise the job would run without checkpoints, and nobody
-        would know.
+Rules:  a failure counts if it shows that the job cannot keep its state.  It does not count if tasks start, end or fail,
+        if a newer checkpoint took its place, if a client pauses, or if a task only passes on what another one decided.
+        Unknown reasons count.  Other than in Flink a source counts whose state cannot be kept: otherwise the job would
+        run without checkpoints, and nobody would know.
 """
 
 from enum import Enum, unique
@@ -16,7 +16,10 @@ from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 
 @unique
 class CoordinatorFailureReason(Enum):
-    """Why the coordinator ends a checkpoint; the values are for messages.  No name is also the name of a task's reason."""
+    """Why the coordinator ends a checkpoint; the values are for messages.
+
+    No name is also the name of a task's reason.
+    """
 
     CHECKPOINT_EXPIRED = "it was not complete in time"
     READER_BEHIND = "it was not complete in time, because the client has not read the results so far"

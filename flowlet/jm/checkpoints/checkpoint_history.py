@@ -125,7 +125,11 @@ class CheckpointHistory:
 
     def _task(self, record: CheckpointRecord, vertex_id: str) -> Document:
         width = self._topology.parallelisms[vertex_id]
-        parts = {index: record.parts[Subtask(vertex_id, index)] for index in range(width) if Subtask(vertex_id, index) in record.parts}
+        parts = {
+            index: record.parts[Subtask(vertex_id, index)]
+            for index in range(width)
+            if Subtask(vertex_id, index) in record.parts
+        }
         return {
             "id": vertex_id,
             "status": "COMPLETED" if len(parts) == width else _status(record),
@@ -150,7 +154,9 @@ def _type_of(record: CheckpointRecord, *, is_unaligned: bool) -> str:
 
 
 def _sums(record: CheckpointRecord, parts: Iterable[SubtaskPart]) -> Document:
-    """The sums over some subtasks; the duration lasts until the last of them, for a whole failed checkpoint until then."""
+    """The sums over some subtasks; the duration lasts until the last of them, for a whole failed
+    checkpoint until then.
+    """
     acknowledged = list(parts)
     durations = [part.durations or _NO_DURATIONS for part in acknowledged]
     size = sum(part.num_bytes for part in acknowledged)

@@ -49,7 +49,8 @@ class CheckpointTopology:
         self._inputs: dict[str, list[_Input]] = {vertex.id: [] for vertex in job.vertices}
         for edge in job.edges:
             if edge.target is not None:
-                self._inputs[edge.target].append(_Input(edge.source, edge.is_pointwise))  # not the edge, which has a blob
+                # Not the edge, which has a blob.
+                self._inputs[edge.target].append(_Input(edge.source, edge.is_pointwise))
 
     def __repr__(self) -> str:
         return f"<CheckpointTopology of {self.job_id}, {sum(self.parallelisms.values())} subtasks>"
@@ -57,15 +58,21 @@ class CheckpointTopology:
     def frontier(self, among: Set[Subtask]) -> list[Subtask]:
         """The subtasks of ``among`` that read from no other subtask of ``among``, in topological order.
 
-        Of the unfinished subtasks these are the ones to trigger: no producer is left to send them a barrier.  Of those that have not
-        acknowledged a checkpoint they are the ones that hold it up: all of their producers have passed the barrier on.
+        Of the unfinished subtasks these are the ones to trigger: no producer is left to send them a barrier.  Of those
+        that have not acknowledged a checkpoint they are the ones that hold it up: all of their producers have passed
+        the barrier on.
         """
         sizes = Counter(each.vertex_id for each in among)
-        subtasks = (Subtask(vertex_id, index) for vertex_id, width in self.parallelisms.items() for index in range(width))
+        subtasks = (
+            Subtask(vertex_id, index) for vertex_id, width in self.parallelisms.items() for index in range(width)
+        )
         return [each for each in subtasks if each in among and not self._reads_from(each, among, sizes)]
 
     def _reads_from(self, reader: Subtask, among: Set[Subtask], sizes: Counter[str]) -> bool:
-        return any(sizes[edge.source] > 0 and self._edge_reads_from(edge, reader, among) for edge in self._inputs[reader.vertex_id])
+        return any(
+            sizes[edge.source] > 0 and self._edge_reads_from(edge, reader, among)
+            for edge in self._inputs[reader.vertex_id]
+        )
 
     def _edge_reads_from(self, edge: _Input, reader: Subtask, among: Set[Subtask]) -> bool:
         if not edge.is_pointwise:

@@ -40,7 +40,9 @@ class CompletedCheckpoints:
     def add(self, manifest: CheckpointManifest) -> list[int]:
         """Keep a checkpoint that is newer than all others; returns the ids of those that are kept no longer."""
         newest = self.newest
-        assert newest is None or newest.checkpoint_id < manifest.checkpoint_id, "a complete checkpoint subsumes all older ones"
+        assert newest is None or newest.checkpoint_id < manifest.checkpoint_id, (
+            "a complete checkpoint subsumes all older ones"
+        )
         self._manifests.append(manifest)
         self._parts = {}
         for entry in manifest.subtasks:
@@ -81,7 +83,11 @@ class CompletedCheckpoints:
         if entry is None:
             return RestoredState(newest.checkpoint_id, edges=edges)
         wanted = of_vertex.values() if any(each.has_union_state for each in of_vertex.values()) else [entry]
-        parts = [RestoredPart(each.subtask, each.state, each.channels, each.shared) for each in wanted if each.state or each.channels]
+        parts = [
+            RestoredPart(each.subtask, each.state, each.channels, each.shared)
+            for each in wanted
+            if each.state or each.channels
+        ]
         return RestoredState(newest.checkpoint_id, parts, entry.is_finished, edges=edges)
 
     def source_state(self, vertex_id: str) -> bytes | None:

@@ -21,7 +21,8 @@ from netstack.late import dataclass
 class RunStarted:
     """All tasks are deployed; ``restored`` is the id of the checkpoint that those begin with that were deployed now.
 
-    ``states``: of attempts that were deployed before and go on, because only others start again; others may be there, too.
+    ``states``: of attempts that were deployed before and go on, because only others start again; others may be there,
+        too.
     """
 
     attempts: Mapping[bytes, Subtask]
@@ -41,7 +42,8 @@ class AttemptChanged:
 class TimePassed:
     """It is ``next_due_ms`` or later.
 
-    ``held``: attempts that have acknowledged a checkpoint, with its id, but the client has not read so far.  ``blocked``: attempts that
+    ``held``: attempts that have acknowledged a checkpoint, with its id, but the client has not read so far.
+        ``blocked``: attempts that
     cannot go on because the client does not read.
     """
 
@@ -142,7 +144,9 @@ class KeepCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class DiscardCheckpoint:
-    """Remove all files of a checkpoint, or of a savepoint in its ``location``, that is not complete; may be repeated."""
+    """Remove all files of a checkpoint, or of a savepoint in its ``location``, that is not
+    complete; may be repeated.
+    """
 
     checkpoint_id: int
     location: str = ""

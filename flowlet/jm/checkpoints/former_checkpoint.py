@@ -2,7 +2,8 @@
 
 Side:       pure.
 Invariants: nothing of the other job is changed or removed (Flink's NO_CLAIM).
-Source:     Flink ``Checkpoints.loadAndValidateCheckpoint``, ``StateAssignmentOperation``, ``CheckpointCoordinator.restoreSavepoint``.
+Source:     Flink ``Checkpoints.loadAndValidateCheckpoint``, ``StateAssignmentOperation``,
+            ``CheckpointCoordinator.restoreSavepoint``.
 """
 
 import re
@@ -14,7 +15,14 @@ from flowlet.common.paths import root_of
 from flowlet.errors import StateRestoreError, StorageError
 from flowlet.jm.checkpoints.restored_edges import MovedEdge, edge_entries, moved_edges
 from flowlet.keys.key_groups import key_group_range
-from flowlet.rpc.control_messages import JobGraphMessage, RestoredEdge, RestoredPart, RestoredState, RestoredVertex, VertexMessage
+from flowlet.rpc.control_messages import (
+    JobGraphMessage,
+    RestoredEdge,
+    RestoredPart,
+    RestoredState,
+    RestoredVertex,
+    VertexMessage,
+)
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry
 
 _PLACE: Final = re.compile(r"(?P<root>.*)/(?P<job>[0-9a-f]{32})/chk-(?P<id>0|[1-9][0-9]{0,18})(/_metadata)?")
@@ -34,13 +42,18 @@ class CheckpointPlace(NamedTuple):
 
 
 def place_of(path: str) -> CheckpointPlace | str:
-    """What a path names: the place of a checkpoint, or the directory of a savepoint.  Raises StorageError: it can be neither."""
+    """What a path names: the place of a checkpoint, or the directory of a savepoint.
+
+    Raises StorageError: it can be neither.
+    """
     try:
         root = root_of(path)
     except StorageError as error:
         raise StorageError(
-            f"{path!r} names no checkpoint or savepoint; name it by the absolute path, or the URL, of its directory, which is "
-            "<execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-..., or of the file _metadata in it"
+            f"{path!r} names no checkpoint or savepoint; name it by the absolute path, or the URL, of its directory, "
+            "which is "
+            "<execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-..., or of the file "
+            "_metadata in it"
         ) from error
     found = _PLACE.fullmatch(root)
     if found is None:
@@ -62,7 +75,9 @@ class FormerCheckpoint:
 
     def __init__(self, place: CheckpointPlace, manifest: CheckpointManifest, job: JobGraphMessage) -> None:
         if not manifest.vertices:
-            raise StateRestoreError(f"checkpoint {place} names no operators: it is of an older flowlet; go on with that one")
+            raise StateRestoreError(
+                f"checkpoint {place} names no operators: it is of an older flowlet; go on with that one"
+            )
         self.place = place
         self._manifest = manifest
         self._sources = {each.vertex_id: each.state for each in manifest.sources}
@@ -106,10 +121,15 @@ class FormerCheckpoint:
     def restored_state(self, vertex_id: str, subtask: int) -> RestoredState:
         """What a subtask of the job begins with."""
         new = self._new[vertex_id]
-        former = [self._former[each] for each in dict.fromkeys(self._vertex_of[each] for each in new.operators if each in self._vertex_of)]
+        former = [
+            self._former[each]
+            for each in dict.fromkeys(self._vertex_of[each] for each in new.operators if each in self._vertex_of)
+        ]
         same = next((each for each in former if each.vertex_id == vertex_id), None)
         own = None if same is None else self._entries[vertex_id].get(subtask)
-        is_kept = same is not None and same.parallelism == new.parallelism and same.operators.keys() == new.operators.keys()
+        is_kept = (
+            same is not None and same.parallelism == new.parallelism and same.operators.keys() == new.operators.keys()
+        )
         if is_kept and own is not None:
             is_finished = own.is_finished
         else:
@@ -127,7 +147,9 @@ class FormerCheckpoint:
             # Of a vertex that is as it was, those that had finished do not run again, and nobody takes their share.
             former_finished=[] if same is None or is_kept else self._finished(same),
             moved=[
-                RestoredVertex(each.parallelism, list(each.operators), self._parts(each, new, subtask), self._finished(each))
+                RestoredVertex(
+                    each.parallelism, list(each.operators), self._parts(each, new, subtask), self._finished(each)
+                )
                 for each in former
                 if each is not same
             ],
@@ -141,8 +163,16 @@ class FormerCheckpoint:
         return [subtask for subtask, each in self._entries[former.vertex_id].items() if each.is_finished]
 
     def _parts(self, former: VertexEntry, new: VertexEntry, subtask: int) -> list[RestoredPart]:
-        entries = [each for each in self._entries[former.vertex_id].values() if each.state is not None or each.channels is not None]
-        if former.parallelism == new.parallelism and not self._finished(former) and not any(each.has_union_state for each in entries):
+        entries = [
+            each
+            for each in self._entries[former.vertex_id].values()
+            if each.state is not None or each.channels is not None
+        ]
+        if (
+            former.parallelism == new.parallelism
+            and not self._finished(former)
+            and not any(each.has_union_state for each in entries)
+        ):
             entries = [each for each in entries if each.subtask == subtask]
         elif all(each.is_by_key and each.channels is None for each in entries):
             wanted = key_group_range(new.max_parallelism, new.parallelism, subtask)
@@ -162,8 +192,10 @@ class FormerCheckpoint:
         if missing:
             names = _listed([_called(operator, vertex) for operator, vertex in missing.items()])
             raise StateRestoreError(
-                f"checkpoint {self} has state of operators that this program does not have: {names}; {self._renamed(missing)}or set "
-                f"{IGNORES_UNCLAIMED_STATE.name} (flowlet run --allow-non-restored-state) to true to start without this state"
+                f"checkpoint {self} has state of operators that this program does not have: {names}; "
+                f"{self._renamed(missing)}or set "
+                f"{IGNORES_UNCLAIMED_STATE.name} (flowlet run --allow-non-restored-state) to true to start without "
+                "this state"
             )
 
     def _renamed(self, missing: Mapping[str, VertexEntry]) -> str:
@@ -176,17 +208,23 @@ class FormerCheckpoint:
         }
         if not new:
             return (
-                "give operators a uid() before the first run, because without one their ids follow from their places in the program, and "
+                "give operators a uid() before the first run, because without one their ids follow from their places "
+                "in the program, and "
                 "give these the uids that they had; "
             )
         uids = [vertex.uids[operator] for operator, vertex in missing.items() if operator in vertex.uids]
         wanted = f"uid({uids[0]!r})" if len(uids) == 1 == len(missing) else "the uid() that it had"
         names = _listed([_called(operator, vertex) for operator, vertex in new.items()])
-        return f"this program has {names}, which the checkpoint does not know: if it is the same operator, give it {wanted} again; "
+        return (
+            f"this program has {names}, which the checkpoint does not know: if it is the same operator, give it "
+            f"{wanted} again; "
+        )
 
     @staticmethod
     def _may_have_been(name: str, missing: Mapping[str, VertexEntry]) -> bool:
-        """Whether an operator without state in the checkpoint may be one of the missing ones: those with the same name, else all."""
+        """Whether an operator without state in the checkpoint may be one of the missing ones: those with the same name,
+        else all.
+        """
         names = {vertex.operators[operator] for operator, vertex in missing.items()}
         return name in names
 
@@ -196,7 +234,9 @@ class FormerCheckpoint:
 
     def _with_channels(self, vertex_id: str) -> list[RestoredPart]:
         entries = sorted(self._entries.get(vertex_id, {}).items())
-        return [RestoredPart(subtask, channels=entry.channels) for subtask, entry in entries if entry.channels is not None]
+        return [
+            RestoredPart(subtask, channels=entry.channels) for subtask, entry in entries if entry.channels is not None
+        ]
 
     def _restored_edge(self, moved: MovedEdge) -> RestoredEdge:
         former, now = moved.former, moved.edge
@@ -221,14 +261,23 @@ class FormerCheckpoint:
         operator = next(iter(reader.operators), reader.vertex_id)
         name = _called(operator, reader) if operator in reader.operators else repr(reader.name)
         raise StateRestoreError(
-            f"checkpoint {self} has records in flight to operator {name}, which this program does not have, or which has no input "
-            f"{edge.former.input_id} any more; give the operator that shall process them the uid() that it had, start from a checkpoint "
-            f"that is not unaligned, or set {IGNORES_UNCLAIMED_STATE.name} (flowlet run --allow-non-restored-state) to true to lose them"
+            f"checkpoint {self} has records in flight to operator {name}, which this program does not have, or which "
+            "has no input "
+            f"{edge.former.input_id} any more; give the operator that shall process them the uid() that it had, start "
+            "from a checkpoint "
+            f"that is not unaligned, or set {IGNORES_UNCLAIMED_STATE.name} (flowlet run --allow-non-restored-state) to "
+            "true to lose them"
         )
 
     def _check_same_edges(self, job: JobGraphMessage) -> None:
-        """An older manifest does not name its edges: those of the vertices with records in flight must begin and end where they did."""
-        holding = {vertex_id for vertex_id, entries in self._entries.items() if any(each.channels is not None for each in entries.values())}
+        """An older manifest does not name its edges: those of the vertices with records in flight must begin and end
+        where they did.
+        """
+        holding = {
+            vertex_id
+            for vertex_id, entries in self._entries.items()
+            if any(each.channels is not None for each in entries.values())
+        }
         if holding - self._new.keys():
             self._refuse_edge(self._former[min(holding - self._new.keys())].name)
         operators = {each.id: each.operator_ids for each in job.vertices}
@@ -236,14 +285,20 @@ class FormerCheckpoint:
             if edge.target is None or not holding & {edge.source, edge.target}:
                 continue
             source = self._former.get(edge.source)
-            if source is None or edge.target not in self._former or operators[edge.source][edge.source_operator] not in source.operators:
+            if (
+                source is None
+                or edge.target not in self._former
+                or operators[edge.source][edge.source_operator] not in source.operators
+            ):
                 self._refuse_edge(self._new[edge.source].name, self._new[edge.target].name)
 
     def _refuse_edge(self, *names: str) -> NoReturn:
         ends = " and ".join(map(repr, names))
         raise StateRestoreError(
-            f"checkpoint {self} has records in flight, and there is another way from or to {ends} now: operators are chained otherwise, "
-            "were added or were removed; start from a checkpoint that is not unaligned, or leave the program and its chains as they were"
+            f"checkpoint {self} has records in flight, and there is another way from or to {ends} now: operators are "
+            "chained otherwise, "
+            "were added or were removed; start from a checkpoint that is not unaligned, or leave the program and its "
+            "chains as they were"
         )
 
     def _check_key_groups(self, vertex: VertexMessage) -> None:
@@ -254,7 +309,8 @@ class FormerCheckpoint:
             former = self._former[former_id]
             if former.max_parallelism != vertex.max_parallelism:
                 raise StateRestoreError(
-                    f"operator {name!r} has {vertex.max_parallelism} key groups, in checkpoint {self} it has {former.max_parallelism}: set "
+                    f"operator {name!r} has {vertex.max_parallelism} key groups, in checkpoint {self} it has "
+                    f"{former.max_parallelism}: set "
                     f"its max parallelism, or pipeline.max-parallelism, to {former.max_parallelism}"
                 )
 

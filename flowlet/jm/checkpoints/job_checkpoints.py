@@ -1,8 +1,9 @@
 """``JobCheckpoints``: the checkpoints of one job: feeds events to its coordinator and carries out the effects.
 
 Side:       loop.
-Invariants: the storage is used on other threads only; one thread at a time discards, and at most one per checkpoint writes its manifest.  A
-            checkpoint that may be restored is never discarded.  ``fail`` is called as the last effect of an event.
+Invariants: the storage is used on other threads only; one thread at a time discards, and at most one per checkpoint
+            writes its manifest.  A checkpoint that may be restored is never discarded.  ``fail`` is called as the last
+            effect of an event.
 Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 """
 
@@ -71,7 +72,8 @@ log = LogLines(__name__)
 
 
 _ALL_SHARED: Final = ()
-_Discarded = int | str | tuple[str, ...]  # a checkpoint by its id, a savepoint by its location, or shared files by their paths
+# A checkpoint by its id, a savepoint by its location, or shared files by their paths.
+_Discarded = int | str | tuple[str, ...]
 
 
 class CheckpointsFailedError(FlowletError):
@@ -118,7 +120,11 @@ class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
     def __call__(
-        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
+        self,
+        function: Callable[[], Any],
+        on_result: Callable[[Any], None],
+        on_error: Callable[[Exception], None],
+        name: str,
     ) -> object:
         """Start the call and return at once."""
 
@@ -127,21 +133,19 @@ class JobCheckpoints:
     """The checkpoints of one job; does nothing for a job without ``CheckpointSettings``.
 
     Threading: the JobManager's loop.
-    Life cycle: ``recover``, if ``starts_from`` is not empty; for each run of the tasks ``add_source``, ``tasks_deployed``, then
-    ``task_state_changed``, then ``stop``; ``close`` when the job has ended: it removes all checkpoints that are not retained.
+    Life cycle: ``recover``, if ``starts_from`` is not empty; for each run of the tasks ``add_source``,
+        ``tasks_deployed``, then
+    ``task_state_changed``, then ``stop``; ``close`` when the job has ended: it removes all checkpoints that are not
+    retained.
 
-    Args:
-        clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock back.
-        fail: fails the run of the tasks, with a ``CheckpointsFailedError``; it may call ``stop``.
-        call_in_background: for the storage.
-        key: of the MAC of manifests.
-        timers: the loop; None: the running one.
-        open_storage: called in the background with the directory, the job id and ``key``, for each use.
-        open_savepoint: the same for a savepoint, with its location and ``key``.
-        on_completed: called when ``last_completed_id`` has changed.
-        completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that it triggered.
-        may_trigger: whether no later JobManager will use this id again.
-        reader_lag: what waits for the client now.
+    Args: clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock
+        back. fail: fails the run of the tasks, with a ``CheckpointsFailedError``; it may call ``stop``.
+        call_in_background: for the storage. key: of the MAC of manifests. timers: the loop; None: the running one.
+        open_storage: called in the background with the directory, the job id and ``key``, for each use. open_savepoint:
+        the same for a savepoint, with its location and ``key``. on_completed: called when ``last_completed_id`` has
+        changed. completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that
+        it triggered. may_trigger: whether no later JobManager will use this id again. reader_lag: what waits for the
+        client now.
     """
 
     def __init__(
@@ -174,16 +178,23 @@ class JobCheckpoints:
         directory = "" if self._settings is None else self._settings.directory
         self._open_storage: Callable[[], ManifestStorage] = lambda: open_storage(directory, job_id, key)
         self._open_savepoint: Callable[[str], OneSavepoint] = lambda location: open_savepoint(location, key)
-        self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}  # what is to be told of their ends
+        # What is to be told of their ends.
+        self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}
         self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
         # Tests may replace it before ``recover``.
-        self.read_former: Callable[[JobGraphMessage], FormerCheckpoint] = lambda job: read_former_checkpoint(self.starts_from, job, key)
+        self.read_former: Callable[[JobGraphMessage], FormerCheckpoint] = lambda job: read_former_checkpoint(
+            self.starts_from, job, key
+        )
         self._on_completed = on_completed
         self._reader_lag = reader_lag
         self._topology = CheckpointTopology(job)
         self._may_trigger = may_trigger
-        self._coordinator = None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
-        self._completed = CompletedCheckpoints(1 if self._settings is None else self._settings.num_retained, in_flight_edges(job))
+        self._coordinator = (
+            None if self._settings is None else CheckpointCoordinator(self._topology, self._settings, next_id)
+        )
+        self._completed = CompletedCheckpoints(
+            1 if self._settings is None else self._settings.num_retained, in_flight_edges(job)
+        )
         self._has_shared_files = job.settings.state.is_incremental
         self._shared = SharedStateRegistry()
         self._to_discard: dict[_Discarded, None] = {}  # in order
@@ -195,15 +206,20 @@ class JobCheckpoints:
         self._locations: dict[bytes, str] = {}  # of this run
         self._timer: asyncio.TimerHandle | None = None
         self._next_id = next_id
-        self._unrestorable = list(unrestorable)  # a run could not begin with them; their files stay until a newer one is complete
+        # A run could not begin with them; their files stay until a newer one is complete.
+        self._unrestorable = list(unrestorable)
         self._incomplete_before = 0  # leftovers of checkpoints with lower ids are to be removed
         self._being_written: set[int] = set()  # ids of checkpoints whose manifest is on its way to the storage
 
     def __repr__(self) -> str:
         return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
 
-    def recover(self, job: JobGraphMessage, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]) -> None:
-        """Read the checkpoint of another job that this one starts from, in the background; then one of the two is called."""
+    def recover(
+        self, job: JobGraphMessage, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]
+    ) -> None:
+        """Read the checkpoint of another job that this one starts from, in the background; then one of the two is
+        called.
+        """
 
         def recovered(former: FormerCheckpoint) -> None:
             self._completed.former = former
@@ -214,13 +230,19 @@ class JobCheckpoints:
             log.info("job starts from a checkpoint", job=job.job_id, checkpoint=str(former))
             on_recovered()
 
-        self._call_in_background(lambda: self.read_former(job), recovered, on_error, f"checkpoint that job {job.job_id} starts from")
+        self._call_in_background(
+            lambda: self.read_former(job), recovered, on_error, f"checkpoint that job {job.job_id} starts from"
+        )
 
     def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
-        """Ask ``snapshot`` for the state of a source's split enumerator at every trigger, before the trigger is sent; before each run."""
+        """Ask ``snapshot`` for the state of a source's split enumerator at every trigger, before the trigger is sent;
+        before each run.
+        """
         self._sources[vertex_id] = snapshot
 
-    def tasks_deployed(self, locations: Mapping[bytes, str], states: Mapping[bytes, ExecutionState] | None = None) -> None:
+    def tasks_deployed(
+        self, locations: Mapping[bytes, str], states: Mapping[bytes, ExecutionState] | None = None
+    ) -> None:
         """A run begins: the TaskManager of every attempt.  The first checkpoint is triggered once all of them run.
 
         ``states``: of the attempts, if some of them were not deployed now, but go on; None: all are new.
@@ -237,7 +259,9 @@ class JobCheckpoints:
         self._handle(AttemptChanged(attempt, state))
 
     def report(self, tm_id: str, message: CheckpointReport) -> bool:
-        """A task acknowledges, declines or waits; False if no such checkpoint is pending, or the task does not run there."""
+        """A task acknowledges, declines or waits; False if no such checkpoint is pending, or the task does not run
+        there.
+        """
         coordinator = self._coordinator
         if coordinator is None or self._locations.get(message.attempt) != tm_id:
             return False
@@ -257,7 +281,9 @@ class JobCheckpoints:
         return next_id
 
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
-        """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or else why it is not."""
+        """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or else why it
+        is not.
+        """
         self._savepoints[request] = on_end
         self._handle(SavepointRequested(request))
 
@@ -268,7 +294,9 @@ class JobCheckpoints:
         self._handle(RunEnded())
 
     def close(self, status: JobStatus = JobStatus.FINISHED) -> None:
-        """The job has ended: abort what is pending, and remove all checkpoints, unless they are retained in this status; idempotent."""
+        """The job has ended: abort what is pending, and remove all checkpoints, unless they are retained in this
+        status; idempotent.
+        """
         self.stop()
         path = self.retained_path(status)
         dropped = [*self._completed.clear(), *self._unrestorable] if path is None else []  # people may put a file back
@@ -283,12 +311,19 @@ class JobCheckpoints:
             log.info("checkpoint retained", job=self._topology.job_id, status=status.name, path=path)
 
     def retained_path(self, status: JobStatus) -> str | None:
-        """Where the newest complete checkpoint lies that stays when the job ends in this status, or is about to; None: there is none."""
+        """Where the newest complete checkpoint lies that stays when the job ends in this status, or is about to; None:
+        there is none.
+        """
         newest, settings = self._completed.newest, self._settings
         if newest is None or settings is None:
             return None
-        is_cancelled, has_failed = status in (JobStatus.CANCELLING, JobStatus.CANCELED), status in (JobStatus.FAILING, JobStatus.FAILED)
-        is_retained = (is_cancelled and settings.is_retained_on_cancellation) or (has_failed and settings.is_retained_on_failure)
+        is_cancelled, has_failed = (
+            status in (JobStatus.CANCELLING, JobStatus.CANCELED),
+            status in (JobStatus.FAILING, JobStatus.FAILED),
+        )
+        is_retained = (is_cancelled and settings.is_retained_on_cancellation) or (
+            has_failed and settings.is_retained_on_failure
+        )
         return self._path_of(newest.checkpoint_id) if is_retained else None
 
     def _path_of(self, checkpoint_id: int) -> str:
@@ -296,7 +331,9 @@ class JobCheckpoints:
         return f"{root_of(self._settings.directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
 
     def restored_state(self, vertex_id: str, subtask: int) -> RestoredState | None:
-        """What a subtask of the next run begins with: its part of the newest complete checkpoint; None: there is none."""
+        """What a subtask of the next run begins with: its part of the newest complete checkpoint;
+        None: there is none.
+        """
         return self._completed.restored_state(vertex_id, subtask)
 
     def fall_back(self, restored_id: int) -> bool:
@@ -361,7 +398,9 @@ class JobCheckpoints:
         if self._timer is not None:
             self._timer.cancel()
         due_ms = self._coordinator.next_due_ms
-        self._timer = None if due_ms is None else timers.call_at(began_s + (due_ms - began_ms) / 1000, self._time_passed)
+        self._timer = (
+            None if due_ms is None else timers.call_at(began_s + (due_ms - began_ms) / 1000, self._time_passed)
+        )
 
     def _time_passed(self) -> None:
         self._timer = None
@@ -390,7 +429,9 @@ class JobCheckpoints:
                 else:
                     self._discard(checkpoint_id)
             case SavepointCompleted(request, checkpoint_id):
-                log.info("savepoint completed", job=self._topology.job_id, checkpoint=checkpoint_id, path=request.location)
+                log.info(
+                    "savepoint completed", job=self._topology.job_id, checkpoint=checkpoint_id, path=request.location
+                )
                 self._savepoints.pop(request)(None)
             case SavepointFailed(request, message):
                 self._put_to_discard(request.location)
@@ -418,7 +459,9 @@ class JobCheckpoints:
         self._call_in_background(
             lambda: (self._open_savepoint(location) if location else self._open_storage()).write_manifest(manifest),
             lambda _: self._written(ManifestWritten(manifest), manifest.checkpoint_id),
-            lambda error: self._written(ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id),
+            lambda error: self._written(
+                ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id
+            ),
             f"manifest of checkpoint {manifest.checkpoint_id}",
         )
 
@@ -438,14 +481,18 @@ class JobCheckpoints:
             self._put_to_discard(unused)
 
     def _name_shared(self, manifest: CheckpointManifest) -> None:
-        self._shared.name(manifest.checkpoint_id, (path for entry in manifest.subtasks for path in _paths(entry.shared)))
+        self._shared.name(
+            manifest.checkpoint_id, (path for entry in manifest.subtasks for path in _paths(entry.shared))
+        )
 
     def _put_to_discard(self, what: _Discarded) -> None:
         self._to_discard[what] = None
         self._discard_next()
 
     def _discard_leftovers(self, before: int) -> None:
-        """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed at its time."""
+        """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed
+        at its time.
+        """
         self._incomplete_before = min((before, *self._being_written))
         self._discard_next()
 
@@ -459,7 +506,9 @@ class JobCheckpoints:
         del self._to_discard[what]
         self._is_discarding = True
         self._call_in_background(
-            lambda: self._open_savepoint(what).discard() if isinstance(what, str) else _remove(self._open_storage(), what),
+            lambda: (
+                self._open_savepoint(what).discard() if isinstance(what, str) else _remove(self._open_storage(), what)
+            ),
             lambda _: self._discarded(),
             lambda error: self._not_discarded(what, error),
             f"discard of {len(what)} shared files" if isinstance(what, tuple) else f"discard of checkpoint {what}",
@@ -483,17 +532,36 @@ class JobCheckpoints:
 
     def _not_discarded(self, what: _Discarded, error: Exception) -> None:
         if not isinstance(what, tuple):
-            log.warning("cannot remove a checkpoint, its files stay", job=self._topology.job_id, checkpoint=what, error=str(error))
+            log.warning(
+                "cannot remove a checkpoint, its files stay",
+                job=self._topology.job_id,
+                checkpoint=what,
+                error=str(error),
+            )
         else:
-            log.warning("cannot remove shared files of checkpoints, they stay", job=self._topology.job_id, error=str(error))
+            log.warning(
+                "cannot remove shared files of checkpoints, they stay", job=self._topology.job_id, error=str(error)
+            )
         self._discarded()
 
     def _log_failure(self, effect: CheckpointFailed) -> None:
         failure = effect.failure
         task = {} if failure.subtask is None else {"task": self._topology.describe(failure.subtask)}
-        held_up_by = {"held_up_by": [self._topology.describe(each) for each in effect.held_up_by[:5]]} if effect.held_up_by else {}
-        values = {"checkpoint": effect.checkpoint_id, "reason": failure.reason, "why": failure.message[:1000], **task, **held_up_by}
-        (log.warning if is_counted(failure.reason) else log.info)("checkpoint failed", job=self._topology.job_id, **values)
+        held_up_by = (
+            {"held_up_by": [self._topology.describe(each) for each in effect.held_up_by[:5]]}
+            if effect.held_up_by
+            else {}
+        )
+        values = {
+            "checkpoint": effect.checkpoint_id,
+            "reason": failure.reason,
+            "why": failure.message[:1000],
+            **task,
+            **held_up_by,
+        }
+        (log.warning if is_counted(failure.reason) else log.info)(
+            "checkpoint failed", job=self._topology.job_id, **values
+        )
 
 
 def _remove(storage: ManifestStorage, what: int | tuple[str, ...]) -> None:

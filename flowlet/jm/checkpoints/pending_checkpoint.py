@@ -1,8 +1,8 @@
 """``PendingCheckpoint``: a checkpoint on its way, and ``CheckpointRecord``: how one ended.
 
 Side:       pure.
-Invariants: a pending checkpoint waits for its sources, then for its tasks, then for its manifest; ``missing`` only becomes smaller, and is
-            empty while it waits for the manifest.
+Invariants: a pending checkpoint waits for its sources, then for its tasks, then for its manifest; ``missing`` only
+            becomes smaller, and is empty while it waits for the manifest.
 Units:      times in milliseconds since the epoch, sizes in bytes.
 Source:     Flink ``PendingCheckpoint``, ``AbstractCheckpointStats``.
 """
@@ -38,7 +38,8 @@ class SubtaskPart:
 class CheckpointFailure:
     """Why a checkpoint failed.
 
-    ``reason``: the name of a task's or the coordinator's reason.  ``subtask``: the one that declined it; None: the coordinator ended it.
+    ``reason``: the name of a task's or the coordinator's reason.  ``subtask``: the one that declined it; None: the
+        coordinator ended it.
     """
 
     reason: str
@@ -90,7 +91,10 @@ class PendingCheckpoint:
             self._parts[each] = SubtaskPart(self.trigger_ms)
 
     def __repr__(self) -> str:
-        return f"<PendingCheckpoint {self.checkpoint_id} waits for {self.phase.value}, {len(self.missing)} tasks are missing>"
+        return (
+            f"<PendingCheckpoint {self.checkpoint_id} waits for {self.phase.value}, {len(self.missing)} tasks are "
+            "missing>"
+        )
 
     def acknowledge(self, message: CheckpointAcknowledged, now_ms: int) -> None:
         """Take in the part of a missing subtask."""
@@ -142,4 +146,6 @@ class PendingCheckpoint:
         self, end_ms: int | None = None, failure: CheckpointFailure | None = None, held_up_by: tuple[Subtask, ...] = ()
     ) -> CheckpointRecord:
         """The checkpoint as people see it, without its state."""
-        return CheckpointRecord(self.checkpoint_id, self.trigger_ms, dict(self._parts), end_ms, failure, held_up_by, self.savepoint)
+        return CheckpointRecord(
+            self.checkpoint_id, self.trigger_ms, dict(self._parts), end_ms, failure, held_up_by, self.savepoint
+        )

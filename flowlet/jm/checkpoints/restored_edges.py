@@ -1,13 +1,14 @@
 """Which data in flight of a checkpoint concern the inputs of a vertex.
 
 Side:       pure.
-Rules:      data in flight on an edge are in two places: what had reached the consumer is in the consumer's part of the checkpoint, by the
-            index of the gate; what had not is in the producer's part, by the index of the partition.  Gates count the edges into a vertex,
-            partitions those out of it, both in the order of the job.  All of it is processed by the consumers; producers restore nothing.
-            Another job's data go to the operator that would have read them, by its input, wherever it is now: at the head of a vertex, or
-            inside a chain.  Which operator sent them does not matter.
-Source:     Flink ``StateAssignmentOperation.reDistributeInputChannelStates``, ``reDistributeResultSubpartitionStates``; there, producers
-            send what they had again, and an edge that became part of a chain is refused.
+Rules:      data in flight on an edge are in two places: what had reached the consumer is in the consumer's part of the
+            checkpoint, by the index of the gate; what had not is in the producer's part, by the index of the partition.
+            Gates count the edges into a vertex, partitions those out of it, both in the order of the job.  All of it is
+            processed by the consumers; producers restore nothing.  Another job's data go to the operator that would
+            have read them, by its input, wherever it is now: at the head of a vertex, or inside a chain.  Which
+            operator sent them does not matter.
+Source:     Flink ``StateAssignmentOperation.reDistributeInputChannelStates``, ``reDistributeResultSubpartitionStates``;
+            there, producers send what they had again, and an edge that became part of a chain is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,9 @@ from netstack.late import dataclass
 
 @dataclass(frozen=True, slots=True)
 class InFlightEdge:
-    """One edge between two vertices, without its blob: ``gate`` of ``target`` reads partition ``output`` of ``source``."""
+    """One edge between two vertices, without its blob: ``gate`` of ``target`` reads partition
+    ``output`` of ``source``.
+    """
 
     edge_id: str
     source: str
@@ -41,7 +44,11 @@ def in_flight_edges(job: JobGraphMessage) -> list[InFlightEdge]:
         output = num_outputs[edge.source] = num_outputs.get(edge.source, -1) + 1
         if edge.target is not None:
             gate = num_gates[edge.target] = num_gates.get(edge.target, -1) + 1
-            edges.append(InFlightEdge(edge.id, edge.source, output, edge.target, gate, edge.is_pointwise, parallelisms[edge.source]))
+            edges.append(
+                InFlightEdge(
+                    edge.id, edge.source, output, edge.target, gate, edge.is_pointwise, parallelisms[edge.source]
+                )
+            )
     return edges
 
 
@@ -54,7 +61,9 @@ def edge_entries(job: JobGraphMessage) -> list[EdgeEntry]:
         edge, ids = messages[each.edge_id], operators[each.source]
         emitter = ids[edge.source_operator] if ids else ""
         is_by_key = edge.ship_strategy == KeyGroups.ship_strategy
-        entries.append(EdgeEntry(each.source, each.output, each.target, each.gate, emitter, edge.input_id, edge.tag, is_by_key))
+        entries.append(
+            EdgeEntry(each.source, each.output, each.target, each.gate, emitter, edge.input_id, edge.tag, is_by_key)
+        )
     return entries
 
 
@@ -62,8 +71,10 @@ def edge_entries(job: JobGraphMessage) -> list[EdgeEntry]:
 class MovedEdge:
     """An edge of another job's checkpoint, and where its data in flight go now.
 
-    ``vertex_id``: that of the operator that read it; None: there is no such operator, or it has no such input.  ``operator``: the index of
-    that in its chain.  ``edge``: the one that leads to it; None: it is inside a chain.  ``is_same``: the same operator feeds that edge.
+    ``vertex_id``: that of the operator that read it; None: there is no such operator, or it has no such input.
+        ``operator``: the index of
+    that in its chain.  ``edge``: the one that leads to it; None: it is inside a chain.  ``is_same``: the same operator
+    feeds that edge.
     """
 
     former: EdgeEntry
@@ -76,7 +87,9 @@ class MovedEdge:
 
 def moved_edges(former: Sequence[EdgeEntry], job: JobGraphMessage) -> list[MovedEdge]:
     """Where the data in flight of each edge of a checkpoint go in a job."""
-    places = {operator: (vertex.id, index) for vertex in job.vertices for index, operator in enumerate(vertex.operator_ids)}
+    places = {
+        operator: (vertex.id, index) for vertex in job.vertices for index, operator in enumerate(vertex.operator_ids)
+    }
     into: dict[str, list[tuple[EdgeEntry, InFlightEdge]]] = {}
     for entry, edge in zip(edge_entries(job), in_flight_edges(job), strict=True):
         into.setdefault(edge.target, []).append((entry, edge))
@@ -84,7 +97,9 @@ def moved_edges(former: Sequence[EdgeEntry], job: JobGraphMessage) -> list[Moved
     return [_moved(each, places.get(each.target), into.get(each.target, []), taken) for each in former]
 
 
-def _moved(former: EdgeEntry, place: tuple[str, int] | None, edges: list[tuple[EdgeEntry, InFlightEdge]], taken: set[str]) -> MovedEdge:
+def _moved(
+    former: EdgeEntry, place: tuple[str, int] | None, edges: list[tuple[EdgeEntry, InFlightEdge]], taken: set[str]
+) -> MovedEdge:
     if place is None:
         return MovedEdge(former)
     vertex_id, index = place
@@ -102,7 +117,10 @@ def _moved(former: EdgeEntry, place: tuple[str, int] | None, edges: list[tuple[E
 
 
 def restored_edges(
-    edges: Sequence[InFlightEdge], manifest: CheckpointManifest, parts: Mapping[str, Mapping[int, SubtaskEntry]], vertex_id: str
+    edges: Sequence[InFlightEdge],
+    manifest: CheckpointManifest,
+    parts: Mapping[str, Mapping[int, SubtaskEntry]],
+    vertex_id: str,
 ) -> list[RestoredEdge]:
     """The edges into a vertex that may have data in flight in a checkpoint; ``parts`` of it by vertex and subtask."""
     has_input = any(entry.channels is not None for entry in parts.get(vertex_id, {}).values())

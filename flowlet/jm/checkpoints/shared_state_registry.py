@@ -1,11 +1,12 @@
 """``SharedStateRegistry``: which files of a job's checkpoints are shared, and when one is needed no more.
 
 Side:       pure.
-Invariants: a file that a kept checkpoint names is never given out as unused, and neither is one that a pending checkpoint may name.
-Rules:      a file goes when the oldest kept checkpoint is newer than the last one that named it.  Nothing goes when a checkpoint is
-            aborted: a task may be writing the same file for the next one.  That is enough, because a database never gets a file back: one
-            that is missing in a complete checkpoint will be named by no later checkpoint of that task, and a restored task begins with
-            the files of a complete checkpoint.
+Invariants: a file that a kept checkpoint names is never given out as unused, and neither is one that a pending
+            checkpoint may name.
+Rules:      a file goes when the oldest kept checkpoint is newer than the last one that named it.  Nothing goes when a
+            checkpoint is aborted: a task may be writing the same file for the next one.  That is enough, because a
+            database never gets a file back: one that is missing in a complete checkpoint will be named by no later
+            checkpoint of that task, and a restored task begins with the files of a complete checkpoint.
 Source:     Flink ``SharedStateRegistryImpl`` (``lastUsedCheckpointID``, ``unregisterUnusedState``).
 """
 

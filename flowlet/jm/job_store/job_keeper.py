@@ -1,8 +1,8 @@
 """``JobKeeper``: writes what happens to the jobs into the job store, in order, and says when it is there.
 
 Side:       loop.
-Invariants: the store is used on other threads only, and for each job by one at a time, in the order of the calls.  A callback is called
-            once, on the loop, unless ``close`` comes first.
+Invariants: the store is used on other threads only, and for each job by one at a time, in the order of the calls.  A
+            callback is called once, on the loop, unless ``close`` comes first.
 """
 
 from collections import deque
@@ -40,7 +40,11 @@ class CallInBackground(Protocol):
     """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
 
     def __call__(
-        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+        self,
+        function: Callable[[], None],
+        on_result: Callable[[None], None],
+        on_error: Callable[[Exception], None],
+        name: str,
     ) -> object:
         """Start the call and return at once."""
 
@@ -68,7 +72,9 @@ class JobKeeper:
     def recovered(self, job: RecoveredJob) -> None:
         """Know a job that is in the store already; writes nothing."""
         completed = job.checkpoints[-1].checkpoint_id if job.checkpoints else -1
-        self._progress[job.job.job_id] = JobProgress(job.attempt - 1, completed, job.next_checkpoint_id + ID_BLOCK, list(job.unrestorable))
+        self._progress[job.job.job_id] = JobProgress(
+            job.attempt - 1, completed, job.next_checkpoint_id + ID_BLOCK, list(job.unrestorable)
+        )
 
     def run_begins(self, job_id: str, attempt: int, done: Done) -> None:
         """Keep the number of a run before it is deployed."""
@@ -76,7 +82,9 @@ class JobKeeper:
 
     def checkpoint_completed(self, job_id: str, checkpoint_id: int, unrestorable: Sequence[int] = ()) -> None:
         """Keep that a checkpoint is complete, so that its loss is noticed."""
-        progress = msgspec.structs.replace(self._known(job_id), completed_checkpoint=checkpoint_id, unrestorable=list(unrestorable))
+        progress = msgspec.structs.replace(
+            self._known(job_id), completed_checkpoint=checkpoint_id, unrestorable=list(unrestorable)
+        )
         self._write_progress(job_id, progress, self._log_problem)
 
     def may_trigger(self, job_id: str, checkpoint_id: int) -> bool:

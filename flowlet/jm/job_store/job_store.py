@@ -1,8 +1,9 @@
 """``JobStore``: the jobs of one JobManager as files.
 
 Side:       shared.  Blocking: called on threads of its own, never on an event loop.
-Invariants: what was put is on disk: written under a temporary name, fsynced, renamed, its directory fsynced (``LocalFiles``).  Nothing is
-            returned whose MAC is wrong.  One JobManager at a time uses a directory: it holds a lock, which ends with its process.
+Invariants: what was put is on disk: written under a temporary name, fsynced, renamed, its directory fsynced
+            (``LocalFiles``).  Nothing is returned whose MAC is wrong.  One JobManager at a time uses a directory: it
+            holds a lock, which ends with its process.
 Layout:     ``<directory>/<job id>/job``, ``.../progress`` and, once the job has ended, ``.../end`` in their place.
 Source:     Flink ``FileSystemJobResultStore``, ``DefaultJobGraphStore``.
 """
@@ -65,7 +66,9 @@ class JobStore:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             fd = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
-            raise ConfigError(f"job store {self._directory}: {error.strerror or error}; give this user a directory of its own") from error
+            raise ConfigError(
+                f"job store {self._directory}: {error.strerror or error}; give this user a directory of its own"
+            ) from error
         while True:
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -73,7 +76,10 @@ class JobStore:
             except OSError as error:
                 if not isinstance(error, BlockingIOError) or time.monotonic() >= deadline_s:
                     os.close(fd)
-                    why = f"another JobManager uses it; end that one, or wait for its end, or name another directory ({error.strerror})"
+                    why = (
+                        "another JobManager uses it; end that one, or wait for its end, or name another directory "
+                        f"({error.strerror})"
+                    )
                     raise ConfigError(f"job store {self._directory}: {why}") from error
             time.sleep(_LOCK_PAUSE_S)  # the former JobManager may be about to end
         self._lock_fd = fd
@@ -107,7 +113,10 @@ class JobStore:
             raise _of_the_store(error) from error
 
     def load(self) -> StoreContent:
-        """Everything in the store; what cannot be used stays where it is.  Raises StorageError: the directory cannot be read."""
+        """Everything in the store; what cannot be used stays where it is.
+
+        Raises StorageError: the directory cannot be read.
+        """
         jobs: list[StoredJob] = []
         ends: dict[str, JobEnd] = {}
         problems: dict[str, str] = {}
@@ -153,5 +162,7 @@ class JobStore:
 def _of_the_store(error: StorageError) -> StorageError:
     """The same error, whose text is about a checkpoint, in words about the job store."""
     text = str(error).replace("checkpoint file", "job store file", 1)
-    text = text.replace("set execution.checkpointing.dir to another directory", "start the JobManager with another --job-store")
+    text = text.replace(
+        "set execution.checkpointing.dir to another directory", "start the JobManager with another --job-store"
+    )
     return StorageError(text.replace("restore another checkpoint", "submit the job again"))

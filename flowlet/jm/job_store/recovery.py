@@ -1,9 +1,9 @@
 """Finds out how the jobs of a job store go on: with which run, from which checkpoint.
 
 Side:   shared.  Blocking.
-Rules:  a job goes on from its newest complete checkpoint.  Its client may have handed out all results before that one, so an older one, or
-        none, would repeat them: if the newest one cannot be read, or one that the store knows of is gone (a mount that is missing), the
-        job does not go on, and its entry stays.
+Rules:  a job goes on from its newest complete checkpoint.  Its client may have handed out all results before that one,
+        so an older one, or none, would repeat them: if the newest one cannot be read, or one that the store knows of is
+        gone (a mount that is missing), the job does not go on, and its entry stays.
 Source: Flink ``DefaultCompletedCheckpointStoreUtils.retrieveCompletedCheckpoints``, which fails the recovery, too.
 """
 
@@ -30,7 +30,9 @@ class KnownCheckpoints(Protocol):
 
 
 def recover(
-    content: StoreContent, checkpoint_key: bytes, open_storage: Callable[[str, str, bytes], KnownCheckpoints] = CheckpointStorage
+    content: StoreContent,
+    checkpoint_key: bytes,
+    open_storage: Callable[[str, str, bytes], KnownCheckpoints] = CheckpointStorage,
 ) -> Recovery:
     """What a JobManager that starts begins with; what cannot go on is in ``problems``, and in the log."""
     jobs: list[RecoveredJob] = []
@@ -46,7 +48,9 @@ def recover(
     return Recovery(jobs, content.ends, problems)
 
 
-def _recovered(stored: StoredJob, key: bytes, open_storage: Callable[[str, str, bytes], KnownCheckpoints]) -> RecoveredJob:
+def _recovered(
+    stored: StoredJob, key: bytes, open_storage: Callable[[str, str, bytes], KnownCheckpoints]
+) -> RecoveredJob:
     job, progress = stored.job, stored.progress
     settings = job.settings.checkpoints
     manifests: list[CheckpointManifest] = []
@@ -55,7 +59,13 @@ def _recovered(stored: StoredJob, key: bytes, open_storage: Callable[[str, str, 
         storage = open_storage(settings.directory, job.job_id, key)
         manifests, passed_over = _manifests(storage, job.job_id, progress, may_fall_back=settings.restore_fallback)
     newest = manifests[-1].checkpoint_id if manifests else -1
-    return RecoveredJob(job, progress.attempt + 1, manifests, max(progress.ids_below, newest + 1), [*progress.unrestorable, *passed_over])
+    return RecoveredJob(
+        job,
+        progress.attempt + 1,
+        manifests,
+        max(progress.ids_below, newest + 1),
+        [*progress.unrestorable, *passed_over],
+    )
 
 
 def _manifests(
@@ -64,7 +74,8 @@ def _manifests(
     ids = [each for each in storage.complete_checkpoints() if each not in progress.unrestorable]
     if max(ids, default=-1) < progress.completed_checkpoint:
         raise StorageError(
-            f"checkpoint {progress.completed_checkpoint} of job {job_id} was complete and is gone from {storage!r}: is a mount missing? "
+            f"checkpoint {progress.completed_checkpoint} of job {job_id} was complete and is gone from {storage!r}: is "
+            "a mount missing? "
             "Put it back and start the JobManager again"
         )
     manifests: list[CheckpointManifest] = []
@@ -73,7 +84,9 @@ def _manifests(
         try:
             manifests.append(storage.read_manifest(each))
         except StorageError as error:
-            log.warning("an older checkpoint cannot be read; its files stay", job=job_id, checkpoint=each, problem=str(error))
+            log.warning(
+                "an older checkpoint cannot be read; its files stay", job=job_id, checkpoint=each, problem=str(error)
+            )
     for each in ids[-1:]:
         try:
             manifests.append(storage.read_manifest(each))
@@ -82,6 +95,9 @@ def _manifests(
                 raise
             passed_over.append(each)  # removed when a newer one is complete
             log.warning(
-                "the newest checkpoint cannot be read, the job goes back to an older one", job=job_id, checkpoint=each, problem=str(error)
+                "the newest checkpoint cannot be read, the job goes back to an older one",
+                job=job_id,
+                checkpoint=each,
+                problem=str(error),
             )
     return manifests, passed_over

@@ -72,7 +72,8 @@ class JobSources:
     """The split enumerators of one job.
 
     Threading: the JobManager's loop.
-    Life cycle: for each run of a region ``prepare``, and ``start`` once its tasks are deployed; ``close`` when they are being cancelled.
+    Life cycle: for each run of a region ``prepare``, and ``start`` once its tasks are deployed; ``close`` when they are
+        being cancelled.
 
     Args:
         create: makes what hands out the splits of one source.
@@ -101,7 +102,9 @@ class JobSources:
         return f"<JobSources {list(self._coordinators.values())}>"
 
     def prepare(self, vertices: Iterable[VertexMessage]) -> list[Coordinator]:
-        """Make enumerators for a run of those of the vertices that need one; to be started once the tasks are deployed."""
+        """Make enumerators for a run of those of the vertices that need one; to be started once the
+        tasks are deployed.
+        """
         made = []
         for vertex in vertices:
             if vertex.split_set is not None:
@@ -133,8 +136,12 @@ class JobSources:
             vertex.name,
             enumerator_for(split_set),
             vertex.parallelism,
-            add_splits=lambda subtask, splits, waiting_bytes: self._add_splits(SourceSubtask(vertex.id, subtask), splits, waiting_bytes),
-            no_more_splits=lambda subtask: self._readers.no_more_splits(*self._place_of(SourceSubtask(vertex.id, subtask))),
+            add_splits=lambda subtask, splits, waiting_bytes: self._add_splits(
+                SourceSubtask(vertex.id, subtask), splits, waiting_bytes
+            ),
+            no_more_splits=lambda subtask: self._readers.no_more_splits(
+                *self._place_of(SourceSubtask(vertex.id, subtask))
+            ),
             fail=lambda error: self._fail(error, vertex.name),
             restored=self._states.source_state(vertex.id),
         )

@@ -1,13 +1,13 @@
 """Finds the regions of a job: sets of subtasks that can start again without the others.
 
 Side:   pure.
-Source: Flink ``RestartPipelinedRegionFailoverStrategy``, ``SchedulingPipelinedRegionComputeUtil``, and ``OperatorCoordinator``, which can
-        take the splits of one reader back.
-Rules:  a pipelined edge joins the subtasks between which records flow: on a pointwise edge partners, else all.  A blocking edge joins
-        none: what it leads to runs when what it comes from has finished (``region_order``).
-        Subtasks that share something else are joined, too: those of a source whose splits the JobManager hands out, because splits of
-        a failed reader may be with another one by now, and those of aligned sources.
-        A job that the client reads has one region, because its results are one stream from run to run.  So has one with a remote gate.
+Source: Flink ``RestartPipelinedRegionFailoverStrategy``, ``SchedulingPipelinedRegionComputeUtil``, and
+        ``OperatorCoordinator``, which can take the splits of one reader back.
+Rules:  a pipelined edge joins the subtasks between which records flow: on a pointwise edge partners, else all.  A
+        blocking edge joins none: what it leads to runs when what it comes from has finished (``region_order``).
+        Subtasks that share something else are joined, too: those of a source whose splits the JobManager hands out,
+        because splits of a failed reader may be with another one by now, and those of aligned sources.  A job that the
+        client reads has one region, because its results are one stream from run to run.  So has one with a remote gate.
         With blocking edges it keeps its regions, because stages need them, and they fail as one.
 """
 
@@ -56,7 +56,10 @@ def _read_by(edge: EdgeMessage, target: str, parallelisms: dict[str, int]) -> It
     """Each consumer with the producers that it reads."""
     num_producers, num_consumers = parallelisms[edge.source], parallelisms[target]
     for consumer in range(num_consumers):
-        yield consumer, producers_of(consumer, num_producers, num_consumers) if edge.is_pointwise else range(num_producers)
+        yield (
+            consumer,
+            producers_of(consumer, num_producers, num_consumers) if edge.is_pointwise else range(num_producers),
+        )
 
 
 def fails_as_one(job: JobGraphMessage) -> bool:
@@ -69,10 +72,17 @@ def fails_as_one(job: JobGraphMessage) -> bool:
 def _join_ends(joined: "_Partition", edge: EdgeMessage, target: str, parallelisms: dict[str, int]) -> None:
     num_producers, num_consumers = parallelisms[edge.source], parallelisms[target]
     if not edge.is_pointwise:
-        joined.join([(edge.source, each) for each in range(num_producers)] + [(target, each) for each in range(num_consumers)])
+        joined.join(
+            [(edge.source, each) for each in range(num_producers)] + [(target, each) for each in range(num_consumers)]
+        )
         return
     for consumer in range(num_consumers):
-        joined.join([(target, consumer), *((edge.source, each) for each in producers_of(consumer, num_producers, num_consumers))])
+        joined.join(
+            [
+                (target, consumer),
+                *((edge.source, each) for each in producers_of(consumer, num_producers, num_consumers)),
+            ]
+        )
 
 
 class _Partition:

@@ -1,10 +1,12 @@
 """Counts the partitions of one remote gate, separately for each write, and decides which write is complete.
 
 Side:       pure.
-Invariants: a write is one (job, epoch) of a producer.  A partition is counted when every subtask of the gate has completed an attempt of
-            it; several attempts count once.  A write whose job was announced counts only once it is committed.  An aborted write counts
-            nothing, whatever its stragglers still complete.  What is counted holds for one run of the job.
-Rules:      remembers ``MAX_REMEMBERED`` partitions, or two writes of the size that the gate waits for; the oldest are forgotten first.
+Invariants: a write is one (job, epoch) of a producer.  A partition is counted when every subtask of the gate has
+            completed an attempt of it; several attempts count once.  A write whose job was announced counts only once
+            it is committed.  An aborted write counts nothing, whatever its stragglers still complete.  What is counted
+            holds for one run of the job.
+Rules:      remembers ``MAX_REMEMBERED`` partitions, or two writes of the size that the gate waits for; the oldest are
+            forgotten first.
 """
 
 from collections import OrderedDict
@@ -105,8 +107,10 @@ class GateWrites:
             raise WriteError(f"write {job!r} (epoch {epoch}) was aborted before: write again, as a new job")
         if self._num_wanted is not None and num_partitions != self._num_wanted:
             raise WriteError(
-                f"write {job!r} (epoch {epoch}) has {num_partitions} partitions, but the gate waits for a write of {self._num_wanted}, so "
-                f"it does not end the gate, although its records were processed: use producers={num_partitions} in from_remote_gate, "
+                f"write {job!r} (epoch {epoch}) has {num_partitions} partitions, but the gate waits for a write of "
+                f"{self._num_wanted}, so "
+                f"it does not end the gate, although its records were processed: use producers={num_partitions} in "
+                "from_remote_gate, "
                 f"repartition({self._num_wanted}) in Spark, or no producers= and finish_gate"
             )
         write.num_committed = num_partitions
@@ -125,7 +129,9 @@ class GateWrites:
         return write is not None and write.completed_by.get(partition.partition) == self._all_subtasks
 
     def begin_run(self) -> None:
-        """Forget what is counted, not what drivers have said: the subtasks of a new run say which partitions they have."""
+        """Forget what is counted, not what drivers have said: the subtasks of a new run say which
+        partitions they have.
+        """
         for key, write in list(self._writes.items()):
             write.completed_by, write.num_counted = {}, 0
             if write.num_committed is None and not write.is_aborted:
@@ -134,8 +140,12 @@ class GateWrites:
 
     def snapshot(self) -> WritesState:
         """What drivers have said."""
-        said = [(key, write) for key, write in self._writes.items() if write.is_aborted or write.num_committed is not None]
-        return WritesState(list(self._announced), [WriteState(*key, write.num_committed, write.is_aborted) for key, write in said])
+        said = [
+            (key, write) for key, write in self._writes.items() if write.is_aborted or write.num_committed is not None
+        ]
+        return WritesState(
+            list(self._announced), [WriteState(*key, write.num_committed, write.is_aborted) for key, write in said]
+        )
 
     def restore(self, state: WritesState) -> None:
         """Know what drivers have said before this JobManager was started."""

@@ -1,8 +1,8 @@
 """``JobSavepoints``: the savepoints of one job, from the request of a user to its answer.
 
 Side:       loop.
-Invariants: a directory is made, and known to be writable, before any task hears of its savepoint.  What a savepoint that fails has left is
-            removed; one that is complete is never touched.
+Invariants: a directory is made, and known to be writable, before any task hears of its savepoint.  What a savepoint
+            that fails has left is removed; one that is complete is never touched.
 Source:     Flink ``DefaultScheduler.triggerSavepoint``, ``stopWithSavepoint``.
 """
 
@@ -21,7 +21,8 @@ from netstack.log_lines import LogLines
 from netstack.wire.events import SnapshotType
 
 _NO_MACHINERY: Final = (
-    "the job takes neither checkpoints nor savepoints: set execution.checkpointing.savepoint-dir, or execution.checkpointing.interval, "
+    "the job takes neither checkpoints nor savepoints: set execution.checkpointing.savepoint-dir, or "
+    "execution.checkpointing.interval, "
     "before it starts"
 )
 _NO_DIRECTORY: Final = "name a directory, or set execution.checkpointing.savepoint-dir before the job starts"
@@ -84,8 +85,11 @@ class JobSavepoints:
     def __repr__(self) -> str:
         return f"<JobSavepoints of {self._job_id}, {self._operations!r}>"
 
-    def trigger(self, request_id: str, target: str | None, kind: SnapshotType, *, cancels_job: bool = False) -> SavepointOperation:
-        """Begin a savepoint, below the directory ``target`` (None: that of the job); an id that is known changes nothing.
+    def trigger(
+        self, request_id: str, target: str | None, kind: SnapshotType, *, cancels_job: bool = False
+    ) -> SavepointOperation:
+        """Begin a savepoint, below the directory ``target`` (None: that of the job); an id that is known changes
+        nothing.
 
         Raises:
             SavepointRefusedError: the job cannot take one, or the directory cannot be used; says what to do.
@@ -96,7 +100,9 @@ class JobSavepoints:
         directory = self._directory(target)
         stopping = self._operations.stopping
         if stopping is not None:
-            raise SavepointRefusedError(f"the job is being stopped with a savepoint already (request {stopping.request_id})")
+            raise SavepointRefusedError(
+                f"the job is being stopped with a savepoint already (request {stopping.request_id})"
+            )
         stops_job = kind is not SnapshotType.SAVEPOINT
         operation = SavepointOperation(request_id, stops_job, cancels_job)
         self._operations.begin(operation)
@@ -112,7 +118,8 @@ class JobSavepoints:
         if self._gates:
             raise SavepointRefusedError(
                 f"a job with a remote gate ({self._gates[0]!r}) takes no savepoints yet: cancel it with "
-                "execution.checkpointing.externalized-checkpoint-retention set to RETAIN_ON_CANCELLATION, and start from that checkpoint"
+                "execution.checkpointing.externalized-checkpoint-retention set to RETAIN_ON_CANCELLATION, and start "
+                "from that checkpoint"
             )
         if self._settings is None:
             raise SavepointRefusedError(_NO_MACHINERY)

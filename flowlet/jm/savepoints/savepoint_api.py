@@ -1,7 +1,8 @@
 """The part of the REST interface for savepoints.
 
 Side:       loop.
-Source:     Flink's REST API: ``/jobs/:jobid/savepoints``, ``/jobs/:jobid/savepoints/:triggerid``, ``/jobs/:jobid/stop``.
+Source:     Flink's REST API: ``/jobs/:jobid/savepoints``, ``/jobs/:jobid/savepoints/:triggerid``,
+            ``/jobs/:jobid/stop``.
 Ours:       ``timeout_ms`` of ``GET``: answer when the operation has ended, or after so long.
 """
 
@@ -71,7 +72,9 @@ class SavepointApi:
         long_poll_s: how long a request wants to wait.
     """
 
-    def __init__(self, find_job: Callable[[Request], JobWithSavepoints], long_poll_s: Callable[[Request], float]) -> None:
+    def __init__(
+        self, find_job: Callable[[Request], JobWithSavepoints], long_poll_s: Callable[[Request], float]
+    ) -> None:
         self._find_job = find_job
         self._long_poll_s = long_poll_s
 
@@ -87,9 +90,12 @@ class SavepointApi:
         ]
 
     async def trigger(self, request: Request) -> Response:
-        """Take a savepoint: 202 with the id of the request; 400 the body or the directory, 409 the job cannot take one."""
+        """Take a savepoint: 202 with the id of the request; 400 the body or the directory, 409 the
+        job cannot take one.
+        """
         try:
-            body = _trigger_decoder.decode(await request.read() or b"{}")  # no wait: the check of its signature has read it
+            # no wait: the check of its signature has read it.
+            body = _trigger_decoder.decode(await request.read() or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is no request for a savepoint: {error}")
         return self._begin(request, body, SnapshotType.SAVEPOINT, cancels_job=body.cancel_job)
@@ -97,12 +103,17 @@ class SavepointApi:
     async def stop(self, request: Request) -> Response:
         """Stop the job with a savepoint; as ``trigger``."""
         try:
-            body = _stop_decoder.decode(await request.read() or b"{}")  # no wait: the check of its signature has read it
+            # no wait: the check of its signature has read it.
+            body = _stop_decoder.decode(await request.read() or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is no request to stop: {error}")
-        return self._begin(request, body, SnapshotType.SAVEPOINT_TERMINATE if body.drain else SnapshotType.SAVEPOINT_SUSPEND)
+        return self._begin(
+            request, body, SnapshotType.SAVEPOINT_TERMINATE if body.drain else SnapshotType.SAVEPOINT_SUSPEND
+        )
 
-    def _begin(self, request: Request, body: _Trigger | _Stop, kind: SnapshotType, *, cancels_job: bool = False) -> Response:
+    def _begin(
+        self, request: Request, body: _Trigger | _Stop, kind: SnapshotType, *, cancels_job: bool = False
+    ) -> Response:
         master = self._find_job(request)
         request_id = secrets.token_hex(16) if body.trigger_id is None else body.trigger_id
         if _REQUEST_ID.fullmatch(request_id) is None:
@@ -125,7 +136,9 @@ class SavepointApi:
         timeout_s = self._long_poll_s(request) if "timeout_ms" in request.query else 0.0
         operation = await master.savepoints.wait(request_id, timeout_s)
         if operation is None:
-            return error_response(404, "no such request is known: was the JobManager started again? Look into the directory")
+            return error_response(
+                404, "no such request is known: was the JobManager started again? Look into the directory"
+            )
         return _json(operation.document())
 
 

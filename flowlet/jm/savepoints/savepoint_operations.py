@@ -1,8 +1,8 @@
 """``SavepointOperations``: what became of the savepoints that users asked for.
 
 Side:       pure.
-Invariants: an operation ends once; of those that have ended the last ``MAX_ENDED`` are kept.  One that stops the job succeeds only when the
-            job has finished.
+Invariants: an operation ends once; of those that have ended the last ``MAX_ENDED`` are kept.  One that stops the job
+            succeeds only when the job has finished.
 Source:     Flink ``SavepointHandlers``, ``StopWithSavepointTerminationHandlerImpl``, ``CompletedOperationCache``.
 """
 
@@ -20,7 +20,9 @@ Document = dict[str, object]
 
 @dataclass(slots=True)
 class SavepointOperation:
-    """One request; ``location`` None: not known yet; ``is_complete``: the savepoint, while the job is still to finish."""
+    """One request; ``location`` None: not known yet; ``is_complete``: the savepoint, while the job
+    is still to finish.
+    """
 
     request_id: str
     stops_job: bool
@@ -34,7 +36,9 @@ class SavepointOperation:
         """The document of ``GET /jobs/:jobid/savepoints/:triggerid``."""
         if not self.has_ended:
             return {"status": {"id": _IN_PROGRESS}, "operation": None}
-        operation = {"location": self.location} if self.failure is None else {"failure-cause": {"message": self.failure}}
+        operation = (
+            {"location": self.location} if self.failure is None else {"failure-cause": {"message": self.failure}}
+        )
         return {"status": {"id": _COMPLETED}, "operation": operation}
 
 
@@ -71,7 +75,9 @@ class SavepointOperations:
         operation.has_ended = failure is not None or not operation.stops_job
 
     def job_changed(self, status: JobStatus, cause: str | None) -> None:
-        """The job is in another status; a savepoint that is complete and has not stopped the job did not do what it was for."""
+        """The job is in another status; a savepoint that is complete and has not stopped the job did not do what it was
+        for.
+        """
         for operation in self._operations.values():
             if operation.has_ended or not operation.is_complete or status is JobStatus.RUNNING:
                 continue
@@ -79,7 +85,9 @@ class SavepointOperations:
             if status is not JobStatus.FINISHED:
                 why = "" if cause is None else f" ({cause})"
                 operation.failure = (
-                    f"savepoint {operation.location} is complete, but then the job was {status.name} instead of FINISHED{why}: if it goes "
-                    "on from its last checkpoint, results behind that come again after the savepoint, too; stop it again, and use the "
+                    f"savepoint {operation.location} is complete, but then the job was {status.name} instead of "
+                    f"FINISHED{why}: if it goes "
+                    "on from its last checkpoint, results behind that come again after the savepoint, too; stop it "
+                    "again, and use the "
                     "newer savepoint"
                 )

@@ -1,7 +1,9 @@
-"""The part of the REST interface for shipped files: ``POST /files/missing``, ``PUT /files/:digest``, ``GET /files/:digest``.
+"""The part of the REST interface for shipped files: ``POST /files/missing``, ``PUT /files/:digest``, ``GET
+/files/:digest``.
 
 Side:       loop.
-Rules:      digests are SHA-256, in hex in a path.  Lists of them are MessagePack.  As every request, these are signed with the secret.
+Rules:      digests are SHA-256, in hex in a path.  Lists of them are MessagePack.  As every request, these are signed
+            with the secret.
 """
 
 import hashlib
@@ -39,7 +41,8 @@ class FileApi:
     async def missing(self, request: Request) -> Response:
         """Which of the parts named in the body are not here."""
         try:
-            missing = await self._keeper.missing(_decoder.decode(await request.read()))  # no wait: the check of its signature has read it
+            # no wait: the check of its signature has read it.
+            missing = await self._keeper.missing(_decoder.decode(await request.read()))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is no list of digests: {error}")
         except StorageError as error:

@@ -1,10 +1,11 @@
 """``FileKeeper``: the parts of all shipped files, and which of them go when there is no more room.
 
 Side:       loop.
-Invariants: the directory is read and written on other threads only, and changed by one call at a time, which goes on to its end when its
-            caller is cancelled: so the sizes here are those of the files there.  A part of a job that has not ended is never removed.
-Rules:      parts of jobs that have ended stay until there is no more room, the ones first that were asked for longest ago: the next run of
-            a program ships the same files.
+Invariants: the directory is read and written on other threads only, and changed by one call at a time, which goes on to
+            its end when its caller is cancelled: so the sizes here are those of the files there.  A part of a job that
+            has not ended is never removed.
+Rules:      parts of jobs that have ended stay until there is no more room, the ones first that were asked for longest
+            ago: the next run of a program ships the same files.
 Source:     Flink ``BlobServer``, ``PermanentBlobCache``.
 """
 
@@ -57,13 +58,18 @@ class FileKeeper:
     """
 
     def __init__(
-        self, parts: Parts, run_in_background: RunInBackground, needed: Callable[[], Iterable[ShippedFiles]], max_bytes: int
+        self,
+        parts: Parts,
+        run_in_background: RunInBackground,
+        needed: Callable[[], Iterable[ShippedFiles]],
+        max_bytes: int,
     ) -> None:
         self._parts = parts
         self._run_in_background = run_in_background
         self._needed = needed
         self._max_bytes = max_bytes
-        self._sizes: dict[bytes, int] = {}  # of the parts that are there, by digest; the one first that was asked for longest ago
+        # Of the parts that are there, by digest; the one first that was asked for longest ago.
+        self._sizes: dict[bytes, int] = {}
         self._reading = asyncio.Lock()  # held while the directory is read, once
         self._is_read = False
         self._changing = asyncio.Lock()  # held while a part is written, and others are removed for it
@@ -87,7 +93,8 @@ class FileKeeper:
         change = asyncio.create_task(self._put(digest, content), name="part of a shipped file")
         self._changes.add(change)
         change.add_done_callback(self._change_ended)
-        # A caller that is cancelled leaves the threads at work: what they do must be noted, and nothing may be written meanwhile.
+        # A caller that is cancelled leaves the threads at work: what they do must be noted, and nothing may be written
+        # meanwhile.
         await asyncio.shield(change)  # waits for the disk; ended by its answer, or by whoever cancels the caller
 
     async def _put(self, digest: bytes, content: bytes) -> None:
@@ -121,7 +128,9 @@ class FileKeeper:
             return
         missing = await self.missing(files.parts())
         if missing:
-            raise JobGraphError(f"{len(missing)} parts of the job's files are not at the JobManager: start the job again")
+            raise JobGraphError(
+                f"{len(missing)} parts of the job's files are not at the JobManager: start the job again"
+            )
 
     def _touch(self, digest: bytes) -> bool:
         size = self._sizes.pop(digest, None)
@@ -149,7 +158,9 @@ class FileKeeper:
                 removed.append(digest)
                 excess -= size
         if excess > 0:
-            raise FilesFullError(f"the files of running jobs have {self._max_bytes} bytes, which is the limit of the JobManager")
+            raise FilesFullError(
+                f"the files of running jobs have {self._max_bytes} bytes, which is the limit of the JobManager"
+            )
         for digest in removed:
             del self._sizes[digest]
 

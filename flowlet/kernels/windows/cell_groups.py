@@ -1,6 +1,7 @@
 """Rows by pairs of a window and a key.
 
-Hot path.  Where the pairs that are possible are not many more than the rows, each has a place in an array and nothing is sorted.
+Hot path.  Where the pairs that are possible are not many more than the rows, each has a place in an array and nothing
+is sorted.
 
 Side:       pure.
 Invariants: groups are in the order of their windows, those of one window in the order of their slots.

@@ -4,9 +4,10 @@ Hot path, per chunk: one sort of its rows by key and time.
 
 Side:       pure.
 Invariants: two sessions of a key are more than a gap apart once they are merged.
-Rules:      rows of one chunk have no order among each other: one that would be late by itself is taken if the others join it to a session
-            that still lives.
-Source:     Flink ``EventTimeSessionWindows``, ``MergingWindowSet``, ``TimeWindow.mergeWindows``: windows that touch are one.
+Rules:      rows of one chunk have no order among each other: one that would be late by itself is taken if the others
+            join it to a session that still lives.
+Source:     Flink ``EventTimeSessionWindows``, ``MergingWindowSet``, ``TimeWindow.mergeWindows``: windows that touch are
+            one.
 """
 
 from collections.abc import Iterator
@@ -31,7 +32,9 @@ class ColumnSessions:
     Args: as ``PaneWindows``.
     """
 
-    def __init__(self, windows: SessionWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress) -> None:
+    def __init__(
+        self, windows: SessionWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress
+    ) -> None:
         self._gap = windows.gap
         self._partials = partials
         self._lateness_ms = lateness_ms
@@ -79,7 +82,9 @@ class ColumnSessions:
         return AddedRows(late_rows, tuple(self._take_changed(self._progress.of(self._runs[0].slots))))
 
     def fire(self, watermark: int, num_slots: int) -> Iterator[EmittedWindows]:
-        """The sessions that end at or before a watermark and were not emitted as they are; forgets those that take no more rows."""
+        """The sessions that end at or before a watermark and were not emitted as they are; forgets those that take no
+        more rows.
+        """
         before = self._progress.emitted
         self._progress.advance(watermark)
         if watermark <= before:
@@ -111,7 +116,9 @@ class ColumnSessions:
         codes = np.empty(len(order), np.intp)
         codes[order] = np.cumsum(is_start) - 1
         final = np.append(begins[1:], len(order)) - 1
-        return codes, Run(in_order.take(begins), first.take(begins), (last.take(final), np.ones(len(begins), np.bool_)), ())
+        return codes, Run(
+            in_order.take(begins), first.take(begins), (last.take(final), np.ones(len(begins), np.bool_)), ()
+        )
 
     def _append(self, run: Run) -> None:
         if len(run):
@@ -124,7 +131,12 @@ class ColumnSessions:
         codes, run = self._sessions_of(whole.slots, whole.starts, whole.marks[0])
         is_changed = np.zeros(len(run), np.bool_)
         is_changed[codes[whole.marks[1]]] = True
-        merged = Run(run.slots, run.starts, (run.marks[0], is_changed), combined_parts(self._partials, whole.parts, codes, len(run)))
+        merged = Run(
+            run.slots,
+            run.starts,
+            (run.marks[0], is_changed),
+            combined_parts(self._partials, whole.parts, codes, len(run)),
+        )
         self._runs, self._num_rows, self._num_merged = [merged], len(merged), len(merged)
         return codes
 

@@ -4,7 +4,8 @@ Hot path.  Rows wait in arrays by their pane; windows that end are joined by one
 
 Side:       pure.
 Units:      milliseconds.
-Invariants: each pair of rows comes out once per window that holds both.  A row that is late for all its windows is left out.
+Invariants: each pair of rows comes out once per window that holds both.  A row that is late for all its windows is left
+            out.
 Rules:      null is a key like any other, as in windows.
 Source:     Flink ``JoinedStreams``, ``CoGroupedStreams``.
 """
@@ -137,7 +138,9 @@ class ColumnarJoin:
         limit = windows.last_ended(watermark)
         due_before = limit + windows.size_panes
         if self._has_ended(limit) and any(rows.has_before(due_before) for rows in self._rows):
-            left, right = (joined_runs([self._empty(side), *rows.take_before(due_before)]) for side, rows in enumerate(self._rows))
+            left, right = (
+                joined_runs([self._empty(side), *rows.take_before(due_before)]) for side, rows in enumerate(self._rows)
+            )
             yield from self._joined(left, right, limit)
             for rows, run in zip(self._rows, (left, right), strict=True):
                 rows.add(run.take((windows.last_windows(run.starts) > limit).nonzero()[0]))
@@ -223,7 +226,9 @@ class ColumnarJoin:
         for side, run, rows in ((LEFT, left, pairs.left), (RIGHT, right, pairs.right)):
             is_missing = rows == _NO_ROW
             places = pa.array(rows, mask=is_missing) if is_missing.any() else pa.array(rows)
-            taken.append(dict(zip(join.kept_columns(side), [array.take(places) for array in run.parts[0]], strict=True)))
+            taken.append(
+                dict(zip(join.kept_columns(side), [array.take(places) for array in run.parts[0]], strict=True))
+            )
         arrays += [taken[each.side][each.column] for each in join.columns]
         return JoinedRows(pa.RecordBatch.from_arrays(arrays, schema=join.output_schema()), ends)
 
@@ -238,8 +243,11 @@ class ColumnarJoin:
             rows.replace_slots(slots)
 
 
-def matched_rows(left: IndexArray, right: IndexArray, num_groups: int, kind: str) -> Iterator[tuple[IndexArray, IndexArray]]:
-    """The rows of both sides that are in the same group, in pieces of a bounded number of pairs; -1 where a side has none.
+def matched_rows(
+    left: IndexArray, right: IndexArray, num_groups: int, kind: str
+) -> Iterator[tuple[IndexArray, IndexArray]]:
+    """The rows of both sides that are in the same group, in pieces of a bounded number of pairs; -1 where a side has
+    none.
 
     Args:
         left: the group of each row.

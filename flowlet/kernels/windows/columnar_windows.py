@@ -49,8 +49,12 @@ class WindowedAggregation:
 
     @property
     def can_be_local(self) -> bool:
-        """Whether parts of rows can be made before the rows are where their key is: if all windows of a row are known from its time."""
-        return isinstance(self.shape, AlignedWindows) and self.shape.is_event_time and self.shape.slide <= self.shape.size
+        """Whether parts of rows can be made before the rows are where their key is: if all windows of a row are known
+        from its time.
+        """
+        return (
+            isinstance(self.shape, AlignedWindows) and self.shape.is_event_time and self.shape.slide <= self.shape.size
+        )
 
     def output_schema(self) -> Any:
         """The ``pyarrow.Schema`` of the results."""
@@ -64,7 +68,8 @@ class WindowedAggregation:
 class WindowsState:
     """The state at one moment, which nobody changes.
 
-    ``keys``: of each slot; None: there are none.  ``floors``: by slot, how far its windows were emitted, if not as ``emitted`` says.
+    ``keys``: of each slot; None: there are none.  ``floors``: by slot, how far its windows were emitted, if not as
+        ``emitted`` says.
     ``tables``: of the windows; of a join, for each side.
     """
 

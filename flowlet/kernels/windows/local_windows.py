@@ -3,8 +3,9 @@
 Hot path, per chunk: one grouping of the rows and one call per aggregation, as in ``pane_windows``.
 
 Side:       pure.
-Invariants: nothing is kept from one chunk to the next but keys and their numbers, which nobody sees.  The parts of a chunk give the
-            results that its rows give, and where a row is too late, its part is, too: all rows of a pane belong to the same windows.
+Invariants: nothing is kept from one chunk to the next but keys and their numbers, which nobody sees.  The parts of a
+            chunk give the results that its rows give, and where a row is too late, its part is, too: all rows of a pane
+            belong to the same windows.
 Source:     the local half of Flink SQL's two-phase aggregation (``LocalWindowAggregate``).
 """
 
@@ -35,7 +36,8 @@ _NUM_ROWS: Final = CountPartial(None)
 class ReceivedPartial(Partial):
     """A part that was made of rows elsewhere and came in columns.
 
-    ``names``: of the columns, which are its arrays in their order.  ``are_numbers``: whether each is an array of numpy's.
+    ``names``: of the columns, which are its arrays in their order.  ``are_numbers``: whether each is an array of
+        numpy's.
     """
 
     partial: Partial
@@ -75,8 +77,12 @@ class PartsLayout:
         for number, partial in enumerate(self.partials):
             kinds = partial.kinds(schema)
             are_numbers = tuple([isinstance(kind, np.dtype) for kind in kinds])
-            names = tuple([f"{aggregation.key}.{number}.{place}" for place in range(len(kinds))])  # longer than the key, so not its name
-            types = [pa.from_numpy_dtype(kind) if is_number else kind for kind, is_number in zip(kinds, are_numbers, strict=True)]
+            # Longer than the key, so not its name.
+            names = tuple([f"{aggregation.key}.{number}.{place}" for place in range(len(kinds))])
+            types = [
+                pa.from_numpy_dtype(kind) if is_number else kind
+                for kind, is_number in zip(kinds, are_numbers, strict=True)
+            ]
             fields += [pa.field(name, each) for name, each in zip(names, types, strict=True)]
             self.received[partial] = ReceivedPartial(partial, names, are_numbers)
         self.schema = pa.schema(fields)
@@ -127,7 +133,8 @@ class LocalWindows:
         keys = []
         if self._key is not None:
             keys = [column_of_array(self._keys.array().take(pa.array(groups.slots)))]
-        stamps = np.maximum(self._shape.start_ms(groups.windows), -MAX_WINDOW_TIMESTAMP)  # a time in the pane that windows can hold
+        # A time in the pane that windows can hold.
+        stamps = np.maximum(self._shape.start_ms(groups.windows), -MAX_WINDOW_TIMESTAMP)
         return LocalParts(self._columns(len(groups), keys, parts), stamps)
 
     def forget_keys(self) -> None:

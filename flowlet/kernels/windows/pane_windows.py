@@ -3,8 +3,8 @@
 Hot path.  Per chunk one grouping of the rows and one call per aggregation; per watermark work only if a window ends.
 
 Side:       pure.
-Invariants: a row counts once in its pane, however many windows share it.  A window is emitted once when the watermark passes its end, and
-            again after each chunk with late rows for it, as long as these are allowed.
+Invariants: a row counts once in its pane, however many windows share it.  A window is emitted once when the watermark
+            passes its end, and again after each chunk with late rows for it, as long as these are allowed.
 Source:     Flink ``WindowOperator``, whose windows are emitted in the order of their ends.
 """
 
@@ -60,7 +60,9 @@ class PaneWindows:
         progress: advanced here.
     """
 
-    def __init__(self, windows: AlignedWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress) -> None:
+    def __init__(
+        self, windows: AlignedWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress
+    ) -> None:
         self._windows = windows
         self._partials = partials
         self._lateness_ms = lateness_ms
@@ -124,8 +126,12 @@ class PaneWindows:
             is_kept &= self._windows.holds(panes, last)
         return None if is_kept.all() else is_kept
 
-    def _late(self, panes: Int64Array, last: Int64Array, timestamps: Int64Array, emitted: Any) -> NDArray[np.bool_] | None:
-        """Whether each row is late for all its windows, or for the windows before the gap that it lies in; None: none is."""
+    def _late(
+        self, panes: Int64Array, last: Int64Array, timestamps: Int64Array, emitted: Any
+    ) -> NDArray[np.bool_] | None:
+        """Whether each row is late for all its windows, or for the windows before the gap that it lies in; None: none
+        is.
+        """
         horizon = emitted - self._lateness_ms
         if isinstance(horizon, int) and int(timestamps.min()) > horizon:
             return None
@@ -158,12 +164,16 @@ class PaneWindows:
         groups = group_cells(run.starts, run.slots, num_slots)
         if len(groups) == len(run) and (groups.codes[1:] > groups.codes[:-1]).all():
             return run
-        return Run(groups.slots, groups.windows, (), combined_parts(self._partials, run.parts, groups.codes, len(groups)))
+        return Run(
+            groups.slots, groups.windows, (), combined_parts(self._partials, run.parts, groups.codes, len(groups))
+        )
 
     # -- windows
 
     def fire(self, watermark: int, num_slots: int) -> Iterator[EmittedWindows]:
-        """The windows that end at or before a watermark and were not emitted yet; forgets what no window needs any more."""
+        """The windows that end at or before a watermark and were not emitted yet; forgets what no window needs any
+        more.
+        """
         windows, before = self._windows, self._progress.emitted
         limit = windows.last_ended(watermark)
         if self._runs and self._first_pane < limit + windows.size_panes and watermark > before:
@@ -240,7 +250,9 @@ class PaneWindows:
         found = []
         for number in range(self._windows.max_windows):
             starts = last - number * self._windows.slide_panes
-            found.append(np.unique(starts[self._windows.holds(run.starts, starts) & (starts > after) & (starts <= limit)]))
+            found.append(
+                np.unique(starts[self._windows.holds(run.starts, starts) & (starts > after) & (starts <= limit)])
+            )
         due = np.unique(np.concatenate(found))
         if not len(due):
             return
@@ -267,7 +279,9 @@ class PaneWindows:
         candidates, of_windows = candidates[is_wanted], of_windows[is_wanted]
         groups = group_cells(of_windows, merged.slots.take(candidates), num_slots)
         parts = [tuple([each.take(candidates) for each in part]) for part in merged.parts]
-        yield self._as_windows(groups.slots, groups.windows, combined_parts(self._partials, parts, groups.codes, len(groups)))
+        yield self._as_windows(
+            groups.slots, groups.windows, combined_parts(self._partials, parts, groups.codes, len(groups))
+        )
 
 
 def _pairs(windows: Int64Array, slots: Int64Array) -> NDArray[Any]:

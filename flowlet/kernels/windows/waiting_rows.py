@@ -1,13 +1,14 @@
 """Rows of one side of a join that wait for their window, found by their pane.
 
-New rows stay as they came.  When there are enough, they are sorted into a run, and runs lie in a heap by their first pane: a window that
-ends touches the runs that have rows for it, and takes their beginnings.  What waits for later windows costs it nothing.
+New rows stay as they came.  When there are enough, they are sorted into a run, and runs lie in a heap by their first
+pane: a window that ends touches the runs that have rows for it, and takes their beginnings.  What waits for later
+windows costs it nothing.
 
 Hot path, per chunk and per window that ends.
 
 Side:       pure.
-Invariants: runs in the heap are sorted by pane and not empty.  After each call at most ``_MIN_SORTED_ROWS`` rows and ``_MAX_RECENT``
-            runs are unsorted.
+Invariants: runs in the heap are sorted by pane and not empty.  After each call at most ``_MIN_SORTED_ROWS`` rows and
+            ``_MAX_RECENT`` runs are unsorted.
 """
 
 from collections.abc import Iterator
@@ -19,7 +20,8 @@ import numpy as np
 from flowlet.kernels.windows.column_inputs import Int64Array
 from flowlet.kernels.windows.window_runs import Run, joined_runs
 
-# The fewer, the more runs a window that ends has to touch; the more, the more unsorted rows it looks through.  Not measured.
+# The fewer, the more runs a window that ends has to touch; the more, the more unsorted rows it looks through.  Not
+# measured.
 _MIN_SORTED_ROWS: Final = 1 << 13
 _MAX_RECENT: Final = 64  # unsorted runs
 _MIN_REST_ROWS: Final = 1 << 10  # what is left of a sorted run and smaller joins the unsorted rows
@@ -31,7 +33,8 @@ class WaitingRows:
     def __init__(self) -> None:
         self._recent: list[Run] = []  # unsorted
         self._num_recent = 0
-        self._sorted: list[tuple[int, int, int, Run]] = []  # first pane, number, rows that the arrays of the run hold, run
+        # First pane, number, rows that the arrays of the run hold, run.
+        self._sorted: list[tuple[int, int, int, Run]] = []
         self._num_pushed = 0
         self._num_rows = 0
         self._first_recent = 0  # the first pane of the unsorted rows, if there are any
@@ -77,7 +80,9 @@ class WaitingRows:
     def check_invariants(self) -> None:
         """Assert the invariants of the module header, and the numbers of rows."""
         assert self._num_rows == sum(map(len, self.runs())), "rows were not counted"
-        assert self._num_recent == sum(map(len, self._recent)) <= _MIN_SORTED_ROWS, "too many unsorted rows, or a wrong number"
+        assert self._num_recent == sum(map(len, self._recent)) <= _MIN_SORTED_ROWS, (
+            "too many unsorted rows, or a wrong number"
+        )
         assert len(self._recent) <= _MAX_RECENT, "too many unsorted runs"
         for first, _, num_held, run in self._sorted:
             assert 0 < len(run) <= num_held <= 2 * len(run), "a run holds more than twice its rows"

@@ -9,7 +9,15 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from flowlet.kernels.windows.window_partials import CountPartial, EdgePartial, ExtremePartial, Part, Partial, RankedPartial, SumPartial
+from flowlet.kernels.windows.window_partials import (
+    CountPartial,
+    EdgePartial,
+    ExtremePartial,
+    Part,
+    Partial,
+    RankedPartial,
+    SumPartial,
+)
 from netstack.late import dataclass
 
 AGGREGATES: Final = ("sum", "mean", "min", "max", "count", "first", "last")

@@ -64,7 +64,9 @@ class WindowKeys:
         if slots is None:
             slots = self._index.slots(ArrowColumn(inputs.array(name)))
         if slots is None:
-            raise TypeError(f"column {name!r} has values that cannot be keys together; cast it to string or int64 before key_by()")
+            raise TypeError(
+                f"column {name!r} has values that cannot be keys together; cast it to string or int64 before key_by()"
+            )
         if self._index.num_slots > self._num_slots:
             self._take_new(slots, inputs, name)
         return slots
@@ -85,7 +87,9 @@ class WindowKeys:
             return
         slots = self._index.slots(ArrowColumn(keys))
         if slots is None or len(slots) != self._index.num_slots:
-            raise TypeError(f"the keys of column {self._name!r} in the checkpoint are not distinct, or of several kinds")
+            raise TypeError(
+                f"the keys of column {self._name!r} in the checkpoint are not distinct, or of several kinds"
+            )
         self._arrays, self._num_slots = [keys], len(keys)
 
     def are_sparse(self, num_rows: int) -> bool:

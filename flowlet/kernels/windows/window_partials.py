@@ -3,10 +3,10 @@
 Hot path: C code per chunk and aggregation.
 
 Side:       pure.
-Invariants: a part of some rows is the same however the rows were divided before, but for the rounding of sums of floats.  Sums of integers
-            are exact, or an error.
-Rules:      nulls are left out, as in Arrow; a smallest or largest float is NaN only where there is nothing else.  "First" and "last" go by
-            event time, and where that is equal, by arrival.
+Invariants: a part of some rows is the same however the rows were divided before, but for the rounding of sums of
+            floats.  Sums of integers are exact, or an error.
+Rules:      nulls are left out, as in Arrow; a smallest or largest float is NaN only where there is nothing else.
+            "First" and "last" go by event time, and where that is equal, by arrival.
 """
 
 from abc import ABC, abstractmethod
@@ -69,7 +69,9 @@ class Partial(ABC):
 
     @abstractmethod
     def kinds(self, schema: Any) -> tuple[Any, ...]:
-        """What a part's arrays hold if the rows have this ``pyarrow.Schema``: a numpy ``dtype`` of numbers, or an Arrow type."""
+        """What a part's arrays hold if the rows have this ``pyarrow.Schema``: a numpy ``dtype`` of numbers, or an Arrow
+        type.
+        """
 
     def of_groups(self, inputs: ColumnInputs, codes: IndexArray, num_groups: int) -> Part:
         """A part for each group of rows; raises as the others."""
@@ -141,7 +143,10 @@ class SumPartial(Partial):
         sums = [(high << _LOW_BITS) + low for high, low in zip(upper.tolist(), lower.tolist(), strict=True)]
         for found in sums:
             if not INT64_MIN <= found <= INT64_MAX:
-                raise OverflowError(f"a sum of column {self.column!r} is {found}, which no int64 holds; cast the column to float64 before")
+                raise OverflowError(
+                    f"a sum of column {self.column!r} is {found}, which no int64 holds; cast the column to float64 "
+                    "before"
+                )
         return np.array(sums, np.int64)
 
 
@@ -221,7 +226,11 @@ class EdgePartial(Partial):
     def combined(self, part: Part, codes: IndexArray, num_groups: int) -> Part:
         """The value at one end of each group, sorted by time; the sort leaves equal times in their order."""
         times, values = part
-        rows = values.is_valid().to_numpy(zero_copy_only=False).nonzero()[0] if values.null_count else np.arange(len(values))
+        rows = (
+            values.is_valid().to_numpy(zero_copy_only=False).nonzero()[0]
+            if values.null_count
+            else np.arange(len(values))
+        )
         groups = codes.take(rows)
         order = np.lexsort((times.take(rows), groups))
         in_order = groups.take(order)

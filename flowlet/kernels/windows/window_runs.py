@@ -23,7 +23,8 @@ _LOWEST_FLOOR: Final = -(1 << 62)
 class Run:
     """Parts of windows.
 
-    ``slots``: of the key of each.  ``starts``: a pane, or when a session starts.  ``marks``: what the kind of window needs besides.
+    ``slots``: of the key of each.  ``starts``: a pane, or when a session starts.  ``marks``: what the kind of window
+        needs besides.
     ``parts``: for each kind of part its arrays.
     """
 
@@ -38,7 +39,10 @@ class Run:
     def take(self, rows: IndexArray) -> "Run":
         """These rows."""
         return Run(
-            self.slots.take(rows), self.starts.take(rows), _taken(self.marks, rows), tuple([_taken(part, rows) for part in self.parts])
+            self.slots.take(rows),
+            self.starts.take(rows),
+            _taken(self.marks, rows),
+            tuple([_taken(part, rows) for part in self.parts]),
         )
 
     def cut(self, start: int, stop: int) -> "Run":
@@ -66,13 +70,16 @@ def joined_runs(runs: Sequence[Run]) -> Run:
     return Run(np.concatenate([run.slots for run in runs]), np.concatenate([run.starts for run in runs]), marks, parts)
 
 
-def combined_parts(partials: Sequence[Partial], parts: Sequence[Part], codes: IndexArray, num_groups: int) -> tuple[Part, ...]:
+def combined_parts(
+    partials: Sequence[Partial], parts: Sequence[Part], codes: IndexArray, num_groups: int
+) -> tuple[Part, ...]:
     """The parts of each group as one."""
     return tuple([partial.combined(part, codes, num_groups) for partial, part in zip(partials, parts, strict=True)])
 
 
 class Progress:
-    """How far windows have been emitted: up to a watermark, and after a restore in another parallelism some keys further.
+    """How far windows have been emitted: up to a watermark, and after a restore in another parallelism some keys
+    further.
 
     Args:
         emitted: the watermark.

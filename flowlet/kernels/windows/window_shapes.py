@@ -4,8 +4,8 @@ Hot path: one division per row and chunk.
 
 Side:       pure.
 Units:      milliseconds; panes are numbered, pane 0 begins at the offset.
-Source:     Flink ``TimeWindow.getWindowStartWithOffset``, ``SlidingEventTimeWindows``, ``EventTimeSessionWindows``; panes: "No pane, no
-            gain" (Li et al., 2005).
+Source:     Flink ``TimeWindow.getWindowStartWithOffset``, ``SlidingEventTimeWindows``, ``EventTimeSessionWindows``;
+            panes: "No pane, no gain" (Li et al., 2005).
 """
 
 import math
@@ -76,7 +76,9 @@ class AlignedWindows:
         return found
 
     def last_ended(self, watermark: Any) -> Any:
-        """The last window, by its first pane, all of whose timestamps are at or below a watermark, if one began at every pane."""
+        """The last window, by its first pane, all of whose timestamps are at or below a watermark, if one began at
+        every pane.
+        """
         return (watermark + 1 - self.offset) // self.pane - self.size_panes
 
     def start_ms(self, windows: Any) -> Any:

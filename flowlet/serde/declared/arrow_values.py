@@ -1,8 +1,8 @@
 """Arrow arrays as columns of declared types.
 
 Side:       pure.
-Invariants: an array that was read has exactly the Arrow type of the declared one, is validated, and all its values are Python values: a
-            point in time beyond the year 9999, which ``to_pylist`` could not make, is refused.
+Invariants: an array that was read has exactly the Arrow type of the declared one, is validated, and all its values are
+            Python values: a point in time beyond the year 9999, which ``to_pylist`` could not make, is refused.
 Absent:     arrays of rows and maps: they are checked value by value.
 """
 
@@ -65,7 +65,9 @@ def fitting_array(array: pa.Array, type_info: TypeInformation) -> pa.Array | Non
     if declared is None or _has_rows(type_info):
         return None
     found = array.type
-    if found == declared or (pa.types.is_list(found) and pa.types.is_list(declared) and found.value_type == declared.value_type):
+    if found == declared or (
+        pa.types.is_list(found) and pa.types.is_list(declared) and found.value_type == declared.value_type
+    ):
         fitting = array
     elif (found, declared) in _SAME_VALUES:
         fitting = array.cast(declared)
@@ -82,7 +84,9 @@ def decode_arrow(payload: memoryview, num_values: int, type_info: TypeInformatio
     if declared is None or _has_rows(type_info):
         raise SerdeError(f"an Arrow array, which is no form of {type_info!r}")
     array = decode_arrow_array(payload)
-    is_list = pa.types.is_list(array.type) and pa.types.is_list(declared) and array.type.value_type == declared.value_type
+    is_list = (
+        pa.types.is_list(array.type) and pa.types.is_list(declared) and array.type.value_type == declared.value_type
+    )
     if array.type != declared and not is_list:
         raise SerdeError(f"an Arrow array of {array.type}, declared is {type_info!r}")
     if len(array) != num_values:

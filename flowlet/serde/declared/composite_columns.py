@@ -4,8 +4,8 @@ Hot path: C code per column; a Python loop over lists and maps.
 
 Side:       pure.
 Invariants: as ``declared_column``.  An error in a part names the path to it.
-Rules:      a ``Row`` with names goes by its names, in any order, at every level; without names, and tuples and lists, by position; a dict
-            by its keys.  Whatever its form was, a reader gets a ``Row`` with the declared names.
+Rules:      a ``Row`` with names goes by its names, in any order, at every level; without names, and tuples and lists,
+            by position; a dict by its keys.  Whatever its form was, a reader gets a ``Row`` with the declared names.
 """
 
 import array
@@ -42,7 +42,11 @@ class FieldsColumn(DeclaredColumn):
     may_be_constant = False
 
     def __init__(
-        self, type_info: TypeInformation, names: Sequence[str], fields: Sequence[DeclaredColumn], classes: tuple[type, ...] = (tuple, list)
+        self,
+        type_info: TypeInformation,
+        names: Sequence[str],
+        fields: Sequence[DeclaredColumn],
+        classes: tuple[type, ...] = (tuple, list),
     ) -> None:
         super().__init__(type_info, classes)
         self.names = tuple(names)
@@ -107,11 +111,14 @@ class FieldsColumn(DeclaredColumn):
         raise self._arity(next(value for value in values if len(value) != len(self.fields)))
 
     def _arity(self, value: Any) -> ValueMismatchError:
-        return ValueMismatchError(f"{preview(value)} has {len(value)} fields, {self.type_info!r} has {len(self.fields)}")
+        return ValueMismatchError(
+            f"{preview(value)} has {len(value)} fields, {self.type_info!r} has {len(self.fields)}"
+        )
 
     def _columns(self, columns: Sequence[Sequence[Any]]) -> list[Column]:
         found = []
-        for name, field, values in zip(self.names, self.fields, columns, strict=False):  # no columns if there are no fields
+        # No columns if there are no fields.
+        for name, field, values in zip(self.names, self.fields, columns, strict=False):
             try:
                 found.append(field.column_of(values))
             except ValueMismatchError as error:
@@ -145,7 +152,9 @@ class RowColumn(FieldsColumn):
         """As ``columns_of``; None if a row changes a table, which columns of fields do not say."""
         kinds = self._checked(values, set(map(type, values)))
         fields = self._fields_of_all(values, kinds)
-        columns = self._columns(list(zip(*fields, strict=True)) if fields is not None else self._transposed(values, kinds))
+        columns = self._columns(
+            list(zip(*fields, strict=True)) if fields is not None else self._transposed(values, kinds)
+        )
         return columns if fields is not None or not any(_row_kinds(values)) else None
 
     def tuples_of(self, values: Sequence[Any]) -> list[tuple[Any, ...]] | None:
@@ -202,7 +211,10 @@ def _row_kinds(values: Sequence[Any]) -> list[int]:
 
 
 class ListsColumn(DeclaredColumn):
-    """``list``: a column of sizes, then a column of all elements, if there are any.  A tuple or an ``array.array`` becomes a list."""
+    """``list``: a column of sizes, then a column of all elements, if there are any.
+
+    A tuple or an ``array.array`` becomes a list.
+    """
 
     __slots__ = ("_element", "_may_hold_none")
     cells_each = 2
@@ -218,7 +230,8 @@ class ListsColumn(DeclaredColumn):
         try:
             self._element.column_of(elements)
         except ValueMismatchError:
-            # The index is right for the elements of a single list, which is how the caller looks for the first wrong record.
+            # The index is right for the elements of a single list, which is how the caller looks for the first wrong
+            # record.
             index, error = first_mismatch(self._element, elements)
             raise error.within(f"[{index}]") from None
         self._check_none(elements)
@@ -252,7 +265,9 @@ class ListsColumn(DeclaredColumn):
 
 
 class MapColumn(DeclaredColumn):
-    """``dict``: a column of sizes, a column of all keys, a column of all values; without the last two if all maps are empty."""
+    """``dict``: a column of sizes, a column of all keys, a column of all values; without the last two if all maps are
+    empty.
+    """
 
     __slots__ = ("_key", "_value")
     cells_each = 4
@@ -278,7 +293,9 @@ class MapColumn(DeclaredColumn):
         sizes = encode_column(list(map(len, values)))
         if not keys:
             return framed(MAPS, sizes)
-        return framed(MAPS, sizes, self._key.encode(ListColumn(keys), cells), self._value.encode(ListColumn(items), cells))
+        return framed(
+            MAPS, sizes, self._key.encode(ListColumn(keys), cells), self._value.encode(ListColumn(items), cells)
+        )
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
         if kind != MAPS:
@@ -294,7 +311,10 @@ class MapColumn(DeclaredColumn):
                 raise SerdeError(f"entries: {error}") from error
         check_end(end, payload)
         return ListColumn(
-            [_map(keys[end - size : end], items[end - size : end]) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+            [
+                _map(keys[end - size : end], items[end - size : end])
+                for size, end in zip(sizes, accumulate(sizes), strict=True)
+            ]
         )
 
 

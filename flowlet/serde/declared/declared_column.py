@@ -3,11 +3,12 @@
 Hot path: C code per column.  Values without a column form go through their ``TypeSerializer`` one by one.
 
 Side:       pure.
-Invariants: whatever the bytes are, reading gives values of the declared type, or None, or raises.  Nothing is unpickled, imported or called
-            by name.  The form of every part is known from the type, so nesting ends where the type ends.  Counts are checked against the
-            bytes and the budget before anything is allocated.
+Invariants: whatever the bytes are, reading gives values of the declared type, or None, or raises.  Nothing is
+            unpickled, imported or called by name.  The form of every part is known from the type, so nesting ends where
+            the type ends.  Counts are checked against the bytes and the budget before anything is allocated.
 Format:     ``column_format``; of its kinds, those that the type allows.
-Raises:     reading corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into SerdeError.
+Raises:     reading corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+            SerdeError.
 """
 
 import operator
@@ -87,7 +88,9 @@ class DeclaredColumn(ABC):
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         """A column of values whose classes fit.  Raises ValueMismatchError: a value does not."""
-        return ListColumn(values if isinstance(values, list) else list(values), next(iter(kinds)) if len(kinds) == 1 else None)
+        return ListColumn(
+            values if isinstance(values, list) else list(values), next(iter(kinds)) if len(kinds) == 1 else None
+        )
 
     def takes_array(self, array: Any) -> bool:
         """Whether every number of an array fits.  Raises ValueMismatchError: one is out of range."""
@@ -113,7 +116,9 @@ class DeclaredColumn(ABC):
         if not present:
             return framed(NULLS)
         is_there = np.frombuffer(bytes(map(operator.is_not, values, repeat(None))), np.bool_)
-        return framed(NULLS, np.packbits(is_there).tobytes(), self._encode(present, self._checked(present, kinds - _NONE), cells))
+        return framed(
+            NULLS, np.packbits(is_there).tobytes(), self._encode(present, self._checked(present, kinds - _NONE), cells)
+        )
 
     @abstractmethod
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
@@ -171,7 +176,10 @@ class DeclaredColumn(ABC):
 
     @abstractmethod
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        """Read a column that is neither constant nor of Arrow, and holds no None.  Raises ``refusal`` for a kind that is no form of it."""
+        """Read a column that is neither constant nor of Arrow, and holds no None.
+
+        Raises ``refusal`` for a kind that is no form of it.
+        """
 
 
 class _Encoder(FieldEncoder):

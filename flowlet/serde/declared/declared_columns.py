@@ -75,9 +75,13 @@ def declared_column(type_info: TypeInformation) -> DeclaredColumn:
         case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
             return ListsColumn(type_info, declared_column(type_info.elem_type))
         case MapTypeInfo():
-            return MapColumn(type_info, declared_column(type_info.key_type_info), declared_column(type_info.value_type_info))
+            return MapColumn(
+                type_info, declared_column(type_info.key_type_info), declared_column(type_info.value_type_info)
+            )
         case RowTypeInfo():
-            return RowColumn(type_info, type_info.get_field_names(), list(map(declared_column, type_info.get_field_types())))
+            return RowColumn(
+                type_info, type_info.get_field_names(), list(map(declared_column, type_info.get_field_types()))
+            )
         case TupleTypeInfo():
             fields = list(map(declared_column, type_info.get_field_types()))
             return FieldsColumn(type_info, [f"f{position}" for position in range(len(fields))], fields)

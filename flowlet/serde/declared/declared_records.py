@@ -3,7 +3,8 @@
 Hot path: C code per column.
 
 Side:       pure.
-Invariants: as ``declared_column``.  Chunks carry no keys: a reader takes them from the records, so no sender can give a record another's.
+Invariants: as ``declared_column``.  Chunks carry no keys: a reader takes them from the records, so no sender can give a
+            record another's.
 Format:     ``column_format``: the column of the records in a chunk.
 """
 
@@ -56,10 +57,11 @@ class DeclaredRecords:
     # ---------------------------------------------------------------- checking, before records are sent
 
     def chunk_of(self, records: list[Any]) -> Chunk:
-        """At least one record, checked, in columns; in a list where columns cannot hold them: rows that change a table, or without fields.
+        """At least one record, checked, in columns; in a list where columns cannot hold them: rows that change a table,
+        or without fields.
 
-        Raises:
-            ValueMismatchError: a record does not fit; names the first one and its field, says what is expected, and shows the value.
+        Raises: ValueMismatchError: a record does not fit; names the first one and its field, says what is expected, and
+            shows the value.
         """
         column = self._column
         try:
@@ -103,13 +105,17 @@ class DeclaredRecords:
             if isinstance(column, RowColumn) and set(columns.field_names) == set(column.names):
                 fields = tuple([fields[columns.field_names.index(name)] for name in column.names])
             elif not are_positions(column.names):
-                raise ValueMismatchError(f"records of the columns {', '.join(columns.field_names)}, declared is {self.type_info!r}")
+                raise ValueMismatchError(
+                    f"records of the columns {', '.join(columns.field_names)}, declared is {self.type_info!r}"
+                )
         return self._shaped(column.fitting_fields(fields))
 
     def _shaped(self, fields: Sequence[Column]) -> Columns:
         if isinstance(self.type_info, RowTypeInfo):
             return Columns(len(fields[0]), tuple(fields), Shape.ROW, tuple(self.type_info.get_field_names()))
-        return Columns(len(fields[0]), tuple(fields), Shape.TUPLE if isinstance(self._column, FieldsColumn) else Shape.SCALAR)
+        return Columns(
+            len(fields[0]), tuple(fields), Shape.TUPLE if isinstance(self._column, FieldsColumn) else Shape.SCALAR
+        )
 
     def _first_mismatch(self, records: list[Any]) -> ValueMismatchError:
         column = self._column
@@ -131,7 +137,12 @@ class DeclaredRecords:
         """
         cells = CellBudget()
         column, columns = self._column, chunk.columns
-        if columns is None and len(chunk) <= MAX_PACKED and self._packed is not None and isinstance(column, FieldsColumn):
+        if (
+            columns is None
+            and len(chunk) <= MAX_PACKED
+            and self._packed is not None
+            and isinstance(column, FieldsColumn)
+        ):
             tuples = column.tuples_of(chunk.values)
             packed = None if tuples is None else self._packed.try_pack(tuples)
             if packed is not None:
@@ -144,12 +155,16 @@ class DeclaredRecords:
             data = column.encode(columns.fields[0], cells, codes)
         most = most_cells(len(data), self._free_cells)
         if cells.num_taken > most:
-            raise ElementTooLargeError(f"{len(chunk)} records stand for {cells.num_taken} values in {len(data)} bytes, allowed are {most}")
+            raise ElementTooLargeError(
+                f"{len(chunk)} records stand for {cells.num_taken} values in {len(data)} bytes, allowed are {most}"
+            )
         return data
 
     # ---------------------------------------------------------------- reading
 
-    def decode(self, view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary) -> tuple[Columns | list[Any], int]:
+    def decode(
+        self, view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary
+    ) -> tuple[Columns | list[Any], int]:
         """Read the records at ``offset``: columns if possible, else a list; and the offset after them.
 
         Raises:
@@ -161,7 +176,9 @@ class DeclaredRecords:
         except _CORRUPT as error:
             raise SerdeError(f"no {self.type_info!r}: {type(error).__name__}: {error}") from error
 
-    def _decode(self, view: memoryview, offset: int, num_records: int, reading: Reading) -> tuple[Columns | list[Any], int]:
+    def _decode(
+        self, view: memoryview, offset: int, num_records: int, reading: Reading
+    ) -> tuple[Columns | list[Any], int]:
         column = self._column
         kind, payload, end = column_at(view, offset)
         if kind == PACKED and isinstance(column, FieldsColumn) and self._packed is not None:

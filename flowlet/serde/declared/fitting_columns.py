@@ -8,7 +8,10 @@ from flowlet.serde.declared.declared_column import DeclaredColumn
 
 
 def fitting(declared: DeclaredColumn, column: Column) -> Column:
-    """The column itself or one with the same values.  Raises ValueMismatchError: a value or the representation does not fit."""
+    """The column itself or one with the same values.
+
+    Raises ValueMismatchError: a value or the representation does not fit.
+    """
     return column.accept(_Fitting(declared))
 
 

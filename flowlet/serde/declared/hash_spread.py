@@ -1,8 +1,9 @@
 """Detects keys that would make building a dict quadratic.
 
 Side:       pure.
-Invariants: the search for places in CPython's dict is carried out in numpy, with its own sequence, for every size that the dict has while
-            it grows.  So a few thousand integers that were chosen to collide are refused before the dict is built.
+Invariants: the search for places in CPython's dict is carried out in numpy, with its own sequence, for every size that
+            the dict has while it grows.  So a few thousand integers that were chosen to collide are refused before the
+            dict is built.
 Source:     CPython ``Objects/dictobject.c``: ``lookdict``, ``PERTURB_SHIFT``, ``USABLE_FRACTION``.
 """
 
@@ -22,7 +23,10 @@ _FIVE, _ONE = np.uint64(5), np.uint64(1)
 
 
 def check_spread(keys: Sequence[Any]) -> None:
-    """Check that the hashes of the keys of a dict differ enough.  Raises SerdeError: they collide; TypeError: a key has no hash."""
+    """Check that the hashes of the keys of a dict differ enough.
+
+    Raises SerdeError: they collide; TypeError: a key has no hash.
+    """
     if len(keys) <= MIN_CHECKED:
         return
     hashes = np.array(list(map(hash, keys)), np.int64)
@@ -32,13 +36,17 @@ def check_spread(keys: Sequence[Any]) -> None:
         part = hashes[: 2 * size // 3]
         num_probes = count_probes(part, size)
         if num_probes > MAX_PROBES_EACH * len(part):
-            raise SerdeError(f"a map of {len(keys)} keys whose hashes collide: the first {len(part)} need {num_probes} probes or more")
+            raise SerdeError(
+                f"a map of {len(keys)} keys whose hashes collide: the first {len(part)} need {num_probes} probes or "
+                "more"
+            )
         if len(part) == len(hashes):
             return
 
 
 def count_probes(hashes: NDArray[np.int64], size: int) -> int:
-    """How many places are looked at until all keys are in a table of ``size`` places; at least this many if it is a lot.
+    """How many places are looked at until all keys are in a table of ``size`` places; at least this many if it is a
+    lot.
 
     ``size`` is a power of two, larger than the number of keys.
     """

@@ -63,7 +63,11 @@ class IntegerColumn(DeclaredColumn):
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
         packed = self._packed(values)
-        return framed(INT64, packed) if len(values) < _MIN_NARROWED else encode_narrowed(narrowed(np.frombuffer(packed, np.int64)))
+        return (
+            framed(INT64, packed)
+            if len(values) < _MIN_NARROWED
+            else encode_narrowed(narrowed(np.frombuffer(packed, np.int64)))
+        )
 
     def _packed(self, values: Sequence[Any]) -> bytes:
         try:
@@ -202,7 +206,9 @@ class CharacterColumn(TextColumn):
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         if list(map(len, values)).count(1) != len(values):
-            raise ValueMismatchError(f"{preview(next(value for value in values if len(value) != 1))} is not one character")
+            raise ValueMismatchError(
+                f"{preview(next(value for value in values if len(value) != 1))} is not one character"
+            )
         return super()._column(values, kinds)
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
@@ -263,7 +269,9 @@ class TimestampColumn(DeclaredColumn):
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         if list(map(_TZINFO, values)).count(None) != len(values):
             value = next(value for value in values if value.tzinfo is not None)
-            raise ValueMismatchError(f"{preview(value)} has a time zone, which {self.type_info!r} does not keep: convert it to UTC")
+            raise ValueMismatchError(
+                f"{preview(value)} has a time zone, which {self.type_info!r} does not keep: convert it to UTC"
+            )
         return ArrayColumn(np.array(values, _INSTANT))
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
@@ -289,7 +297,10 @@ def _are_datetimes(array: NDArray[Any]) -> bool:
 
 
 class SerializedColumn(DeclaredColumn):
-    """Values in the form of their ``TypeSerializer``, one after the other.  Their sizes differ, so none may stand for many."""
+    """Values in the form of their ``TypeSerializer``, one after the other.
+
+    Their sizes differ, so none may stand for many.
+    """
 
     __slots__ = ("_serializer",)
     may_be_constant = False

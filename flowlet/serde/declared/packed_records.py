@@ -1,6 +1,7 @@
 """``PackedRecords``: a few records of basic values as msgpack, whose decoder knows their types.
 
-Hot path: a chunk of one record with two fields takes 3 us to write and 3 to read, in columns 30 and 16.  It does not serve more than 15
+Hot path: a chunk of one record with two fields takes 3 us to write and 3 to read, in columns 30 and 16.  It does not
+    serve more than 15
 records, nested values, dates and decimals.
 
 Side:       pure.
@@ -22,7 +23,12 @@ from flowlet.serde.declared.leaf_columns import BooleanColumn, BytesColumn, Floa
 MAX_PACKED: Final = 15  # msgpack says so many in its first byte
 _HEAD: Final = 0x90
 _PACKABLE: Final = frozenset({int, str, float, bool, bytes, NoneType})
-_TYPES: Final[dict[type[DeclaredColumn], Any]] = {BooleanColumn: bool, BytesColumn: bytes, FloatingColumn: float, TextColumn: str}
+_TYPES: Final[dict[type[DeclaredColumn], Any]] = {
+    BooleanColumn: bool,
+    BytesColumn: bytes,
+    FloatingColumn: float,
+    TextColumn: str,
+}
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 

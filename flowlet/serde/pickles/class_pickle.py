@@ -1,17 +1,18 @@
 """Takes classes apart that a reader cannot import, and makes them again.
 
 Side:       pure.
-Rules:      a class goes by name if another process can import it by this name.  A class of the main module, of any other module that was
-            run as a program, or one that is not found under its name, goes by value.
-            A class by value is made again as it was, in two steps, because its methods may refer to it: first what decides how its objects
-            look (slots, fields, members), then all its attributes.
-            Code of the program that ran when the class was made does not run again: neither the ``__new__`` and ``__init__`` of a metaclass
-            nor ``__init_subclass__``, whose keywords nobody knows any more, nor the constructors of members of an enumeration.  What it did
-            is seen in the attributes.  That of importable classes does run, because they may register the class.
-            A class that a program made itself is changed by reading it only in a block of ``program_classes_change``, whose caller puts it
-            back: tasks in the program's process have methods with globals of their own, and the program has its class again afterwards.
-Source:     cloudpickle, which finds out what a class consists of and whether a process has it already.  It knows neither slots nor the
-            structs of msgspec, and makes members of enumerations of their values alone.
+Rules:      a class goes by name if another process can import it by this name.  A class of the main module, of any
+            other module that was run as a program, or one that is not found under its name, goes by value.  A class by
+            value is made again as it was, in two steps, because its methods may refer to it: first what decides how its
+            objects look (slots, fields, members), then all its attributes.  Code of the program that ran when the class
+            was made does not run again: neither the ``__new__`` and ``__init__`` of a metaclass nor
+            ``__init_subclass__``, whose keywords nobody knows any more, nor the constructors of members of an
+            enumeration.  What it did is seen in the attributes.  That of importable classes does run, because they may
+            register the class.  A class that a program made itself is changed by reading it only in a block of
+            ``program_classes_change``, whose caller puts it back: tasks in the program's process have methods with
+            globals of their own, and the program has its class again afterwards.
+Source:     cloudpickle, which finds out what a class consists of and whether a process has it already.  It knows
+            neither slots nor the structs of msgspec, and makes members of enumerations of their values alone.
 """
 
 import contextlib
@@ -27,7 +28,9 @@ from weakref import WeakSet
 
 import cloudpickle
 import msgspec
-from cloudpickle import cloudpickle as _cloudpickle  # its tracker: one object is one class in a process, whoever pickled it
+
+# Its tracker: one object is one class in a process, whoever pickled it.
+from cloudpickle import cloudpickle as _cloudpickle
 
 MULTIPROCESSING_MAIN: Final = "__mp_main__"
 """What multiprocessing calls the main module in a process that it has spawned; there, it is ``__main__``, too."""
@@ -45,7 +48,9 @@ Reduction = tuple[Any, ...]
 Replaced = dict[type, dict[str, tuple[Any, Any]]]
 """Attributes of a program's classes that reading has replaced: the former value and the one that was set, by name."""
 _MISSING: Final = object()
-_replaced: ContextVar[Replaced | None] = ContextVar("where replaced attributes of a program's own classes are noted", default=None)
+_replaced: ContextVar[Replaced | None] = ContextVar(
+    "where replaced attributes of a program's own classes are noted", default=None
+)
 
 
 def module_name_of(thing: Any) -> str | None:
@@ -66,7 +71,9 @@ def is_run_as_program(module_name: str) -> bool:
         return True
     attributes = getattr(sys.modules.get(module_name), "__dict__", {})
     spec = attributes.get("__spec__")
-    return isinstance(attributes.get("__file__"), str) and (spec is None or getattr(spec, "name", module_name) != module_name)
+    return isinstance(attributes.get("__file__"), str) and (
+        spec is None or getattr(spec, "name", module_name) != module_name
+    )
 
 
 def is_sent_by_value(module_name: str) -> bool:
@@ -76,7 +83,10 @@ def is_sent_by_value(module_name: str) -> bool:
 
 
 def is_importable(thing: Any) -> bool:
-    """Whether another process can import this class or function by its name.  Called for each class in a record that has one by value."""
+    """Whether another process can import this class or function by its name.
+
+    Called for each class in a record that has one by value.
+    """
     try:
         module_name: Any = thing.__module__ if type(thing) is type else module_name_of(thing)
         module = sys.modules[module_name]  # of None, too, there is no module
@@ -90,7 +100,9 @@ def is_importable(thing: Any) -> bool:
 
 
 def send_programs_by_value(thing: Any) -> None:
-    """Have cloudpickle send the module of ``thing`` by value if it is a program that was not started as the main module."""
+    """Have cloudpickle send the module of ``thing`` by value if it is a program that was not started as the main
+    module.
+    """
     module_name = module_name_of(thing)
     if module_name is not None and module_name != _MAIN and is_run_as_program(module_name):
         module = sys.modules[module_name]
@@ -100,7 +112,9 @@ def send_programs_by_value(thing: Any) -> None:
 
 @contextlib.contextmanager
 def classes_stay() -> Iterator[None]:
-    """Keep the classes that this process has as they are while pickles are read in the block: results are no newer than they."""
+    """Keep the classes that this process has as they are while pickles are read in the block: results are no newer than
+    they.
+    """
     token = _keeps_classes.set(True)
     try:
         yield
@@ -110,7 +124,9 @@ def classes_stay() -> Iterator[None]:
 
 @contextlib.contextmanager
 def program_classes_change(replaced: Replaced) -> Iterator[None]:
-    """In the block, reading a class of the program sets its attributes; ``replaced`` takes the former ones, for ``put_back``."""
+    """In the block, reading a class of the program sets its attributes; ``replaced`` takes the former ones, for
+    ``put_back``.
+    """
     token = _replaced.set(replaced)
     try:
         yield
@@ -144,7 +160,9 @@ def reduce_class(cls: type, reduction: Reduction) -> Reduction:
         skeleton, made_already = _struct_skeleton(cls), {"__slots__"}
     else:
         skeleton = _class_skeleton(cls)
-    state = {name: value for name, value in attributes.items() if name not in made_already and not _is_slot_of(cls, value)}
+    state = {
+        name: value for name, value in attributes.items() if name not in made_already and not _is_slot_of(cls, value)
+    }
     if isinstance(skeleton, _StructSkeleton):
         state["__annotations__"] = _types_of_fields(cls)
     return _make, (tracker_id, skeleton), (state, members), None, None, _set_attributes
@@ -185,11 +203,15 @@ class _StructSkeleton(NamedTuple):
         fields |= {name: msgspec.field(default_factory=factory) for name, factory in self.factories.items()}
         # The types of the fields follow with the attributes: they may name the class itself.
         namespace = self.namespace | fields | {"__annotations__": dict.fromkeys(self.fields, Any)}
-        return types.new_class(self.name, self.bases, {"metaclass": self.metaclass, **self.options}, lambda made: made.update(namespace))
+        return types.new_class(
+            self.name, self.bases, {"metaclass": self.metaclass, **self.options}, lambda made: made.update(namespace)
+        )
 
 
 class _EnumSkeleton(NamedTuple):
-    """An enumeration: the values of its members by their names, and with what a member is made if it is a text, a number, ... as well."""
+    """An enumeration: the values of its members by their names, and with what a member is made if it is a text, a
+    number, ... as well.
+    """
 
     metaclass: Any
     name: str
@@ -247,7 +269,8 @@ def _class_skeleton(cls: type) -> _Skeleton:
         slots = [name for name, value in attributes.items() if _is_slot_of(cls, value)]
         namespace["__slots__"] = (*slots, *(name for name in ("__dict__", "__weakref__") if name in attributes))
     hook = next((base for base in cls.__mro__[1:] if "__init_subclass__" in vars(base)), object)
-    bases = namespace["__orig_bases__"] if typing.is_typeddict(cls) else cls.__bases__  # a TypedDict is a dict; its bases tell what it is
+    # A TypedDict is a dict; its bases tell what it is.
+    bases = namespace["__orig_bases__"] if typing.is_typeddict(cls) else cls.__bases__
     return _Skeleton(type(cls), cls.__name__, bases, namespace, is_importable(hook))
 
 
@@ -280,7 +303,10 @@ def _struct_skeleton(cls: Any) -> _StructSkeleton:
 
 
 def _types_of_fields(cls: Any) -> dict[str, Any]:
-    """The annotations of a struct.  Texts are evaluated, where they can be: msgspec would look for their names in the main module."""
+    """The annotations of a struct.
+
+    Texts are evaluated, where they can be: msgspec would look for their names in the main module.
+    """
     annotations = dict(cls.__annotations__)
     names = vars(sys.modules.get(cls.__module__, types))
     for field, annotation in annotations.items():

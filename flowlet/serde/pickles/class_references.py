@@ -1,9 +1,10 @@
 """Serializes classes; a process makes each class once.
 
 Side:       pure.
-Rules:      stored state may name our classes by former names (``flowlet.former_names``).
-            A class that other processes can import is sent by name.  A class of the main module, or one that is not found under its name,
-            is sent by value, as cloudpickle does.  It is sent as it was the first time: later changes to a class stay in its process.
+Rules:      stored state may name our classes by former names (``flowlet.former_names``).  A class that other processes
+            can import is sent by name.  A class of the main module, or one that is not found under its name, is sent by
+            value, as cloudpickle does.  It is sent as it was the first time: later changes to a class stay in its
+            process.
 Invariants: the same bytes give the same class for all records of a process, unless its module is reloaded.
 Units:      each cache holds ``MAX_CLASSES`` and is cleared when it is full.
 """
@@ -33,7 +34,9 @@ def class_reference(cls: type) -> bytes:
         try:
             reference = program_pickle.dumps(cls, 5)
         except Exception as error:
-            raise SerdeError(f"class {cls.__qualname__} cannot be pickled to be sent: {describe_unpicklable(cls, error)}") from error
+            raise SerdeError(
+                f"class {cls.__qualname__} cannot be pickled to be sent: {describe_unpicklable(cls, error)}"
+            ) from error
         if len(_references) >= MAX_CLASSES:
             _references.clear()
         _references[cls] = reference
@@ -41,7 +44,10 @@ def class_reference(cls: type) -> bytes:
 
 
 def reference_by_value(cls: type) -> bytes | None:
-    """The bytes of a class that must be sent by value; None if its name will do.  Raises SerdeError: as ``class_reference``."""
+    """The bytes of a class that must be sent by value; None if its name will do.
+
+    Raises SerdeError: as ``class_reference``.
+    """
     if cls not in _by_value:
         if cls.__module__ == "builtins" or is_importable(cls):
             return None
@@ -68,7 +74,8 @@ def loads(data: bytes | memoryview) -> Any:
 
 
 def loads_former_names(data: bytes | memoryview) -> Any:
-    """Read a pickle again; only while an error of ``NAME_ERRORS`` is handled, which is raised again if no class has a former name.
+    """Read a pickle again; only while an error of ``NAME_ERRORS`` is handled, which is raised again if no class has a
+    former name.
 
     So pickles of this version stay with C's unpickler alone.
     """

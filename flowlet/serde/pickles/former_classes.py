@@ -1,14 +1,16 @@
-"""Classes of a program in state that outlives the program: each is written with its name, and found by its name in the program that runs.
+"""Classes of a program in state that outlives the program: each is written with its name, and found by its name in the
+program that runs.
 
 Side:       pure.
-Rules:      a class that goes by value (``class_references``) is written as its form (name, kind, fields or members) and as its definition.
-            A program that starts from the state of another one takes its own class of that name; readers without the program
-            (``flowlet.state_reader``), and a job that goes on after a failure, take the definition.
-            An instance gets its fields by their names.  A field that was added gets its default; one that was removed, or has no default,
-            is an error.  A member of an ``Enum`` goes by its name; one that holds a plain value (``IntEnum``) must keep that, too.
-            A class with pickle methods of its own (``__setstate__``, ``__reduce__``) decides itself.  A plain class declares no fields: its
-            attributes stay as they were.
-Invariants: the unpickler stays C's.  Only where a form has changed do instances pass through Python, in a stand-in for the class.
+Rules:      a class that goes by value (``class_references``) is written as its form (name, kind, fields or members) and
+            as its definition.  A program that starts from the state of another one takes its own class of that name;
+            readers without the program (``flowlet.state_reader``), and a job that goes on after a failure, take the
+            definition.  An instance gets its fields by their names.  A field that was added gets its default; one that
+            was removed, or has no default, is an error.  A member of an ``Enum`` goes by its name; one that holds a
+            plain value (``IntEnum``) must keep that, too.  A class with pickle methods of its own (``__setstate__``,
+            ``__reduce__``) decides itself.  A plain class declares no fields: its attributes stay as they were.
+Invariants: the unpickler stays C's.  Only where a form has changed do instances pass through Python, in a stand-in for
+            the class.
 Absent:     functions: they stay those of the program that wrote them.
 """
 
@@ -36,7 +38,8 @@ _MAKE_CLASS: Final = "_make_skeleton_class"
 _MAKE_ENUM: Final = "_make_skeleton_enum"
 _SET_CLASS: Final = "_class_setstate"
 _ATOMS: Final = (int, str, float, bytes, bool, type(None))
-_GENERATORS: Final = {Path(dataclasses.__file__).parts[-2:], ("attr", "_make.py")}  # files of classes' generated methods
+# Files of classes' generated methods.
+_GENERATORS: Final = {Path(dataclasses.__file__).parts[-2:], ("attr", "_make.py")}
 _PICKLE_METHODS: Final = ("__setstate__", "__reduce__", "__reduce_ex__")
 _ADVICE: Final = "keep the class as it was, or start without the state"
 
@@ -87,7 +90,9 @@ def form_of(cls: type) -> ClassForm:
         return ClassForm(module, qualname, "Enum", tuple(each.name for each in members), values if is_plain else ())
     if dataclasses.is_dataclass(cls):
         is_listed = getattr(getattr(cls, "__setstate__", None), "__module__", None) == dataclasses.__name__
-        return ClassForm(module, qualname, "dataclass", tuple(each.name for each in dataclasses.fields(cls)), (), is_listed)
+        return ClassForm(
+            module, qualname, "dataclass", tuple(each.name for each in dataclasses.fields(cls)), (), is_listed
+        )
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
         return ClassForm(module, qualname, "NamedTuple", tuple(cls._fields))
     if hasattr(cls, "__struct_fields__"):
@@ -98,7 +103,8 @@ def form_of(cls: type) -> ClassForm:
 
 
 def find_in(owner: Any, qualname: str) -> type | None:
-    """The class of this qualified name in a module; of a nested class the name alone will do where only one class has it.
+    """The class of this qualified name in a module; of a nested class the name alone will do where only one class has
+    it.
 
     What older flowlets wrote has lost the name of the class around it.
     """
@@ -114,7 +120,9 @@ def find_in(owner: Any, qualname: str) -> type | None:
 def _nested_in(things: Iterable[Any], depth: int = 4) -> Iterable[type]:
     for outer in list(things):
         if isinstance(outer, type) and depth:
-            inner = [each for each in vars(outer).values() if isinstance(each, type) and each.__module__ == outer.__module__]
+            inner = [
+                each for each in vars(outer).values() if isinstance(each, type) and each.__module__ == outer.__module__
+            ]
             yield from inner
             yield from _nested_in(inner, depth - 1)
 
@@ -155,11 +163,16 @@ def member_by_name(cls: Any, name: str) -> Any:
 
 
 def _no_member(form: ClassForm, name: object) -> FormerClassError:
-    return FormerClassError(form, f"has no member {name} any more, only {', '.join(form.names)}; keep it, or start without the state")
+    return FormerClassError(
+        form, f"has no member {name} any more, only {', '.join(form.names)}; keep it, or start without the state"
+    )
 
 
 def _other_value(member: str, written: object, now: object) -> str:
-    return f"has a member {member} with the value {now!r}, which was written as {written!r} and stands for it as a key; give it back"
+    return (
+        f"has a member {member} with the value {now!r}, which was written as {written!r} and stands for it as a "
+        "key; give it back"
+    )
 
 
 # ---------------------------------------------------------------- reading
@@ -182,7 +195,8 @@ class RunningClasses:
         return bool(self._found)
 
     def by_form(self, form: tuple[Any, ...], _reference: bytes = b"") -> Any:
-        """The running class, or a stand-in for it that only an unpickler may use; the definition is for readers without a program.
+        """The running class, or a stand-in for it that only an unpickler may use; the definition is for readers without
+        a program.
 
         Raises:
             FormerClassError: there is no such class, or its instances cannot be made of what was written.
@@ -202,11 +216,15 @@ class RunningClasses:
         cls = self._find(former.module, former.qualname)
         if cls is None:
             raise FormerClassError(
-                former, "is in the state, and is not found by its name: keep it, at the top level of its module, or start without the state"
+                former,
+                "is in the state, and is not found by its name: keep it, at the top level of its module, or start "
+                "without the state",
             )
         now = form_of(cls)
         if now.kind != former.kind:
-            raise FormerClassError(former, f"was of the kind {former.kind!r} and is of the kind {now.kind!r} now; {_ADVICE}")
+            raise FormerClassError(
+                former, f"was of the kind {former.kind!r} and is of the kind {now.kind!r} now; {_ADVICE}"
+            )
         if now[2:] == former[2:] or _decides_itself(cls, now):
             return cls
         if now.kind == "Enum":
@@ -216,7 +234,9 @@ class RunningClasses:
         for name in now.names:
             if name not in former.names and name not in defaults:
                 raise FormerClassError(
-                    former, f"has a new field {name!r} without a default, and instances that were written without it: give it a default"
+                    former,
+                    f"has a new field {name!r} without a default, and instances that were written without it: give it "
+                    "a default",
                 )
         match now.kind:
             case "NamedTuple":
@@ -234,13 +254,17 @@ def _decides_itself(cls: type, form: ClassForm) -> bool:
         return False
     methods = [getattr(cls, name, None) for name in _PICKLE_METHODS]
     own = [each for each, name in zip(methods, _PICKLE_METHODS, strict=True) if each is not getattr(object, name, None)]
-    return any(Path(getattr(getattr(each, "__code__", None), "co_filename", "")).parts[-2:] not in _GENERATORS for each in own)
+    return any(
+        Path(getattr(getattr(each, "__code__", None), "co_filename", "")).parts[-2:] not in _GENERATORS for each in own
+    )
 
 
 def _check_removed(former: ClassForm, now: ClassForm) -> None:
     removed = [name for name in former.names if name not in now.names]
     if removed:
-        advice = "keep it" if now.kind in ("NamedTuple", "Struct") else "keep it, or say in __setstate__ what becomes of it"
+        advice = (
+            "keep it" if now.kind in ("NamedTuple", "Struct") else "keep it, or say in __setstate__ what becomes of it"
+        )
         raise FormerClassError(former, f"has no field {removed[0]!r} any more, which was written: {advice}")
 
 
@@ -339,7 +363,9 @@ def _former_tuple(cls: Any, former: ClassForm) -> type:
 
 
 def _former_instance(cls: Any, former: ClassForm, added: dict[str, Callable[[Any], Any]]) -> type:
-    """Stands in for a class whose fields have changed: its instances become those of the class when they get their state."""
+    """Stands in for a class whose fields have changed: its instances become those of the class when they get their
+    state.
+    """
 
     def set_state(self: Any, state: Any) -> None:
         if isinstance(state, list | tuple) and former.is_listed:
@@ -374,8 +400,8 @@ def _add_fields(instance: Any, added: dict[str, Callable[[Any], Any]]) -> None:
 class FormerUnpickler(pickle.Unpickler):
     """Reads a pickle of ``FormPickler``, or of cloudpickle, with the classes of the program that runs.
 
-    cloudpickle's pickles, which older flowlets wrote, tell the fields of a class after its first use: they are read twice, first as
-    they are, and then with what is known of their classes.
+    cloudpickle's pickles, which older flowlets wrote, tell the fields of a class after its first use: they are read
+    twice, first as they are, and then with what is known of their classes.
 
     Args:
         file: the pickle.
@@ -384,7 +410,9 @@ class FormerUnpickler(pickle.Unpickler):
         buffers: see ``pickle.Unpickler``.
     """
 
-    def __init__(self, file: Any, classes: RunningClasses | None, former: list[ClassForm] | None, buffers: Any = None) -> None:
+    def __init__(
+        self, file: Any, classes: RunningClasses | None, former: list[ClassForm] | None, buffers: Any = None
+    ) -> None:
         super().__init__(file, buffers=buffers)
         self._classes = classes
         self._former = None if former is None else iter(former)

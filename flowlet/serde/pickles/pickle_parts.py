@@ -1,9 +1,10 @@
-"""Names the part of a program's object that cannot be pickled, or that makes it large: the variable, and the function that refers to it.
+"""Names the part of a program's object that cannot be pickled, or that makes it large: the variable, and the function
+that refers to it.
 
 Side:   pure.
-Rules:  a part is what a pickle of the object has in it: globals, closure, defaults and attributes of a function by value, attributes of
-        a class by value or of an object, items of containers.  Objects of installed packages and of Python are not
-        looked into, but for containers.
+Rules:  a part is what a pickle of the object has in it: globals, closure, defaults and attributes of a function by
+        value, attributes of a class by value or of an object, items of containers.  Objects of installed packages and
+        of Python are not looked into, but for containers.
 Absent: speed.  Each part is pickled again, and only when something is wrong.
 """
 
@@ -31,7 +32,9 @@ _OURS: Final = ("flowlet", "netstack")
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``suffix`` follows the name of the variable that its owner is in; without one the part is ``name``, at ``place``."""
+    """``suffix`` follows the name of the variable that its owner is in; without one the part is
+    ``name``, at ``place``.
+    """
 
     value: Any
     suffix: str = ""
@@ -90,7 +93,9 @@ def _that_is_large(owner: FoundPart, part: Any) -> tuple[int, Exception | None] 
     return (size, error) if 2 * size > owner.num_bytes else None
 
 
-def _innermost(found: FoundPart, trail: "_Trail", judge: Callable[[FoundPart, Any], tuple[int, Exception | None] | None]) -> FoundPart:
+def _innermost(
+    found: FoundPart, trail: "_Trail", judge: Callable[[FoundPart, Any], tuple[int, Exception | None] | None]
+) -> FoundPart:
     """Go from a part to a part of it as long as ``judge`` approves of one."""
     seen = {id(found.value)}
     for _ in range(_MAX_DEPTH):
@@ -180,7 +185,9 @@ def _parts_of(value: Any) -> Iterator[_Part]:
     elif isinstance(value, functools.partial):
         yield _Part(value.func)
         arguments = {f"args[{place}]": each for place, each in enumerate(value.args)} | value.keywords
-        yield from (_Part(each, f".{name}", name, "an argument of a `functools.partial`") for name, each in arguments.items())
+        yield from (
+            _Part(each, f".{name}", name, "an argument of a `functools.partial`") for name, each in arguments.items()
+        )
     elif isinstance(value, property):
         yield from (_Part(each) for each in (value.fget, value.fset, value.fdel) if each is not None)
     elif isinstance(value, staticmethod | classmethod):
@@ -291,7 +298,9 @@ def _attributes_of(value: Any) -> dict[str, Any]:
             found |= zip((field.name for field in dataclasses.fields(value)), each, strict=False)
         elif each is not None:
             found["__getstate__()"] = each
-    return found | {f"__reduce__()[1][{place}]": each for place, each in enumerate(arguments) if not isinstance(each, type)}
+    return found | {
+        f"__reduce__()[1][{place}]": each for place, each in enumerate(arguments) if not isinstance(each, type)
+    }
 
 
 def _short(thing: Any) -> str:

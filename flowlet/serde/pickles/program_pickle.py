@@ -1,19 +1,18 @@
-"""Pickles of users' functions and classes by value, whole: with the names of their files, and with what Python's own tools made of them.
+"""Pickles of users' functions and classes by value, whole: with the names of their files, and with what Python's own
+tools made of them.
 
-cloudpickle 3.1.3 writes ``<dynamic-code>`` in the place of a file's name, so that equal functions of different files have equal pickles.
-A user's traceback would then name no file and show no line.
+cloudpickle 3.1.3 writes ``<dynamic-code>`` in the place of a file's name, so that equal functions of different files
+have equal pickles.  A user's traceback would then name no file and show no line.
 
 Side:  pure.
-Rules: cloudpickle's, and for what it does not know:
-       classes: ``class_pickle``.
-       what ``functools`` makes of a function of the main module (``cache``, ``lru_cache``, ``singledispatch``, ``cached_property``) goes by
-       value; a cache arrives empty.
-       names of the main module that are types (``NewType``, ``ParamSpec``, ``type X = ...``) go by value.
-       the generators of random numbers that a process shares (of the functions of ``random`` and ``numpy.random``) go by name: each
-       process has its own.
-       what ``dataclasses`` marks the absence of a default with goes by name: fields of a class by value have the very object.
-       a file of text is refused as other files are, even if it was opened for reading; cloudpickle would send its content.  The standard
-       output and the standard error go by name.
+Rules: cloudpickle's, and for what it does not know: classes: ``class_pickle``. what ``functools`` makes of a function
+       of the main module (``cache``, ``lru_cache``, ``singledispatch``, ``cached_property``) goes by value; a cache
+       arrives empty. names of the main module that are types (``NewType``, ``ParamSpec``, ``type X = ...``) go by
+       value. the generators of random numbers that a process shares (of the functions of ``random`` and
+       ``numpy.random``) go by name: each process has its own. what ``dataclasses`` marks the absence of a default with
+       goes by name: fields of a class by value have the very object. a file of text is refused as other files are, even
+       if it was opened for reading; cloudpickle would send its content.  The standard output and the standard error go
+       by name.
 """
 
 import dataclasses
@@ -40,7 +39,8 @@ _DISPATCHING: Final = functools.singledispatch(len).__code__  # type: ignore[att
 _MAIN: Final = "__main__"
 _PARTS_BY_VALUE: Final = 6  # of cloudpickle's reduction of a class by value
 _MARKERS: Final = {type(getattr(dataclasses, name)): name for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")}
-_SHARED_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))  # that the functions of these modules belong to
+# That the functions of these modules belong to.
+_SHARED_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))
 
 
 def _code_of_file(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
@@ -82,8 +82,19 @@ def _make_cache(function: Callable[..., Any], maxsize: int | None, typed: bool) 
 
 
 def _reduce_dispatching(function: Any) -> Any:
-    attributes = {name: value for name, value in vars(function).items() if name not in ("registry", "dispatch", "register", "_clear_cache")}
-    return _make_dispatching, (), (dict(function.registry), attributes, function.__qualname__), None, None, _fill_dispatching
+    attributes = {
+        name: value
+        for name, value in vars(function).items()
+        if name not in ("registry", "dispatch", "register", "_clear_cache")
+    }
+    return (
+        _make_dispatching,
+        (),
+        (dict(function.registry), attributes, function.__qualname__),
+        None,
+        None,
+        _fill_dispatching,
+    )
 
 
 def _make_dispatching() -> Any:
@@ -122,7 +133,11 @@ def _reduce_new_type(new_type: Any) -> Any:
 
 
 def _reduce_param_spec(parameters: Any) -> Any:
-    return parameters.__name__ if _is_found(parameters, parameters.__name__) else (_make_param_spec, (parameters.__name__,))
+    return (
+        parameters.__name__
+        if _is_found(parameters, parameters.__name__)
+        else (_make_param_spec, (parameters.__name__,))
+    )
 
 
 @functools.cache
@@ -183,13 +198,15 @@ if sys.version_info >= (3, 12):
 class ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle's pickler, for whole programs.
 
-    Attributes:
-        generators: the generators of random numbers that are in the pickle with their states: all copies give the same numbers.
+    Attributes: generators: the generators of random numbers that are in the pickle with their states: all copies give
+        the same numbers.
     """
 
     dispatch_table = ChainMap(_REDUCERS, cloudpickle.Pickler.dispatch_table)
 
-    def __init__(self, file: Any, protocol: int | None = None, buffer_callback: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self, file: Any, protocol: int | None = None, buffer_callback: Callable[[Any], Any] | None = None
+    ) -> None:
         super().__init__(file, protocol, buffer_callback)
         self.generators: list[Any] = []
         self._generator_types = _types_of("random", "Random") | _types_of("numpy.random", "Generator", "RandomState")

@@ -1,12 +1,14 @@
 """Pickles single values of any type, the fastest way that is exact.
 
-Hot path: one call of C's pickler if the reader can import all classes.  If it cannot (a class is of the main module), C's pickler asks
+Hot path: one call of C's pickler if the reader can import all classes.  If it cannot (a class is of the main module),
+    C's pickler asks
 about each object, and the classes are kept beside the pickle, so that a column of records sends each class once.
 
 Side:       pure.
 Invariants: reading gives what pickle gives, with identity within the value.
-Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, the table, a pickle.  A class table has for each class a u32
-            size and so many bytes (``class_references``); the pickle refers to a class by its place in the table.
+Format:     a pickle, which begins with 0x80; or 0, u32 size of a class table, the table, a pickle.  A class table has
+            for each class a u32 size and so many bytes (``class_references``); the pickle refers to a class by its
+            place in the table.
 """
 
 import io
@@ -36,11 +38,14 @@ _SIZE: Final = struct.Struct(">I")
 _loads: Final = pickle.loads  # of an authenticated peer of the same cluster
 _MAIN: Final = b"_main__"  # of __main__, and of __mp_main__ in a process that multiprocessing has spawned
 _MAX_KINDS: Final = 256
-_registered: Final = cloudpickle.list_registry_pickle_by_value  # names of modules that the program wants to send by value
-# Whether the main module is the user's: then a pickle may name a class of it, which the reader does not have, and must be searched for such
-# names; that takes a fifth of its time.  If the main module is ours, C's pickler fails on such classes by itself.
+# Names of modules that the program wants to send by value.
+_registered: Final = cloudpickle.list_registry_pickle_by_value
+# Whether the main module is the user's: then a pickle may name a class of it, which the reader does not have, and must
+# be searched for such names; that takes a fifth of its time.  If the main module is ours, C's pickler fails on such
+# classes by itself.
 _is_program: Final = (getattr(sys.modules.get("__main__"), "__package__", None) or "").partition(".")[0] != "flowlet"
-# Types of records whose last pickle had classes by value: they skip the first attempt.  Any thread; single set operations.
+# Types of records whose last pickle had classes by value: they skip the first attempt.  Any thread; single set
+# operations.
 _with_classes: Final[set[type]] = set()
 # What finds a class of a class table: as it was sent, unless another program has written the pickle.
 _find_class: ContextVar[Callable[[bytes], Any]] = ContextVar("what finds classes of class tables", default=class_of)
@@ -121,7 +126,8 @@ def has_class_table(data: bytes | memoryview) -> bool:
 
 
 def loads_value(data: bytes | memoryview, find_class: Callable[[bytes], Any] | None = None) -> Any:
-    """The value that ``dumps_value`` was given; ``find_class`` gives the classes of the class table (None: see ``classes_found_by``).
+    """The value that ``dumps_value`` was given; ``find_class`` gives the classes of the class table (None: see
+    ``classes_found_by``).
 
     Raises:
         SerdeError: the bytes are corrupt.
@@ -142,7 +148,8 @@ def loads_value(data: bytes | memoryview, find_class: Callable[[bytes], Any] | N
 def loads_all(pickles: Sequence[memoryview], tables: Sequence[bytes], places: Sequence[int]) -> list[Any]:
     """Unpickle many records; raises as ``loads_record``.
 
-    ``places``: for each record the 1-based place of its class table in ``tables``, or 0 if it has none; empty: no record has one.
+    ``places``: for each record the 1-based place of its class table in ``tables``, or 0 if it has none; empty: no
+        record has one.
     """
     if not places:
         try:
@@ -210,7 +217,9 @@ def _dumps_in_python(value: Any) -> bytes:
 
 
 def _names_what_goes_by_value(data: bytes) -> bool:
-    """Whether a pickle may name the main module, which differs at the reader, or a module registered with cloudpickle."""
+    """Whether a pickle may name the main module, which differs at the reader, or a module
+    registered with cloudpickle.
+    """
     return _MAIN in data or any(name.encode() in data for name in _registered())
 
 

@@ -2,9 +2,10 @@
 
 Side:       pure.
 Invariants: a decoded batch is validated: its offsets never point outside of it.
-Format:     i32 size, then the batch as one Arrow IPC message without its schema, which both sides know.  Compressed bodies are refused: a
-            few bytes could allocate any amount.
-Absent:     dictionaries that several batches share.  Only jobs that declare such a type import this module, and with it pyarrow.
+Format:     i32 size, then the batch as one Arrow IPC message without its schema, which both sides know.  Compressed
+            bodies are refused: a few bytes could allocate any amount.
+Absent:     dictionaries that several batches share.  Only jobs that declare such a type import this module, and with it
+            pyarrow.
 """
 
 import struct
@@ -20,7 +21,8 @@ _FREE_VALUES: Final = 1 << 21  # nulls and rows without columns take no bytes
 _U16: Final = struct.Struct("<H")
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
-# Where the vtable of a FlatBuffers table has the offset of a field: 4 bytes, then 2 per field.  From Arrow's Message.fbs.
+# Where the vtable of a FlatBuffers table has the offset of a field: 4 bytes, then 2 per field.  From Arrow's
+# Message.fbs.
 _HEADER_OF_MESSAGE: Final = 4 + 2 * 2
 _DATA_OF_DICTIONARY: Final = 4 + 2 * 1
 _COMPRESSION_OF_BATCH: Final = 4 + 2 * 3
@@ -29,8 +31,8 @@ _COMPRESSION_OF_BATCH: Final = 4 + 2 * 3
 def message_of_batch(batch: Any, schema: pa.Schema) -> pa.Buffer:
     """The batch as one Arrow IPC message without its schema.
 
-    Raises:
-        ValueMismatchError: it is no batch of exactly this schema (metadata may differ); the message names the first other field.
+    Raises: ValueMismatchError: it is no batch of exactly this schema (metadata may differ); the message names the first
+        other field.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise mismatch(batch, "a pyarrow.RecordBatch")
@@ -52,7 +54,8 @@ def batch_of_message(data: pa.Buffer, schema: pa.Schema) -> Any:
         message = pa.ipc.read_message(data)
         refuse_compressed(message)
         batch = pa.ipc.read_record_batch(message, schema)
-        if sum(map(num_values, batch.columns)) > _FREE_VALUES + 8 * len(data):  # a bit is the smallest value that takes memory
+        # A bit is the smallest value that takes memory.
+        if sum(map(num_values, batch.columns)) > _FREE_VALUES + 8 * len(data):
             raise SerdeError(f"a record batch of {batch.num_rows} rows in {len(data)} bytes")
         batch.validate(full=True)
     except (pa.ArrowException, EOFError, OSError, ValueError, struct.error) as error:
@@ -75,12 +78,18 @@ def parts_of_array(array: pa.Array) -> list[pa.Array]:
         return [array.field(position) for position in range(kind.num_fields)]
     if pa.types.is_dictionary(kind):
         return [array.dictionary]
-    is_of_lists = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind) or pa.types.is_fixed_size_list(kind)
+    is_of_lists = (
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_map(kind)
+        or pa.types.is_fixed_size_list(kind)
+    )
     return [array.values] if is_of_lists else []
 
 
 def refuse_compressed(message: Any) -> None:
-    """Refuse a compressed record batch or dictionary.  pyarrow does not expose the codec, so its FlatBuffers header is read here.
+    """Refuse a compressed record batch or dictionary.  pyarrow does not expose the codec, so its FlatBuffers header is
+    read here.
 
     Raises:
         SerdeError: the message is compressed.

@@ -1,8 +1,9 @@
 """Maps declared types to Arrow types, and makes Arrow arrays of exactly the given values.
 
 Side:       pure.
-Invariants: nothing is rounded, widened or cut off, but floats to their 32 bits: a value of another class, or out of the range of its
-            type, is refused, and so is a time whose offset is not that of UTC in a column without a time zone.
+Invariants: nothing is rounded, widened or cut off, but floats to their 32 bits: a value of another class, or out of the
+            range of its type, is refused, and so is a time whose offset is not that of UTC in a column without a time
+            zone.
 Units:      dates in days, times in microseconds; in a column with a time zone, a ``datetime`` without one means UTC.
 Absent:     arrays of ``Instant``, decimals, maps, and of pickled values.
 """
@@ -77,7 +78,9 @@ _NONE: Final = frozenset({type(None)})
 def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
     """The Arrow type for values of a declared type; None if there is none."""
     match type_info:
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if type_info not in _LEAVES:
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if (
+            type_info not in _LEAVES
+        ):
             element = arrow_type_of(type_info.elem_type)
             return None if element is None else pa.list_(element)
         case RowTypeInfo():
@@ -88,7 +91,10 @@ def arrow_type_of(type_info: TypeInformation) -> pa.DataType | None:
 
 
 def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
-    """An array of exactly these values, None as null.  Raises ValueMismatchError: a value is not of the type; the message shows it."""
+    """An array of exactly these values, None as null.
+
+    Raises ValueMismatchError: a value is not of the type; the message shows it.
+    """
     allowed = _CLASSES.get(arrow_type.id)
     if allowed is None:
         return _composite_array(values, arrow_type)
@@ -110,7 +116,9 @@ def exact_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array:
 def _first_overflow(values: Sequence[Any], found: pa.Array) -> int | None:
     """The first finite float that is infinite in an array of fewer bits; None: there is none."""
     infinite = np.flatnonzero(np.isinf(found.to_numpy(zero_copy_only=False).astype(np.float32)))
-    return next((place for place in infinite.tolist() if values[place] is not None and math.isfinite(values[place])), None)
+    return next(
+        (place for place in infinite.tolist() if values[place] is not None and math.isfinite(values[place])), None
+    )
 
 
 def _instants(values: Sequence[Any]) -> pa.Array | None:
@@ -131,7 +139,8 @@ def _unzoned(values: Sequence[Any], arrow_type: pa.DataType) -> Sequence[Any]:
         if value is not None and value.tzinfo is not None:
             if value.utcoffset() != _NO_OFFSET:
                 raise ValueMismatchError(
-                    f"{preview(value)} has an offset from UTC, which a {arrow_type} cannot hold: convert it, or use a column in UTC"
+                    f"{preview(value)} has an offset from UTC, which a {arrow_type} cannot hold: convert it, or use a "
+                    "column in UTC"
                 )
             plain = value.replace(tzinfo=None)
         found.append(plain)
@@ -155,7 +164,9 @@ def _composite_array(values: Sequence[Any], arrow_type: pa.DataType) -> pa.Array
             items.extend(value)
         offsets.append(len(items))
     missing = pa.array([value is None for value in values], pa.bool_())
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), exact_array(items, arrow_type.value_type), mask=missing)
+    return pa.ListArray.from_arrays(
+        pa.array(offsets, pa.int32()), exact_array(items, arrow_type.value_type), mask=missing
+    )
 
 
 def _struct_array(values: Sequence[Any], arrow_type: pa.StructType) -> pa.Array:
@@ -170,7 +181,9 @@ def _struct_array(values: Sequence[Any], arrow_type: pa.StructType) -> pa.Array:
         rows.append(empty if value is None else fields_in_order(value, names))
     columns = list(zip(*rows, strict=True)) or [()] * width
     arrays = [exact_array(column, each.type) for column, each in zip(columns, fields, strict=True)]
-    return pa.StructArray.from_arrays(arrays, fields=fields, mask=pa.array([value is None for value in values], pa.bool_()))
+    return pa.StructArray.from_arrays(
+        arrays, fields=fields, mask=pa.array([value is None for value in values], pa.bool_())
+    )
 
 
 def _mismatch(value: Any, arrow_type: pa.DataType) -> ValueMismatchError:

@@ -1,11 +1,11 @@
 """Serializers of numbers, texts, dates and times.
 
 Side:       pure.
-Invariants: all values are immutable.  A value that Flink's format cannot hold (a time with microseconds, a point in time with a zone) is
-            refused, never changed, except that FLOAT is rounded to 32 bits.
+Invariants: all values are immutable.  A value that Flink's format cannot hold (a time with microseconds, a point in
+            time with a zone) is refused, never changed, except that FLOAT is rounded to 32 bits.
 Units:      dates and times in UTC; milliseconds since 1970 or since midnight.
-Source:     Flink ``StringValue``, ``IntSerializer`` and its siblings, ``BigIntSerializer``, ``BigDecSerializer``, ``InstantSerializer``,
-            ``SqlDateSerializer``, ``SqlTimeSerializer``, ``SqlTimestampSerializer``.
+Source:     Flink ``StringValue``, ``IntSerializer`` and its siblings, ``BigIntSerializer``, ``BigDecSerializer``,
+            ``InstantSerializer``, ``SqlDateSerializer``, ``SqlTimeSerializer``, ``SqlTimestampSerializer``.
 """
 
 import datetime
@@ -58,7 +58,9 @@ class IntegerSerializer(ImmutableSerializer):
         if not isinstance(value, int) or isinstance(value, bool):
             raise mismatch(value, self._name)
         if value not in self._range:
-            raise ValueMismatchError(f"{preview(value)} does not fit into the {8 * self._num_bytes} bits of {self._name}")
+            raise ValueMismatchError(
+                f"{preview(value)} does not fit into the {8 * self._num_bytes} bits of {self._name}"
+            )
         output.write(value.to_bytes(self._num_bytes, "big", signed=True))
 
     def deserialize(self, source: DataInput) -> int:
@@ -106,7 +108,9 @@ class FloatingSerializer(ImmutableSerializer):
         try:
             (output.write_double if self._is_double else output.write_float)(float(value))
         except OverflowError:
-            raise ValueMismatchError(f"{preview(value)} does not fit into the {8 * self.min_size_bytes} bits of {name}") from None
+            raise ValueMismatchError(
+                f"{preview(value)} does not fit into the {8 * self.min_size_bytes} bits of {name}"
+            ) from None
 
     def deserialize(self, source: DataInput) -> float:
         """IEEE 754, big-endian."""
@@ -183,7 +187,9 @@ def _utf_16(value: str) -> bytes:
     except UnicodeEncodeError:  # lone surrogates
         raw = value.encode("utf-16-be", "surrogatepass")
     if raw.decode("utf-16-be", "surrogatepass") != value:
-        raise ValueMismatchError(f"{preview(value)} has two lone surrogates side by side, which in UTF-16 are one character")
+        raise ValueMismatchError(
+            f"{preview(value)} has two lone surrogates side by side, which in UTF-16 are one character"
+        )
     return raw
 
 
@@ -205,7 +211,9 @@ class BigIntegerSerializer(ImmutableSerializer):
 
 
 class BigDecimalSerializer(ImmutableSerializer):
-    """``decimal.Decimal``, finite, of some 9,800 digits at most, or None: the digits as a big integer, then the scale."""
+    """``decimal.Decimal``, finite, of some 9,800 digits at most, or None: the digits as a big
+    integer, then the scale.
+    """
 
     __slots__ = ()
     min_size_bytes = 4
@@ -219,7 +227,9 @@ class BigDecimalSerializer(ImmutableSerializer):
             raise mismatch(value, "BigDecimal")
         sign, digits, exponent = value.as_tuple()
         if not isinstance(exponent, int) or (sign and not value) or abs(exponent) > _MAX_SCALE:
-            raise ValueMismatchError(f"{preview(value)} is no BigDecimal: it is not finite, is minus zero, or has too large an exponent")
+            raise ValueMismatchError(
+                f"{preview(value)} is no BigDecimal: it is not finite, is minus zero, or has too large an exponent"
+            )
         unscaled = int(decimal.Decimal((sign, digits, 0))) if len(digits) < 3 * _MAX_UNSCALED_BYTES else None
         if unscaled is None or unscaled.bit_length() >= 8 * _MAX_UNSCALED_BYTES:
             raise ValueMismatchError(f"{preview(value)} has {len(digits)} digits, more than a BigDecimal may have here")
@@ -290,7 +300,9 @@ class MillisSerializer(ImmutableSerializer):
     __slots__ = ("_class", "_from_millis", "_name", "_to_millis")
     min_size_bytes = 8
 
-    def __init__(self, name: str, kind: type, to_millis: Callable[[Any], int], from_millis: Callable[[int], Any]) -> None:
+    def __init__(
+        self, name: str, kind: type, to_millis: Callable[[Any], int], from_millis: Callable[[int], Any]
+    ) -> None:
         self._name = name
         self._class = kind
         self._to_millis = to_millis
@@ -328,7 +340,8 @@ class TimestampSerializer(ImmutableSerializer):
             raise mismatch(value, "SqlTimestamp")
         if value.tzinfo is not None:
             raise ValueMismatchError(
-                f"{preview(value)} has a time zone, which SqlTimestamp does not keep: convert it, or use Types.INSTANT()"
+                f"{preview(value)} has a time zone, which SqlTimestamp does not keep: convert it, or use "
+                "Types.INSTANT()"
             )
         output.write_long((value - _EPOCH) // _MICROSECOND // 1000)
         output.write_int(1000 * value.microsecond)
@@ -339,7 +352,9 @@ class TimestampSerializer(ImmutableSerializer):
         if millis == _NULL_MILLIS:
             return None
         if nanos % 1000 or nanos // 1_000_000 != millis % 1000:
-            raise SerdeError(f"{nanos} nanoseconds of the second do not go with {millis} milliseconds, or are no whole microseconds")
+            raise SerdeError(
+                f"{nanos} nanoseconds of the second do not go with {millis} milliseconds, or are no whole microseconds"
+            )
         return _EPOCH + datetime.timedelta(milliseconds=millis, microseconds=nanos // 1000 % 1000)
 
 
@@ -354,7 +369,9 @@ def _date_from_millis(millis: int) -> datetime.date:
 def _time_to_millis(value: datetime.time) -> int:
     millis, rest = divmod(value.microsecond, 1000)
     if value.tzinfo is not None or rest:
-        raise ValueMismatchError(f"{preview(value)} has a time zone or parts of a millisecond, which SqlTime does not keep")
+        raise ValueMismatchError(
+            f"{preview(value)} has a time zone or parts of a millisecond, which SqlTime does not keep"
+        )
     return ((value.hour * 60 + value.minute) * 60 + value.second) * 1000 + millis
 
 

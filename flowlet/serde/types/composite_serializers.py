@@ -1,10 +1,10 @@
 """Serializers of tuples, rows, lists, arrays and maps.
 
 Side:       pure.
-Invariants: an error in a part names the path to it.  A count from the network allocates nothing before it is checked against the bytes that
-            are left.  A copy shares immutable parts with its original, and nothing else.
-Source:     Flink ``TupleSerializer``, ``RowSerializer``, ``ListSerializer``, ``MapSerializer``, ``GenericArraySerializer``,
-            ``StringArraySerializer`` and the serializers of primitive arrays.
+Invariants: an error in a part names the path to it.  A count from the network allocates nothing before it is checked
+            against the bytes that are left.  A copy shares immutable parts with its original, and nothing else.
+Source:     Flink ``TupleSerializer``, ``RowSerializer``, ``ListSerializer``, ``MapSerializer``,
+            ``GenericArraySerializer``, ``StringArraySerializer`` and the serializers of primitive arrays.
 """
 
 import array
@@ -63,7 +63,8 @@ class TupleSerializer(TypeSerializer):
 
 
 class RowSerializer(TypeSerializer):
-    """``Row``: a bit mask (2 bits row kind, then one bit per field, set if it is None), then the fields that are not None.
+    """``Row``: a bit mask (2 bits row kind, then one bit per field, set if it is None), then the fields that are not
+    None.
 
     Deserialized rows have the declared names.  A row with names must have just these, in any order.
     """
@@ -100,7 +101,10 @@ class RowSerializer(TypeSerializer):
             raise SerdeError("the mask of a row has bits behind those of its fields")
         kind = (mask >> top & 1) | (mask >> (top - 1) & 1) << 1
         first = top - _ROW_KIND_BITS
-        values = [None if mask >> (first - index) & 1 else field.deserialize(source) for index, field in enumerate(self._fields)]
+        values = [
+            None if mask >> (first - index) & 1 else field.deserialize(source)
+            for index, field in enumerate(self._fields)
+        ]
         return self._row(values, _ROW_KINDS[kind], self._names)
 
     def _mask(self, kind: RowKind, items: Sequence[Any]) -> bytes:
@@ -136,7 +140,8 @@ class RowSerializer(TypeSerializer):
 class ListSerializer(TypeSerializer):
     """``list``: i32 size, then the elements.
 
-    ``has_null_flags``: whether a byte before each element says if it is None, as in arrays of objects; otherwise the element's serializer
+    ``has_null_flags``: whether a byte before each element says if it is None, as in arrays of objects; otherwise the
+        element's serializer
     must have a format for None.
     """
 
@@ -183,7 +188,9 @@ class ListSerializer(TypeSerializer):
 
 
 class MapSerializer(TypeSerializer):
-    """``dict``: i32 size, then for each entry, in the dict's order: the key, a byte that is 1 if the value is None, the value."""
+    """``dict``: i32 size, then for each entry, in the dict's order: the key, a byte that is 1 if the value is None, the
+    value.
+    """
 
     __slots__ = ("_key", "_value")
     min_size_bytes = 4
@@ -267,4 +274,6 @@ class BytesSerializer(TypeSerializer):
 def array_serializer(element: TypeSerializer) -> ListSerializer:
     """The serializer of an array of objects that may be None; texts have their own format for None."""
     is_text = isinstance(element, StringSerializer)
-    return ListSerializer(element, has_null_flags=not is_text, name="StringArraySerializer" if is_text else "GenericArraySerializer")
+    return ListSerializer(
+        element, has_null_flags=not is_text, name="StringArraySerializer" if is_text else "GenericArraySerializer"
+    )

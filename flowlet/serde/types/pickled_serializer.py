@@ -1,7 +1,8 @@
 """The serializer of values without a declared type: any Python object.
 
 Side:       pure.
-Invariants: pickles are opened only if they come from an authenticated peer of the same cluster, or from the task's own state.
+Invariants: pickles are opened only if they come from an authenticated peer of the same cluster, or from the task's own
+            state.
 Format:     i32 size, then the bytes of ``record_pickle.dumps_value``.
 Source:     PyFlink ``PickledBytesTypeInfo``: a byte array to Flink.
 """
@@ -22,7 +23,8 @@ _ATOMS: Final = frozenset({int, str, float, bool, bytes, type(None), complex})
 class PickledSerializer(TypeSerializer):
     """Any object that can be pickled.
 
-    Hot path: ``copy_all`` runs between chained operators unless objects are reused.  It looks once at the types of a whole list of atoms,
+    Hot path: ``copy_all`` runs between chained operators unless objects are reused.  It looks once at the types of a
+        whole list of atoms,
     or of tuples of atoms, and then copies nothing.
     """
 

@@ -13,7 +13,8 @@ __all__ = ["are_positions", "fields_in_order"]
 
 
 def fields_in_order(value: Any, names: list[str]) -> Sequence[Any]:
-    """The fields of a row in the order of these names, as ``fields_by_name``: a ``Row`` of ours or of Spark's has names of its own.
+    """The fields of a row in the order of these names, as ``fields_by_name``: a ``Row`` of ours or of Spark's has names
+    of its own.
 
     Where the names are but positions (f0, f1, ...), those of Spark do not count.
 

@@ -25,7 +25,12 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
 )
-from flowlet.serde.types.basic_serializers import BASIC_SERIALIZERS, SQL_DATE_SERIALIZER, SQL_TIME_SERIALIZER, SQL_TIMESTAMP_SERIALIZER
+from flowlet.serde.types.basic_serializers import (
+    BASIC_SERIALIZERS,
+    SQL_DATE_SERIALIZER,
+    SQL_TIME_SERIALIZER,
+    SQL_TIMESTAMP_SERIALIZER,
+)
 from flowlet.serde.types.composite_serializers import (
     BytesSerializer,
     ListSerializer,
@@ -47,7 +52,10 @@ _SQL_SERIALIZERS: Final[dict[type[TypeInformation], TypeSerializer]] = {
 
 
 def serializer_for(type_info: TypeInformation) -> TypeSerializer:
-    """The serializer of the values that ``type_info`` describes.  Raises TypeError: the class of ``type_info`` is unknown."""
+    """The serializer of the values that ``type_info`` describes.
+
+    Raises TypeError: the class of ``type_info`` is unknown.
+    """
     match type_info:
         case BasicTypeInfo():
             return BASIC_SERIALIZERS[type_info.basic_type]
@@ -71,7 +79,9 @@ def _composite(type_info: TypeInformation) -> TypeSerializer:
         case TupleTypeInfo():
             return TupleSerializer([serializer_for(field) for field in type_info.get_field_types()])
         case RowTypeInfo():
-            return RowSerializer(type_info.get_field_names(), [serializer_for(field) for field in type_info.get_field_types()])
+            return RowSerializer(
+                type_info.get_field_names(), [serializer_for(field) for field in type_info.get_field_types()]
+            )
         case ListTypeInfo():
             return ListSerializer(serializer_for(type_info.elem_type))
         case MapTypeInfo():

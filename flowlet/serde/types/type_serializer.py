@@ -1,9 +1,10 @@
 """``TypeSerializer``: writes, reads and copies values of one declared type.
 
 Side:       pure.
-Invariants: ``deserialize`` reads exactly what ``serialize`` wrote.  A copy shares nothing mutable with its original.  A value that does not
-            fit is refused with the path to it, before a reader could see any of its bytes.
-Source:     Flink ``TypeSerializer``.  The bytes are those of Flink's serializer of the same type, so it can read single records.
+Invariants: ``deserialize`` reads exactly what ``serialize`` wrote.  A copy shares nothing mutable with its original.  A
+            value that does not fit is refused with the path to it, before a reader could see any of its bytes.
+Source:     Flink ``TypeSerializer``.  The bytes are those of Flink's serializer of the same type, so it can read single
+            records.
 Absent:     serializer snapshots and state migration.
 """
 
@@ -46,15 +47,17 @@ class TypeSerializer(ABC):
 
     @property
     def min_size_bytes(self) -> int:
-        """The size of the smallest value; a count that cannot fit into the bytes is refused before anything is allocated."""
+        """The size of the smallest value; a count that cannot fit into the bytes is refused before anything is
+        allocated.
+        """
         return 1
 
     @abstractmethod
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Append the value's bytes.
 
-        Raises:
-            ValueMismatchError: the value is not of the type; names the field and the value.  Bytes of earlier fields stay appended.
+        Raises: ValueMismatchError: the value is not of the type; names the field and the value.  Bytes of earlier
+            fields stay appended.
         """
 
     @abstractmethod
@@ -80,7 +83,10 @@ class TypeSerializer(ABC):
         return bytes(output.buffer)
 
     def from_bytes(self, data: bytes | memoryview) -> Any:
-        """The value in ``data``.  Raises SerdeError: the bytes are corrupt, or some are left; names this serializer and the offset."""
+        """The value in ``data``.
+
+        Raises SerdeError: the bytes are corrupt, or some are left; names this serializer and the offset.
+        """
         source = DataInput(data)
         value = self.read(source)
         if source.remaining:
@@ -118,7 +124,9 @@ class _PreviewRepr(reprlib.Repr):
     def __init__(self) -> None:
         super().__init__()
         self.maxlevel = 4
-        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = 10
+        self.maxtuple = self.maxlist = self.maxdict = self.maxset = self.maxfrozenset = self.maxdeque = (
+            self.maxarray
+        ) = 10
         self.maxstring = self.maxother = 120
         self.maxlong = 60
 

@@ -1,15 +1,15 @@
 """The kinds of state in RocksDB, each with a cache of rows that were used lately.
 
-Hot path.  An access that finds its key in the cache costs one look at the type of the key and one or two accesses of dictionaries; the
-first one of a key also computes its key group and asks RocksDB (bench: docs/measurements.md).
+Hot path.  An access that finds its key in the cache costs one look at the type of the key and one or two accesses of
+dictionaries; the first one of a key also computes its key group and asks RocksDB (bench: docs/measurements.md).
 
 Side:       task.
-Invariants: what a cache holds was charged to the budget of the store before it was stored; a value that replaces one that was counted
-            since the last flush may be larger by what some updates added (``_UPDATES_UNSEEN``).  An entry of a cache that is not in
-            ``_changed`` is what RocksDB has.  None stands for a row that does not exist: a key without a value has
-            no row.  Lists and maps are never given to the user themselves.
-Rules:      what ``value()`` gave may be the cached object: as with every back end, a value that was changed in place must be given to
-            ``update``.  A list is one row; a map has a row per key, and its order is that of RocksDB.
+Invariants: what a cache holds was charged to the budget of the store before it was stored; a value that replaces one
+            that was counted since the last flush may be larger by what some updates added (``_UPDATES_UNSEEN``).  An
+            entry of a cache that is not in ``_changed`` is what RocksDB has.  None stands for a row that does not
+            exist: a key without a value has no row.  Lists and maps are never given to the user themselves.
+Rules:      what ``value()`` gave may be the cached object: as with every back end, a value that was changed in place
+            must be given to ``update``.  A list is one row; a map has a row per key, and its order is that of RocksDB.
 Source:     Flink ``RocksDBValueState``, ``RocksDBListState``, ``RocksDBMapState``; PyFlink's ``CachedMapState``.
 """
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _ENTRY_BYTES: Final = 200  # of the dictionaries, per entry
 _REFERENCE_BYTES: Final = 8
 _MAP_BYTES: Final = 600  # of what is known of a map without entries
-# To look at a value costs as much as some updates, so of the updates of keys that were counted since the last flush one in so many is
-# looked at.  If its value has grown, all keys are counted again by their next updates.  Where so many values as large as the last one
-# would be more than a sixteenth of the budget, more updates are looked at.
+# To look at a value costs as much as some updates, so of the updates of keys that were counted since the last flush one
+# in so many is looked at.  If its value has grown, all keys are counted again by their next updates.  Where so many
+# values as large as the last one would be more than a sixteenth of the budget, more updates are looked at.
 _UPDATES_UNSEEN: Final = 64
 _SHARE_UNSEEN: Final = 16
 _MISSING: Final = object()
@@ -44,7 +44,19 @@ _UNSET: Final = object()
 class StateKeys:
     """The exact keys of one state, and the bytes that its rows begin with."""
 
-    __slots__ = ("_last_exact", "_last_key", "budget", "context", "declared", "has_ttl", "is_checked", "kind", "name", "state_id", "store")
+    __slots__ = (
+        "_last_exact",
+        "_last_key",
+        "budget",
+        "context",
+        "declared",
+        "has_ttl",
+        "is_checked",
+        "kind",
+        "name",
+        "state_id",
+        "store",
+    )
 
     def __init__(
         self,
@@ -73,7 +85,8 @@ class StateKeys:
             return self._last_exact
         if key is NO_KEY:
             raise FlowletError(
-                f"state {self.name!r} was used without a current key: use it only while a record or a timer is processed, not in open()"
+                f"state {self.name!r} was used without a current key: use it only while a record or a timer is "
+                "processed, not in open()"
             )
         exact = exact_key(key)
         self._last_key, self._last_exact = key, exact
@@ -84,7 +97,9 @@ class StateKeys:
         return row_prefix(self.store.key_group(key), self.state_id, key_bytes(exact))
 
     def charge(self, old: int, new: int) -> bool:
-        """Count ``new`` bytes in place of ``old``; called before they are stored.  Returns whether all caches were emptied for that.
+        """Count ``new`` bytes in place of ``old``; called before they are stored.
+
+        Returns whether all caches were emptied for that.
 
         Then nothing is left of what was charged before: what is stored now is charged as new.
         """
@@ -99,14 +114,18 @@ class StateKeys:
         return min(_UPDATES_UNSEEN, self.budget.limit // (_SHARE_UNSEEN * size))
 
     def dumped(self, value: Any, row: Any) -> bytes:
-        """The bytes of a row with this value.  Raises FlowletError: it cannot be pickled, or is of another type than declared."""
+        """The bytes of a row with this value.
+
+        Raises FlowletError: it cannot be pickled, or is of another type than declared.
+        """
         if self.is_checked:
             self._check(value)
         try:
             return dumps_value(row)
         except Exception as error:
             raise FlowletError(
-                f"state {self.name!r} holds a value that cannot be pickled into RocksDB ({error}); keep values that can be pickled"
+                f"state {self.name!r} holds a value that cannot be pickled into RocksDB ({error}); keep values that "
+                "can be pickled"
             ) from error
 
     def _check(self, value: Any) -> None:
@@ -141,7 +160,9 @@ class RowCacheOfKeys:
         return value
 
     def store(self, key: Any, exact: Any, value: Any, num_added: int | None = None) -> int:
-        """Replace the value of a key; None: it has none any more.  ``num_added``: by how many bytes it is larger; None: not known.
+        """Replace the value of a key; None: it has none any more.
+
+        ``num_added``: by how many bytes it is larger; None: not known.
 
         Returns how many of the next updates of keys in ``counted`` may replace entries without asking.
         """
@@ -167,7 +188,9 @@ class RowCacheOfKeys:
             if value is None:
                 batch.delete(prefix)
                 continue
-            row = keys.dumped(value, value) if type(key) in PLAIN else WITH_KEYS_PREFIX + keys.dumped(value, (key, value))
+            row = (
+                keys.dumped(value, value) if type(key) in PLAIN else WITH_KEYS_PREFIX + keys.dumped(value, (key, value))
+            )
             batch.put(prefix, row)
             if len(row) + _ENTRY_BYTES > sizes[exact]:
                 keys.budget.charge(sizes[exact], len(row) + _ENTRY_BYTES)
@@ -285,7 +308,8 @@ class RocksDBListState(ListState[Any]):
     def add(self, value: Any) -> None:
         """Append to the list of the current key.
 
-        Some elements are not looked at, as with ``RocksDBValueState.update``: the next one that is counts for them, too.
+        Some elements are not looked at, as with ``RocksDBValueState.update``: the next one that is counts for them,
+        too.
         """
         key = self._context.current_key
         exact = key if type(key) in PLAIN else self._keys.exact(key)
@@ -337,7 +361,8 @@ class _CachedMap:
     def __init__(self, key: Any, prefix: bytes) -> None:
         self.key = key  # of the stream, as the user knows it
         self.prefix = prefix
-        self.known: dict[Any, tuple[Any, Any] | None] = {}  # key as the user knows it, and value, by exact key; None: there is no row
+        # Key as the user knows it, and value, by exact key; None: there is no row.
+        self.known: dict[Any, tuple[Any, Any] | None] = {}
         self.num_live = 0  # how many of them are not None
         self.sizes: dict[Any, int] = {}  # of ``known``: what was charged
         self.changed: set[Any] = set()
@@ -497,7 +522,11 @@ class MapCache:
                 is_plain = is_outer_plain and type(key) in PLAIN
                 if keys.is_checked:
                     keys.declared.check_serialized_key(key)
-                content = keys.dumped(value, value) if is_plain else WITH_KEYS_PREFIX + keys.dumped(value, (current.key, key, value))
+                content = (
+                    keys.dumped(value, value)
+                    if is_plain
+                    else WITH_KEYS_PREFIX + keys.dumped(value, (current.key, key, value))
+                )
                 batch.put(row, content)
                 size = _ENTRY_BYTES + len(content)
                 if size > current.sizes[exact]:

@@ -1,13 +1,14 @@
 """``RocksDBKeyedStateBackend``: all keyed state of one operator, in a RocksDB on the local disk.
 
 Side:       task.  What ``snapshot`` returns runs on the snapshot pool.
-Invariants: the database is made with the first state, or by ``restore``.  State that was restored and not declared again yet stays in
-            every snapshot.  A snapshot is made of hard links: later changes, and the end of the database, do not reach it.
+Invariants: the database is made with the first state, or by ``restore``.  State that was restored and not declared
+            again yet stays in every snapshot.  A snapshot is made of hard links: later changes, and the end of the
+            database, do not reach it.
 Rules:      a file that a complete checkpoint has is not written again: within one database no name is used twice.
 Source:     Flink ``RocksDBKeyedStateBackend``, ``RocksIncrementalSnapshotStrategy``, ``RocksFullSnapshotStrategy``,
             ``RocksDBIncrementalRestoreOperation``.
-Absent:     clean-up of expired entries by compactions, which Python cannot take part in, and step by step: they go when they are read, and
-            are left out of snapshots that are not incremental.
+Absent:     clean-up of expired entries by compactions, which Python cannot take part in, and step by step: they go when
+            they are read, and are left out of snapshots that are not incremental.
 """
 
 import shutil
@@ -43,7 +44,14 @@ from flowlet.state.rocksdb.cached_states import (
     StateKeys,
 )
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
-from flowlet.state.rocksdb.row_forms import ExpiryOfRows, full_snapshot, rows_of_snapshot, user_keys, with_other_ttl, with_running_classes
+from flowlet.state.rocksdb.row_forms import (
+    ExpiryOfRows,
+    full_snapshot,
+    rows_of_snapshot,
+    user_keys,
+    with_other_ttl,
+    with_running_classes,
+)
 from flowlet.state.rocksdb.row_keys import MAX_STATES, PREFIX
 from flowlet.state.ttl_states import (
     DeclaredTtlListState,
@@ -99,7 +107,12 @@ class RocksDBKeyedStateBackend:
     """
 
     def __init__(
-        self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int, place: RocksDBPlace
+        self,
+        key_context: KeyContext,
+        now_ms: Callable[[], int],
+        key_groups: range,
+        max_parallelism: int,
+        place: RocksDBPlace,
     ) -> None:
         self._key_context = key_context
         self._now_ms = now_ms
@@ -116,7 +129,8 @@ class RocksDBKeyedStateBackend:
         self._refusal: str | None = None
         # By name in the database: the files of the newest complete checkpoint, and of those that may become complete.
         self._base: Mapping[str, SharedFile] = {}
-        self._uploads: dict[int, Mapping[str, SharedFile]] = {}  # Set by the snapshot pool, one item each; read by the task thread.
+        # Set by the snapshot pool, one item each; read by the task thread.
+        self._uploads: dict[int, Mapping[str, SharedFile]] = {}
 
     def __repr__(self) -> str:
         return f"<RocksDBKeyedStateBackend of {sorted(self._descriptions)}, {self._store!r}>"
@@ -140,12 +154,16 @@ class RocksDBKeyedStateBackend:
 
     # -- states
 
-    def state(self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None) -> Any:
+    def state(
+        self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None
+    ) -> Any:
         """See ``KeyedStateBackend``."""
         if not isinstance(descriptor, kind):
             raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
         type_info = descriptor.type_info
-        declared = StateDescription(_KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info))
+        declared = StateDescription(
+            _KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info)
+        )
         name = descriptor.name
         context = self._key_context if key_context is None else key_context
         if name not in self._states:
@@ -154,9 +172,13 @@ class RocksDBKeyedStateBackend:
             self._states[name] = self._new_state(descriptor, declared, context)
             self._contexts[name] = context
         elif self._contexts[name] is not context:
-            raise FlowletError(f"state {name!r} is declared twice: for a window and for all windows of a key; use two names")
+            raise FlowletError(
+                f"state {name!r} is declared twice: for a window and for all windows of a key; use two names"
+            )
         elif self._descriptions[name] != declared:
-            raise FlowletError(f"state {name!r} is declared twice: as {self._descriptions[name]} and as {declared}; use two names")
+            raise FlowletError(
+                f"state {name!r} is declared twice: as {self._descriptions[name]} and as {declared}; use two names"
+            )
         return self._states[name]
 
     def _new_state(self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext) -> State:
@@ -202,17 +224,29 @@ class RocksDBKeyedStateBackend:
         match descriptor:
             case ListStateDescriptor() if expiry is not None:
                 elements = RocksDBListState(keys)
-                return DeclaredTtlListState(elements, expiry, declared) if declared.is_entered else TtlListState(elements, expiry)
+                return (
+                    DeclaredTtlListState(elements, expiry, declared)
+                    if declared.is_entered
+                    else TtlListState(elements, expiry)
+                )
             case ListStateDescriptor():
                 return DeclaredRocksDBListState(keys) if declared.is_entered else RocksDBListState(keys)
             case MapStateDescriptor() if expiry is not None:
                 entries = RocksDBMapState(keys)
-                return DeclaredTtlMapState(entries, expiry, declared) if declared.is_entered else TtlMapState(entries, expiry)
+                return (
+                    DeclaredTtlMapState(entries, expiry, declared)
+                    if declared.is_entered
+                    else TtlMapState(entries, expiry)
+                )
             case MapStateDescriptor():
                 return DeclaredRocksDBMapState(keys) if declared.is_entered else RocksDBMapState(keys)
             case _ if expiry is not None:
                 value = RocksDBValueState(keys)
-                stored = DeclaredTtlValueState(value, expiry, declared) if declared.is_entered else TtlValueState(value, expiry)
+                stored = (
+                    DeclaredTtlValueState(value, expiry, declared)
+                    if declared.is_entered
+                    else TtlValueState(value, expiry)
+                )
             case _:
                 stored = DeclaredRocksDBValueState(keys) if declared.is_entered else RocksDBValueState(keys)
         match descriptor:
@@ -238,7 +272,9 @@ class RocksDBKeyedStateBackend:
 
     # -- checkpoints
 
-    def snapshot(self, checkpoint_id: int = 0, *, is_full: bool = False) -> Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None:
+    def snapshot(
+        self, checkpoint_id: int = 0, *, is_full: bool = False
+    ) -> Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None:
         """See ``KeyedStateBackend``."""
         if not self._ids:
             return None
@@ -299,7 +335,9 @@ class RocksDBKeyedStateBackend:
         for name, description in snapshot.descriptions.items():
             known = self._descriptions.get(name, description)
             if known != description:
-                raise StateRestoreError(f"state {name!r} was written as {known} by one subtask and as {description} by another one")
+                raise StateRestoreError(
+                    f"state {name!r} was written as {known} by one subtask and as {description} by another one"
+                )
         if isinstance(snapshot, KeyedStateSnapshot):
             self._restore_full(snapshot)
         else:
@@ -311,7 +349,8 @@ class RocksDBKeyedStateBackend:
             raise StateRestoreError(f"keyed state has version {snapshot.version}, this flowlet reads version {version}")
         if snapshot.max_parallelism != self._max_parallelism:
             raise StateRestoreError(
-                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has {self._max_parallelism} now; "
+                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has "
+                f"{self._max_parallelism} now; "
                 f"call set_max_parallelism({snapshot.max_parallelism})"
             )
 
@@ -397,7 +436,9 @@ class RocksDBKeyedStateBackend:
 
     def _path(self, name: str) -> Path:
         if self._directory is None:
-            self._directory = WorkingDirectory(self._place.directory, purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
+            self._directory = WorkingDirectory(
+                self._place.directory, purpose="rocksdb", advice="set state.backend.rocksdb.localdir"
+            )
         return self._directory.path / name
 
     def _opened(self) -> RocksDBStore:
@@ -432,7 +473,9 @@ def _full(
     try:
         database = open_to_read(path)
         try:
-            groups = full_snapshot(rows_of(database, b""), {number: (name, descriptions[name]) for name, number in ids.items()}, expiries)
+            groups = full_snapshot(
+                rows_of(database, b""), {number: (name, descriptions[name]) for name, number in ids.items()}, expiries
+            )
         finally:
             database.close()
     finally:

@@ -1,7 +1,7 @@
 """``RocksDBStore``: the database of one operator of one subtask, and the room of its caches.
 
-Hot path.  A row that was used lately is in the cache of its state.  The caches are written back in one batch, when they are full and
-before a snapshot.
+Hot path.  A row that was used lately is in the cache of its state.  The caches are written back in one batch, when they
+are full and before a snapshot.
 
 Side:       task.  Blocking: local files.
 Invariants: no log is written ahead: what a killed process had is restored from a checkpoint, as in Flink.
@@ -50,7 +50,8 @@ class RowCache(Protocol):
 class ByteBudget:
     """How many bytes several caches hold, of how many they may.
 
-    Invariants: ``used`` is the sum of what was charged for all that is held; whoever stores something charges it first, also in place of
+    Invariants: ``used`` is the sum of what was charged for all that is held; whoever stores something charges it first,
+                also in place of
     something else.
     """
 
@@ -69,7 +70,10 @@ class ByteBudget:
         return self.used > self.limit
 
     def charge(self, old: int, new: int) -> bool:
-        """Something of ``new`` bytes takes the place of something of ``old`` bytes (none: 0).  Returns whether that is too much."""
+        """Something of ``new`` bytes takes the place of something of ``old`` bytes (none: 0).
+
+        Returns whether that is too much.
+        """
         self.used += new - old
         return self.used > self.limit
 
@@ -146,8 +150,9 @@ class RocksDBStore:
 
     def checkpoint(self, path: Path) -> None:
         """Make a directory of hard links to all files; changes must have been flushed."""
-        # The binding lets go of the interpreter's lock while it flushes, and keeps it while it takes a checkpoint, which would flush, too.
-        # On a disk that takes 0.3 s for an fsync the whole process stands still for 0.9 s, and without this for 1.8 s.
+        # The binding lets go of the interpreter's lock while it flushes, and keeps it while it takes a checkpoint,
+        # which would flush, too.  On a disk that takes 0.3 s for an fsync the whole process stands still for 0.9 s, and
+        # without this for 1.8 s.
         self.db.flush()
         self._library.Checkpoint(self.db).create_checkpoint(str(path))
 
@@ -172,8 +177,9 @@ def open_to_read(path: Path) -> "rocksdict.Rdict":
 def rows_of(db: "rocksdict.Rdict", prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keys and values of the rows that begin with ``prefix``, in order.
 
-    The iterator has an upper bound: without one it looks past the last row for another that exists, over all rows that were deleted and
-    not compacted yet, and the end of N keys with a map each takes time in proportion to the square of N.
+    The iterator has an upper bound: without one it looks past the last row for another that exists, over all rows that
+    were deleted and not compacted yet, and the end of N keys with a map each takes time in proportion to the square of
+    N.
     """
     import rocksdict
 
@@ -204,8 +210,8 @@ def _options() -> "rocksdict.Options":
 
 
 # ---------------------------------------------------------------- how much memory values take
-# A container counts with its elements, down to four levels; of a long one eight elements, spread over it, stand for all.  What several
-# values share counts for each of them; memory that only an extension module knows of is not seen.
+# A container counts with its elements, down to four levels; of a long one eight elements, spread over it, stand for
+# all.  What several values share counts for each of them; memory that only an extension module knows of is not seen.
 
 
 def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
@@ -218,7 +224,12 @@ def memory_size(value: Any, depth: int = _MAX_DEPTH) -> int:
         samples = value if len(value) <= _NUM_SAMPLES else value[:: -(-len(value) // _NUM_SAMPLES)]
         if _FLAT.issuperset(map(type, samples)):
             return size + (sum(map(sys.getsizeof, samples)) * len(value) // len(samples) if samples else 0)
-    if kind is dict and len(value) <= _NUM_SAMPLES and _FLAT.issuperset(map(type, value)) and _FLAT.issuperset(map(type, value.values())):
+    if (
+        kind is dict
+        and len(value) <= _NUM_SAMPLES
+        and _FLAT.issuperset(map(type, value))
+        and _FLAT.issuperset(map(type, value.values()))
+    ):
         return size + sum(map(sys.getsizeof, value)) + sum(map(sys.getsizeof, value.values()))
     if isinstance(value, dict):
         keys, values = _ends(dict.keys(value)), _ends(dict.values(value))

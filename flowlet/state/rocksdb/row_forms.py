@@ -1,7 +1,8 @@
 """Between rows in RocksDB and the rows of snapshots that every back end reads.
 
 Side:       task.  Without I/O; any thread.
-Invariants: a row whose keys can be read back from its bytes holds the value alone; any other one the keys as the user knows them, too.
+Invariants: a row whose keys can be read back from its bytes holds the value alone; any other one the keys as the user
+            knows them, too.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,7 +14,15 @@ from flowlet.keys.key_groups import key_group
 from flowlet.serde.pickles.former_classes import RunningClasses, loads_former, may_hold_classes
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
-from flowlet.state.rocksdb.row_keys import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, plain_key, row_prefix, taken_apart
+from flowlet.state.rocksdb.row_keys import (
+    PLAIN,
+    WITH_KEYS,
+    WITH_KEYS_PREFIX,
+    key_bytes,
+    plain_key,
+    row_prefix,
+    taken_apart,
+)
 from flowlet.state.ttl_states import Expiry
 
 
@@ -33,7 +42,9 @@ class ExpiryOfRows:
 
 
 def full_snapshot(
-    rows: Iterable[tuple[bytes, bytes]], states: Mapping[int, tuple[str, StateDescription]], expiries: Mapping[int, ExpiryOfRows]
+    rows: Iterable[tuple[bytes, bytes]],
+    states: Mapping[int, tuple[str, StateDescription]],
+    expiries: Mapping[int, ExpiryOfRows],
 ) -> dict[int, dict[str, StateRows]]:
     """The rows of a whole database, in its order, by key group and name of the state.
 
@@ -62,7 +73,8 @@ def full_snapshot(
             last_map = group, number, outer
     return {
         group: {
-            name: StateRows(tuple(keys), tuple(map(tuple, values) if name in maps else values)) for name, (keys, values) in of_group.items()
+            name: StateRows(tuple(keys), tuple(map(tuple, values) if name in maps else values))
+            for name, (keys, values) in of_group.items()
         }
         for group, of_group in found.items()
     }
@@ -94,7 +106,9 @@ def with_other_ttl(declared: StateDescription, row: bytes, content: bytes, now_m
     return _content_in_map(key, map_key, value) if declared.kind is StateKind.MAP else _content(key, value)
 
 
-def with_running_classes(kind: StateKind, row: bytes, content: bytes, max_parallelism: int, classes: RunningClasses) -> bytes:
+def with_running_classes(
+    kind: StateKind, row: bytes, content: bytes, max_parallelism: int, classes: RunningClasses
+) -> bytes:
     """The content of a row that another program wrote, with the classes of the program that runs.
 
     Raises:
@@ -109,14 +123,17 @@ def with_running_classes(kind: StateKind, row: bytes, content: bytes, max_parall
     prefix = row_prefix(key_group(key, max_parallelism), number, key_bytes(exact_key(key)))
     if row != (prefix + key_bytes(exact_key(map_key)) if kind is StateKind.MAP else prefix):
         raise StateRestoreError(
-            "the class of its keys has another name, or other fields that count for ==, than when they were written, so that they would be "
+            "the class of its keys has another name, or other fields that count for ==, than when they were written, "
+            "so that they would be "
             "other keys; keep both, or start without the state"
         )
     return _content_in_map(key, map_key, value) if kind is StateKind.MAP else _content(key, value)
 
 
 def user_keys(kind: StateKind, rows: Iterable[tuple[bytes, bytes]]) -> Iterator[Any]:
-    """The keys of the stream in rows of one state, as the user knows them; the rows are in the order of the database."""
+    """The keys of the stream in rows of one state, as the user knows them; the rows are in the
+    order of the database.
+    """
     last = None
     for row, content in rows:
         group, _, outer, inner = taken_apart(row)
@@ -134,7 +151,9 @@ def _content_in_map(key: Any, map_key: Any, value: Any) -> bytes:
     return dumps_value(value) if is_plain else WITH_KEYS_PREFIX + dumps_value((key, map_key, value))
 
 
-def _read(kind: StateKind, outer: bytes, inner: bytes, content: bytes, loads: Callable[[bytes], Any] = loads_value) -> tuple[Any, Any, Any]:
+def _read(
+    kind: StateKind, outer: bytes, inner: bytes, content: bytes, loads: Callable[[bytes], Any] = loads_value
+) -> tuple[Any, Any, Any]:
     """Key of the stream, key of the map (elsewhere None), and value."""
     if content[0] != WITH_KEYS:
         return plain_key(outer), plain_key(inner), loads(content)

@@ -1,10 +1,11 @@
 """The keys of rows in RocksDB.
 
 Side:       pure.
-Invariants: two keys have the same bytes exactly if they are the same key (``exact_keys``), in every process.  No key's bytes with their
-            length are the beginning of another key's.
-Format:     key group (u16), number of the state (u16), size of the key (u32), the key; in a map, the key of the map follows.  A key is a
-            letter for its type and its content; parts of tuples and sets have their sizes in front (u32).
+Invariants: two keys have the same bytes exactly if they are the same key (``exact_keys``), in every process.  No key's
+            bytes with their length are the beginning of another key's.
+Format:     key group (u16), number of the state (u16), size of the key (u32), the key; in a map, the key of the map
+            follows.  A key is a letter for its type and its content; parts of tuples and sets have their sizes in front
+            (u32).
 Source:     Flink ``CompositeKeySerializationUtils``.
 """
 
@@ -66,7 +67,9 @@ def _rarer_key_bytes(exact: Any) -> bytes:
             return b"m" + (str(exact).encode() if exact.is_infinite() else key_bytes(exact.as_integer_ratio()))
         case _:
             pass
-    raise KeyTypeError(f"a key of type {type(exact).__name__} cannot be kept in RocksDB; use the state back end 'hashmap'")
+    raise KeyTypeError(
+        f"a key of type {type(exact).__name__} cannot be kept in RocksDB; use the state back end 'hashmap'"
+    )
 
 
 def _joined(parts: list[bytes]) -> bytes:

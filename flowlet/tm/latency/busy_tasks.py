@@ -1,14 +1,15 @@
 """Finds task threads that want a core for themselves, and lowers their priority below that of all others.
 
-Why:        the kernel lets a thread that is always busy keep the core for its time slice when another one wakes up, and a record then waits
-            for some milliseconds.  Which tasks are busy shows only while they run.  Busy polling, ``--keep-awake`` and the switch interval
-            depend on it, too (``TaskLoad``), even if no thread is lowered.  A look that comes late shows that a function keeps the
-            interpreter's lock.
+Why:        the kernel lets a thread that is always busy keep the core for its time slice when another one wakes up, and
+            a record then waits for some milliseconds.  Which tasks are busy shows only while they run.  Busy polling,
+            ``--keep-awake`` and the switch interval depend on it, too (``TaskLoad``), even if no thread is lowered.  A
+            look that comes late shows that a function keeps the interpreter's lock.
 Side:       loop, except ``watched``, which is entered on task threads.
-Invariants: a thread is lowered when it has used 30 % of a core between two looks, and raised when it has used less than 25 % in the next
-            second.  A second, because others may keep a busy thread from its core for a while; if it were raised, it would disturb them
-            until the next look.  It is raised at all, because a task may be busy only at first (it loads modules, it catches up).
-            Only task threads are changed.  Without the right to raise its priority (``RLIMIT_NICE``) a thread stays lowered.
+Invariants: a thread is lowered when it has used 30 % of a core between two looks, and raised when it has used less than
+            25 % in the next second.  A second, because others may keep a busy thread from its core for a while; if it
+            were raised, it would disturb them until the next look.  It is raised at all, because a task may be busy
+            only at first (it loads modules, it catches up).  Only task threads are changed.  Without the right to raise
+            its priority (``RLIMIT_NICE``) a thread stays lowered.
 Units:      nanoseconds of CPU time and of a monotonic clock.
 """
 
@@ -25,14 +26,17 @@ from typing import Final
 from netstack.late import dataclass
 
 LOOK_INTERVAL_S: Final = 0.1  # not measured; a task that becomes busy disturbs the others for so long
-# At this niceness threads that wake get the core, and the task gets a seventieth of a core that another thread wants, too.
-LOW_NICENESS: Final = 19  # bench latency, beside busy tasks: ten levels below the others give p99 1.8 ms, more than ten 0.4 ms
+# At this niceness threads that wake get the core, and the task gets a seventieth of a core that another thread wants,
+# too.  Bench latency, beside busy tasks: ten levels below the others give p99 1.8 ms, more than ten 0.4 ms.
+LOW_NICENESS: Final = 19
 _BUSY_SHARE: Final = 0.3
-# bench latency, beside busy tasks: with 10 % a source of 1,000 records/s, once lowered, stayed so in every third run: p99 3 to 4 ms.
+# bench latency, beside busy tasks: with 10 % a source of 1,000 records/s, once lowered, stayed so in every third run:
+# p99 3 to 4 ms.
 _CALM_SHARE: Final = 0.25
 _WORKING_SHARE: Final = 0.2  # a task that gets 1,000 single records per second uses less; not measured closely
 _CALM_LOOKS: Final = 10  # a second
-_STALL_NS: Final = 500_000_000  # no switch interval and no collection of garbage keeps the loop from a look for so long; not measured
+# No switch interval and no collection of garbage keeps the loop from a look for so long; not measured.
+_STALL_NS: Final = 500_000_000
 _NS_PER_S: Final = 1_000_000_000
 
 
@@ -46,7 +50,8 @@ class WatchedThread:
     niceness: int  # before it was lowered
     is_busy: bool = False
     share: float = 0.0  # of a core, between the last two looks
-    shares: deque[float] = field(default_factory=lambda: deque(maxlen=_CALM_LOOKS))  # the latest ones since it became busy
+    # The latest ones since it became busy.
+    shares: deque[float] = field(default_factory=lambda: deque(maxlen=_CALM_LOOKS))
     is_low: bool = False  # stays True for a calm thread that may not be raised
 
 
@@ -79,7 +84,9 @@ class BusyTasks:
 
     def __init__(
         self,
-        set_niceness: Callable[[int, int], None] = lambda native_id, niceness: os.setpriority(os.PRIO_PROCESS, native_id, niceness),
+        set_niceness: Callable[[int, int], None] = lambda native_id, niceness: os.setpriority(
+            os.PRIO_PROCESS, native_id, niceness
+        ),
         clock_ns: Callable[[], int] = time.monotonic_ns,
         cpu_ns: Callable[[int], int] = time.clock_gettime_ns,
     ) -> None:

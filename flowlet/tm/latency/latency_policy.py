@@ -43,9 +43,12 @@ class TaskDriver(StrEnum):
 class LatencyPolicy:
     """The measures taken; by default none, as in a user's own process.
 
-    ``keeps_awake``: the core never halts.  ``runs_light_tasks``: on the loop thread.  ``busy_poll_us``: how long the loop polls for more
-    data before it sleeps; 0: not at all.  ``switch_interval_ms``: of the interpreter, unless a function keeps its lock; None: unchanged.
-    ``follows_load``: the switch interval grows while several tasks are working.  ``has_quick_wakeups``: short time slices and exact timers.
+    ``keeps_awake``: the core never halts.  ``runs_light_tasks``: on the loop thread.  ``busy_poll_us``: how long the
+        loop polls for more
+    data before it sleeps; 0: not at all.  ``switch_interval_ms``: of the interpreter, unless a function keeps its lock;
+    None: unchanged.
+    ``follows_load``: the switch interval grows while several tasks are working.  ``has_quick_wakeups``: short time
+        slices and exact timers.
     ``lowers_busy_tasks``: their threads get the lowest priority.
     """
 
@@ -78,7 +81,8 @@ class LatencyPolicy:
             runs_light_tasks=runs_light_tasks,
             busy_poll_us=busy_poll_us,
             switch_interval_ms=default_interval_ms if switch_interval_ms is None else switch_interval_ms,
-            # The loop waits for the interpreter in place of light tasks, so the CPU time of their threads does not show the load.
+            # The loop waits for the interpreter in place of light tasks, so the CPU time of their threads does not show
+            # the load.
             follows_load=switch_interval_ms is None and not runs_light_tasks,
             # A polling loop would keep the core from threads that wake up, unless time slices are short.
             has_quick_wakeups=is_latency or busy_poll_us > 0,
@@ -86,7 +90,8 @@ class LatencyPolicy:
         )
 
     def begin(self) -> SwitchInterval | None:
-        """Apply the policy to this process; return what keeps changing the switch interval, or None if it stays as it is.
+        """Apply the policy to this process; return what keeps changing the switch interval, or None if it stays as it
+        is.
 
         Raises:
             ConfigError: the switch interval is out of range.
@@ -106,7 +111,8 @@ class LatencyPolicy:
         """The watcher of task threads; None if no measure needs it."""
         if self.lowers_busy_tasks:
             return BusyTasks()
-        # The switch interval grows when the loop does not get the interpreter's lock, and a polling loop must stop while tasks are busy.
+        # The switch interval grows when the loop does not get the interpreter's lock, and a polling loop must stop
+        # while tasks are busy.
         if self.follows_load or self.switch_interval_ms is not None or self.busy_poll_us:
             return BusyTasks(set_niceness=lambda _native_id, _niceness: None)
         return None

@@ -1,10 +1,10 @@
 """Asks the kernel to run this process's threads soon after they wake up.
 
 Side:       shared.  On the main thread of ``python -m flowlet.tm``, before any other thread starts: threads inherit it.
-Source:     ``sched_setattr(2)``: since Linux 6.12 an ordinary thread may set the length of its time slices; when it wakes, it takes the
-            core from a thread with longer ones.  ``timerslack_ns`` in ``proc(5)``: by how much a wait may be prolonged (50 us by default),
-            also the wait for the interpreter's lock.
-            Both need no privileges; an older kernel ignores them.
+Source:     ``sched_setattr(2)``: since Linux 6.12 an ordinary thread may set the length of its time slices; when it
+            wakes, it takes the core from a thread with longer ones.  ``timerslack_ns`` in ``proc(5)``: by how much a
+            wait may be prolonged (50 us by default), also the wait for the interpreter's lock.  Both need no
+            privileges; an older kernel ignores them.
 """
 
 import ctypes
@@ -27,7 +27,9 @@ _SCHED_ATTR: Final = struct.Struct("IIQiIQQQ")
 
 
 def ask_for_quick_wakeups() -> list[str]:
-    """Set short time slices and exact timers for this thread and those that it starts; return what the kernel refused."""
+    """Set short time slices and exact timers for this thread and those that it starts; return what
+    the kernel refused.
+    """
     missing = []
     for name, ask in (("short time slices", _shorten_slices), ("exact timers", _sharpen_timers)):
         try:

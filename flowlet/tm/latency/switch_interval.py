@@ -1,13 +1,14 @@
 """Sets the interpreter's switch interval by the load of the tasks.
 
-Why:        beside a busy task the loop, and any task with little work, get the interpreter after one interval, so a short one keeps records
-            fast.  But two busy tasks would then pass it to and fro for nothing, each time to another core with a cold cache.
-            And a task whose functions keep the lock for seconds, in C code, gives the loop one interval between two calls: too short a one
-            for a heartbeat.
+Why:        beside a busy task the loop, and any task with little work, get the interpreter after one interval, so a
+            short one keeps records fast.  But two busy tasks would then pass it to and fro for nothing, each time to
+            another core with a cold cache.  And a task whose functions keep the lock for seconds, in C code, gives the
+            loop one interval between two calls: too short a one for a heartbeat.
 Side:       loop.
-Invariants: the interval is long only while at least two tasks are working and no other does anything: then only throughput counts; or
-            for a minute after the loop did not get the lock for half a second; or for the first two seconds of a task, whose first
-            record may take long while the loop still deploys.  Only the first does not hold for latency mode and for a user's choice.
+Invariants: the interval is long only while at least two tasks are working and no other does anything: then only
+            throughput counts; or for a minute after the loop did not get the lock for half a second; or for the first
+            two seconds of a task, whose first record may take long while the loop still deploys.  Only the first does
+            not hold for latency mode and for a user's choice.
 Source:     ``sys.setswitchinterval``; one for all threads.
 """
 
@@ -18,15 +19,16 @@ from typing import Final
 from flowlet.errors import ConfigError
 from flowlet.tm.latency.busy_tasks import TaskLoad
 
-# Beside a CPU-bound task thread the loop wakes 3-13 ms late with the interpreter's default, 5 ms, within 0.5 ms with 0.1 ms; less gains
-# nothing.
+# Beside a CPU-bound task thread the loop wakes 3-13 ms late with the interpreter's default, 5 ms, within 0.5 ms with
+# 0.1 ms; less gains nothing.
 DEFAULT_SWITCH_INTERVAL_MS: Final = 0.1
-LATENCY_SWITCH_INTERVAL_MS: Final = 0.05  # bench latency, beside busy tasks: p50 340 -> 290 us; costs them some throughput
-# The interpreter's default.  Word count with functions that are called, one TaskManager on two cores: 0.6 to 0.8 M words/s with 0.1 to 1
-# ms, 1.1 with 2 ms, 0.9 to 1.2 with 5 ms; on one core 1.28 with 0.1 ms, 1.38 with 5 ms.
+# Bench latency, beside busy tasks: p50 340 -> 290 us; costs them some throughput.
+LATENCY_SWITCH_INTERVAL_MS: Final = 0.05
+# The interpreter's default.  Word count with functions that are called, one TaskManager on two cores: 0.6 to 0.8 M
+# words/s with 0.1 to 1 ms, 1.1 with 2 ms, 0.9 to 1.2 with 5 ms; on one core 1.28 with 0.1 ms, 1.38 with 5 ms.
 CROWDED_SWITCH_INTERVAL_MS: Final = 5.0
-# In a slice of this length the loop sends a heartbeat and reads what waits, also on a busy machine.  A task that calls a C function of 15 s
-# again and again, with 0.1 ms: no heartbeat for 50 s and more.
+# In a slice of this length the loop sends a heartbeat and reads what waits, also on a busy machine.  A task that calls
+# a C function of 15 s again and again, with 0.1 ms: no heartbeat for 50 s and more.
 STARVED_SWITCH_INTERVAL_MS: Final = 20.0
 FIRST_SWITCH_INTERVAL_MS: Final = 1.0
 _STARVED_LOOKS: Final = 600  # a minute of looks

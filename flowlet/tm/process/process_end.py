@@ -1,9 +1,11 @@
-"""The end of a TaskManager's process: what a Python program does at its end, within a time, and nothing that outlives it.
+"""The end of a TaskManager's process: what a Python program does at its end, within a time, and nothing that outlives
+it.
 
 Side:       shared.  The main thread.
-Invariants: executors that a function has left open finish what was submitted to them, and exit functions run, for ``EXIT_WORK_S`` at most,
-            or until the next signal.  Then the children and their children are killed, if they have not made a session of their own:
-            a worker of a pool would keep the program's standard output open for ever.
+Invariants: executors that a function has left open finish what was submitted to them, and exit functions run, for
+            ``EXIT_WORK_S`` at most, or until the next signal.  Then the children and their children are killed, if they
+            have not made a session of their own: a worker of a pool would keep the program's standard output open for
+            ever.
 Rules:      the interpreter is not shut down: that would take long on a busy machine.
 """
 
@@ -39,7 +41,9 @@ def leave(code: int) -> NoReturn:
 
 
 def _run_exit_functions() -> None:
-    """Do as ``Py_FinalizeEx``: end executors and join threads, then call ``atexit``'s functions, that of ``multiprocessing`` among them."""
+    """Do as ``Py_FinalizeEx``: end executors and join threads, then call ``atexit``'s functions, that of
+    ``multiprocessing`` among them.
+    """
     try:
         threading._shutdown()  # type: ignore[attr-defined]  # there is no public name; without it an executor drops its work
     except Exception:  # noqa: BLE001 - an executor's; the interpreter prints it, too, and goes on
@@ -50,7 +54,10 @@ def _run_exit_functions() -> None:
 def _give_up(code: int) -> None:
     threads = [each.name for each in threading.enumerate() if not each.daemon and each is not threading.main_thread()]
     detail = f"; these threads still run: {', '.join(threads[:5])}" if threads else ""
-    text = f"python -m flowlet.tm: what functions left to be done at the exit did not end within {EXIT_WORK_S:g} s, and is lost{detail}\n"
+    text = (
+        f"python -m flowlet.tm: what functions left to be done at the exit did not end within {EXIT_WORK_S:g} s, "
+        f"and is lost{detail}\n"
+    )
     with contextlib.suppress(OSError):
         os.write(2, text.encode("utf-8", "backslashreplace"))
     end_now(code)
@@ -59,7 +66,8 @@ def _give_up(code: int) -> None:
 def end_now(code: int) -> NoReturn:
     """End at once, without exit functions; what was printed is written, and no child stays."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # the reader is gone, the stream is closed, or there is none
+        # The reader is gone, the stream is closed, or there is none.
+        with contextlib.suppress(OSError, ValueError, AttributeError):
             stream.flush()
     try:
         kill_descendants()
@@ -68,7 +76,9 @@ def end_now(code: int) -> NoReturn:
 
 
 def kill_descendants() -> None:
-    """Kill each process that descends from this one and is of its session; those without a parent, too, if the session is of our making."""
+    """Kill each process that descends from this one and is of its session; those without a parent, too, if the session
+    is of our making.
+    """
     for _ in range(_MAX_SWEEPS):
         victims = _descendants()
         if not victims:
@@ -106,8 +116,8 @@ def _processes() -> list[tuple[int, int, int]]:
 def keep_apart(numbers: Sequence[signal.Signals]) -> None:
     """From now on these signals have their default effect in every forked child, and the parent does not hear of them.
 
-    Else ``multiprocessing.Process.terminate`` in a function ends the TaskManager instead of the child: it inherits the handlers of the
-    event loop, and the socket through which Python tells the loop the number of a signal.
+    Else ``multiprocessing.Process.terminate`` in a function ends the TaskManager instead of the child: it inherits the
+    handlers of the event loop, and the socket through which Python tells the loop the number of a signal.
     """
     masks: dict[int, set[signal.Signals | int]] = {}  # by thread that forks: its signal mask before
 

@@ -1,7 +1,8 @@
-"""Settings of a TaskManager's own process: garbage collector, core, scheduling of task threads, and the end with its parent.
+"""Settings of a TaskManager's own process: garbage collector, core, scheduling of task threads, and the end with its
+parent.
 
-Side:       shared.  Called only by the main thread of ``python -m flowlet.tm``, because a user's own process must not be changed; task
-            threads call ``apply_task_scheduling``.
+Side:       shared.  Called only by the main thread of ``python -m flowlet.tm``, because a user's own process must not
+            be changed; task threads call ``apply_task_scheduling``.
 Invariants: every setting is process-wide or inherited by later threads, so the core is pinned before any thread starts.
 """
 
@@ -15,7 +16,8 @@ from typing import Final, assert_never
 
 from flowlet.errors import ConfigError
 
-# A chunk is a list of new tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find nothing.
+# A chunk is a list of new tuples: with CPython's (700, 10, 10) the collector would run several times per chunk and find
+# nothing.
 DEFAULT_GC_THRESHOLD: Final = 50_000
 _MAX_GC_THRESHOLD: Final = 2**31 - 1  # a C int
 _OLDER_GC_THRESHOLDS: Final = (50, 100)
@@ -31,12 +33,13 @@ class TaskScheduling(StrEnum):
     NICE = "nice"
     """At nice +10."""
     IDLE = "idle"
-    """SCHED_IDLE: a task runs only when nothing else wants the core.  Only for a process that owns its core: beside other work a task might
-    not get the core while it holds the interpreter's lock, and would block its own loop."""
+    """SCHED_IDLE: a task runs only when nothing else wants the core.  Only for a process that owns its core: beside
+    other work a task might not get the core while it holds the interpreter's lock, and would block its own loop."""
 
 
 def check_free_descriptors(num_needed: int, purpose: str) -> None:
-    """Refuse what this process has not enough file descriptors for: without them connections fail one by one, and nobody could say why.
+    """Refuse what this process has not enough file descriptors for: without them connections fail one by one, and
+    nobody could say why.
 
     Raises:
         ConfigError: fewer than ``num_needed`` are free; says how many there are, and how many ``purpose`` needs.
@@ -48,13 +51,17 @@ def check_free_descriptors(num_needed: int, purpose: str) -> None:
         num_open = limit
     if 0 <= limit < num_open + num_needed:
         raise ConfigError(
-            f"this process may have {limit} file descriptors (RLIMIT_NOFILE), and {num_open} are open: {purpose} needs {num_needed} more; "
+            f"this process may have {limit} file descriptors (RLIMIT_NOFILE), and {num_open} are open: {purpose} needs "
+            f"{num_needed} more; "
             f"raise the limit to {num_open + num_needed} at least, as with 'ulimit -n 1024'"
         )
 
 
 def pin_to_cpu(cpu: int) -> None:
-    """Pin this thread, and all that it starts later, to one core.  Raises ConfigError: this process may not run on that core."""
+    """Pin this thread, and all that it starts later, to one core.
+
+    Raises ConfigError: this process may not run on that core.
+    """
     allowed = sorted(os.sched_getaffinity(0))
     if cpu not in allowed:
         raise ConfigError(f"--pin-cpu is {cpu}, this process may run on {allowed}")
@@ -77,10 +84,11 @@ def apply_task_scheduling(scheduling: TaskScheduling) -> None:
 class GarbageCollectorTuning:
     """Exempts what a deployment built from garbage collection while tasks run.
 
-    Life cycle: ``freeze`` when the first task was deployed, ``thaw`` when the last one has ended, so that garbage does not pile up.
+    Life cycle: ``freeze`` when the first task was deployed, ``thaw`` when the last one has ended, so that garbage does
+        not pile up.
 
-    Args:
-        threshold: the collector runs when this many more objects were created than freed; 0: it never runs while there are tasks.
+    Args: threshold: the collector runs when this many more objects were created than freed; 0: it never runs while
+        there are tasks.
 
     Raises:
         ConfigError: the threshold is out of range.
@@ -129,7 +137,8 @@ class ParentWatch:
             self._fd = os.pidfd_open(parent_pid)
         except ProcessLookupError:
             loop.call_soon(on_parent_death)
-            # The id may have been reused before pidfd_open.  If getppid still names it now, the descriptor is the parent's.
+            # The id may have been reused before pidfd_open.  If getppid still names it now, the descriptor is the
+            # parent's.
             return
         if os.getppid() != parent_pid:
             self.close()

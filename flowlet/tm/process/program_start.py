@@ -1,12 +1,14 @@
-"""A TaskManager that a program has started begins: it imports what the program can import, logs what the program logs, and ends with it.
+"""A TaskManager that a program has started begins: it imports what the program can import, logs what the program logs,
+and ends with it.
 
 The program writes a ``ProgramStart`` into a file; the child reads it before it imports anything else of ours.
 
 Side:       shared.  The child's main thread, before it has others.
-Invariants: modules of ours, of Python and of installed packages are imported before a folder of the program's joins the import path,
-            because a module beside the program may have the name of one that only a TaskManager imports.  A function gets the
-            program's module of that name, as in the program itself.  The kernel ends the child and its own children when the
-            program is gone: a thread of ours would need the interpreter's lock, which a function may hold for minutes.
+Invariants: modules of ours, of Python and of installed packages are imported before a folder of the program's joins the
+            import path, because a module beside the program may have the name of one that only a TaskManager imports.
+            A function gets the program's module of that name, as in the program itself.  The kernel ends the child and
+            its own children when the program is gone: a thread of ours would need the interpreter's lock, which a
+            function may hold for minutes.
 Rules:      imports at the top only what every interpreter has loaded at its start, or the client imports, too.
 """
 
@@ -24,20 +26,25 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-BOOT: Final = "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import begin; begin()"
+BOOT: Final = (
+    "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import "
+    "begin; begin()"
+)
 """The text of ``python -c``.
 
-Its arguments are the folder of our packages (empty: they are installed), the file of the ``ProgramStart``, the descriptors for ``end_with``
-and for ``tell_program``, then the TaskManager's options.
+Its arguments are the folder of our packages (empty: they are installed), the file of the ``ProgramStart``, the
+descriptors for ``end_with`` and for ``tell_program``, then the TaskManager's options.
 """
 
 SERVER_BOOT: Final = (
-    "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import begin_fork_server; "
+    "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import "
+    "begin_fork_server; "
     "control = begin_fork_server(); from flowlet.tm.fork_server import serve; serve(control)"
 )
 """The text of ``python -c`` for a process from which TaskManagers are forked (``flowlet.tm.fork_server``).
 
-Its arguments are the folder of our packages, the file of the ``ProgramStart``, and the descriptor of its socket to the program.
+Its arguments are the folder of our packages, the file of the ``ProgramStart``, and the descriptor of its socket to the
+program.
 """
 
 _ENGINE: Final = ("flowlet", "netstack")
@@ -157,14 +164,18 @@ def begin_fork_server() -> socket.socket:
 
 
 def forked_from(file: Path, status_fd: int, program_end: socket.socket) -> None:
-    """In a process that was forked: its program has written ``file``, and has the other ends of the pipe and of the pair of sockets."""
+    """In a process that was forked: its program has written ``file``, and has the other ends of the pipe and of the
+    pair of sockets.
+    """
     global _started, _status_fd, _program_end
     _started = ProgramStart.from_json(file.read_text(encoding="ascii"))
     _status_fd, _program_end = status_fd, program_end
 
 
 def program_end() -> socket.socket | None:
-    """The end of a pair of sockets whose other end the JobManager in the program has; None: this process was not forked."""
+    """The end of a pair of sockets whose other end the JobManager in the program has; None: this process was not
+    forked.
+    """
     return _program_end
 
 

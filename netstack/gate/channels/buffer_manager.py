@@ -2,16 +2,18 @@
 
 Side:       shared.  The loop takes; any thread recycles; the gate's pool offers from any thread.
 Hot path:   per buffer: one lock round to take, one to recycle.
-Invariants: granted == spent + available, where *granted* is the initial credit plus everything announced, *spent* the data buffers
-            received, and *available* what the sender may still send.
-            Behind every credit, announced or not, lies a free buffer: available + unannounced == free exclusive + free floating.
-            While there is unannounced credit, either its announcement is under way, or the sender still has some and half of the
-            initial credit has not come together yet.  Announcing every buffer would cost a message and two wake-ups each, and the
-            sender would never have more than a few buffers to write at a time: what TCP calls the silly window syndrome (RFC 813).
-            If fewer are free than are required, and the channel did not have enough of its own when it last heard of a backlog, it stands
-            in the pool's line, or is asking the pool just now (FLINK-8747).
+Invariants: granted == spent + available, where *granted* is the initial credit plus everything announced, *spent* the
+            data buffers received, and *available* what the sender may still send.  Behind every credit, announced or
+            not, lies a free buffer: available + unannounced == free exclusive + free floating.  While there is
+            unannounced credit, either its announcement is under way, or the sender still has some and half of the
+            initial credit has not come together yet.  Announcing every buffer would cost a message and two wake-ups
+            each, and the sender would never have more than a few buffers to write at a time: what TCP calls the silly
+            window syndrome (RFC 813).  If fewer are free than are required, and the channel did not have enough of its
+            own when it last heard of a backlog, it stands in the pool's line, or is asking the pool just now
+            (FLINK-8747).
 Units:      buffers; one credit each.
-Lock order: the channel's lock, which is shared with it, is a leaf: pool, network pool and channel are called after it (FLINK-9676).
+Lock order: the channel's lock, which is shared with it, is a leaf: pool, network pool and channel are called after it
+    (FLINK-9676).
 Source:     Flink ``BufferManager`` and its ``AvailableBufferQueue``.
 """
 
@@ -28,9 +30,9 @@ from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.wakeups import run_all
 from netstack.wire.messages import DataType
 
-# A channel with at least so many exclusive buffers asks for floating ones only while less than a quarter of its own are free: each trip
-# of a floating buffer through the pool costs as much as all else that is done to it (bench: transport).  Flink, with its two, asks in any
-# case.
+# A channel with at least so many exclusive buffers asks for floating ones only while less than a quarter of its own are
+# free: each trip of a floating buffer through the pool costs as much as all else that is done to it (bench: transport).
+# Flink, with its two, asks in any case.
 _MIN_FOR_CONTENT: Final = 4
 # With so little initial credit the sender is told of every new one, at once: what Flink does in any case.
 _MAX_FOR_EACH: Final = 4
@@ -52,7 +54,8 @@ class BufferManager:
 
     Threading: as the methods say.
     Life cycle: ``assign_exclusive`` -> ... -> ``release``; whatever is recycled later goes straight home.
-    Ownership: free buffers are its own; exclusive segments belong to the network pool, floating buffers to the gate's pool.
+    Ownership: free buffers are its own; exclusive segments belong to the network pool, floating buffers to the gate's
+               pool.
     """
 
     __slots__ = (
@@ -99,7 +102,9 @@ class BufferManager:
 
     # ---------------------------------------------------------------- set-up
 
-    def assign_exclusive(self, network_pool: NetworkBufferPool, num_segments: int, owner: str, timeout_s: float | None = None) -> None:
+    def assign_exclusive(
+        self, network_pool: NetworkBufferPool, num_segments: int, owner: str, timeout_s: float | None = None
+    ) -> None:
         """Take the exclusive segments, all or none, once; none are wanted if the channel shall live on floating ones.
 
         Raises:
@@ -131,7 +136,10 @@ class BufferManager:
     # ---------------------------------------------------------------- loop thread
 
     def request_buffer(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
-        """A buffer for data of the sender, floating ones first; its credit is spent.  None without credit, or after the release."""
+        """A buffer for data of the sender, floating ones first; its credit is spent.
+
+        None without credit, or after the release.
+        """
         segment = buffer = None
         with self._lock:
             if self.num_spent == self.num_granted:
@@ -155,7 +163,10 @@ class BufferManager:
         return buffer
 
     def request_buffers(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
-        """Several buffers for plain data, floating ones first; their credit is spent.  Fewer if there is less credit."""
+        """Several buffers for plain data, floating ones first; their credit is spent.
+
+        Fewer if there is less credit.
+        """
         with self._lock:
             num_buffers = min(max_buffers, self.num_granted - self.num_spent)
             if num_buffers <= 0:
@@ -202,7 +213,8 @@ class BufferManager:
             return credit
 
     def forget_credit_locked(self) -> list[NetworkBuffer]:
-        """For a blocked channel without exclusive buffers: give back all credit; the caller recycles the buffers, after the lock.
+        """For a blocked channel without exclusive buffers: give back all credit; the caller recycles the buffers, after
+        the lock.
 
         Others need them: a blocked channel hoards buffers that would bring the barrier of another one (FLINK-16404).
         """
@@ -216,7 +228,9 @@ class BufferManager:
     # ---------------------------------------------------------------- any thread
 
     def recycle(self, segment: MemorySegment) -> None:
-        """Take an exclusive segment back: a credit, or in exchange for a floating buffer that others need more; home after the release."""
+        """Take an exclusive segment back: a credit, or in exchange for a floating buffer that others need more; home
+        after the release.
+        """
         surplus: NetworkBuffer | None = None
         is_due = False
         with self._lock:
@@ -337,7 +351,8 @@ class BufferManager:
             available = self.num_granted - self.num_spent
             assert available >= 0, f"{self.num_spent} buffers sent, {self.num_granted} credits granted"
             assert available + self.num_unannounced == num_free, (
-                f"{available} credits available, {self.num_unannounced} unannounced, {len(self._exclusive)} exclusive and "
+                f"{available} credits available, {self.num_unannounced} unannounced, {len(self._exclusive)} exclusive "
+                "and "
                 f"{len(self._floating)} floating buffers free"
             )
             is_due = self.num_unannounced >= self._lump or (self.num_unannounced and not available)
@@ -362,14 +377,18 @@ class BufferManager:
         return self._is_due_locked()
 
     def _is_due_locked(self) -> bool:
-        """Whether the sender should hear of its new credit: it has none, or there is a lump of it; and nobody is telling it already."""
+        """Whether the sender should hear of its new credit: it has none, or there is a lump of it; and nobody is
+        telling it already.
+        """
         if self._is_announcing or (self.num_unannounced < self._lump and self.num_granted > self.num_spent):
             return False
         self._is_announcing = True
         return True
 
     def _collect_floating(self) -> bool:
-        """Ask until there is enough or the pool is empty, and then stand in line, once; whether there is credit to announce."""
+        """Ask until there is enough or the pool is empty, and then stand in line, once; whether there is credit to
+        announce.
+        """
         has_credit = False
         while True:
             with self._lock:

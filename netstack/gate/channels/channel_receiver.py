@@ -1,14 +1,17 @@
 """What the connection brings to a remote channel, until the task polls it.
 
-Side:       shared.  The loop thread receives; the task thread pops from ``received``; a release drains it on any thread.
+Side:       shared.  The loop thread receives; the task thread pops from ``received``; a release drains it on any
+            thread.
 Hot path:   per buffer: one lock round to allocate, one to queue.
-Invariants: the loop appends to ``received`` under the lock, so that a checkpoint that starts on the task thread sees every buffer either
-            as queued or as still to come; the task pops without it.  The gate is told when an append made the length one: an append
-            that did not was behind an element whose poll will see that there is more.
-            Numbers rise by one from buffer to buffer and wrap behind 2^31 - 1.
+Invariants: the loop appends to ``received`` under the lock, so that a checkpoint that starts on the task thread sees
+            every buffer either as queued or as still to come; the task pops without it.  The gate is told when an
+            append made the length one: an append that did not was behind an element whose poll will see that there is
+            more.  Numbers rise by one from buffer to buffer and wrap behind 2^31 - 1.
 Units:      credit in buffers; sizes in bytes.
-Lock order: the channel's lock, which is shared with it, is a leaf: gate, pools, buffers and the channel state writer are called after it.
-Source:     Flink ``RemoteInputChannel.onBuffer``, ``onEmptyBuffer``, ``onSenderBacklog``; ``CreditBasedPartitionRequestClientHandler``.
+Lock order: the channel's lock, which is shared with it, is a leaf: gate, pools, buffers and the channel state writer
+    are called after it.
+Source:     Flink ``RemoteInputChannel.onBuffer``, ``onEmptyBuffer``, ``onSenderBacklog``;
+            ``CreditBasedPartitionRequestClientHandler``.
 """
 
 import threading
@@ -44,7 +47,8 @@ _NUM_NUMBERS: Final = 2 * _NUMBER_OFFSET
 class ChannelReceiver:
     """The loop's side of one remote channel: puts what arrives into buffers, checks it and queues it.
 
-    Threading: the loop thread calls the methods.  The channel's task shares ``received``, ``is_blocked`` and the lock with it.
+    Threading: the loop thread calls the methods.  The channel's task shares ``received``, ``is_blocked`` and the lock
+               with it.
     Life cycle: that of its channel: after the release of that nothing is taken in.
     Ownership: a buffer that is handed in belongs to the channel until it is polled.
 
@@ -74,7 +78,8 @@ class ChannelReceiver:
         self._max_queued_event_bytes = max_queued_event_bytes
         self._clock_ns = clock_ns
         self.max_buffer_bytes = 0  # Written before the request.
-        # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is woken at once.
+        # Where the loop puts what wakes the task, until all that one read of the socket brought is queued; None: it is
+        # woken at once.
         self.wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] | None = None  # Written by the loop thread.
         # Written by the loop thread; read anywhere, one message stale is fine.
         self.sender_backlog = 0
@@ -99,7 +104,8 @@ class ChannelReceiver:
     def allocate(self, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> NetworkBuffer | None:
         """Room for a payload that is about to arrive: for data one of the channel's buffers, the credit is spent.
 
-        None after the release, or if the sender has no credit or the payload does not fit: ``on_response`` then says what is wrong.
+        None after the release, or if the sender has no credit or the payload does not fit: ``on_response`` then says
+        what is wrong.
         """
         if data_type.is_buffer:
             if size_bytes > self.max_buffer_bytes:
@@ -108,11 +114,15 @@ class ChannelReceiver:
         return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
 
     def request_buffer(self) -> NetworkBuffer | None:
-        """A buffer for one data buffer of the sender, its credit is spent; None without credit, or after the release."""
+        """A buffer for one data buffer of the sender, its credit is spent; None without credit, or
+        after the release.
+        """
         return self.allocate(self._manager.segment_size_bytes, DataType.DATA_BUFFER, is_compressed=False)
 
     def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
-        """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none after the release."""
+        """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none
+        after the release.
+        """
         return [] if size_bytes > self.max_buffer_bytes else self._manager.request_buffers(size_bytes, max_buffers)
 
     # ---------------------------------------------------------------- messages
@@ -120,8 +130,8 @@ class ChannelReceiver:
     def on_response(self, response: BufferResponse) -> None:
         """Take in one message of the sender and its buffer; nothing after the release.
 
-        Raises:
-            RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the message contradicts itself.
+        Raises: RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the message
+            contradicts itself.
         """
         _, _, sequence_number, backlog, _, _, partial_sizes, buffer = response
         if buffer is None:
@@ -135,7 +145,8 @@ class ChannelReceiver:
             error = self._receive(buffer, sequence_number, backlog)
         else:
             error = self._receive_empty(sequence_number, backlog)
-            # After the error is set: a broken channel announces no credit.  The sender paid for nothing; it gets its credit back.
+            # After the error is set: a broken channel announces no credit.  The sender paid for nothing; it gets its
+            # credit back.
             buffer.recycle()
         if error is not None:
             raise error
@@ -197,7 +208,9 @@ class ChannelReceiver:
                 self.wakeups.append((channel, pending))
 
     def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> None:
-        """Queue ``buffer``, which belongs to the channel from now on; a wrong sequence number surfaces at the next poll."""
+        """Queue ``buffer``, which belongs to the channel from now on; a wrong sequence number surfaces at the next
+        poll.
+        """
         self._receive(buffer, sequence_number, backlog)
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
@@ -223,7 +236,9 @@ class ChannelReceiver:
         with self._lock:
             is_taken = sequence_number == self.expected_sequence_number and self._channel.lifecycle is not _RELEASED
             if is_taken:
-                self.expected_sequence_number = sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
+                self.expected_sequence_number = (
+                    sequence_number + 1 if sequence_number != MAX_SEQUENCE_NUMBER else -MAX_SEQUENCE_NUMBER - 1
+                )
                 self.num_bytes_received += buffer.size
                 is_pending = self._in_flight.persister.is_pending
                 if is_pending:
@@ -249,7 +264,9 @@ class ChannelReceiver:
         try:
             barrier = _barrier_of(buffer)
             if data_type.is_blocking_upstream and backlog > 0:
-                raise RemoteProtocolError(f"{data_type.name} blocks the sender, but says that {backlog} buffers can be polled behind it")
+                raise RemoteProtocolError(
+                    f"{data_type.name} blocks the sender, but says that {backlog} buffers can be polled behind it"
+                )
             if data_type is _TIMEOUTABLE and barrier is None:
                 raise RemoteProtocolError(f"{data_type.name} is not a checkpoint barrier")
             self._check_room_for_event(buffer.size)
@@ -284,7 +301,9 @@ class ChannelReceiver:
                     self._num_events_received += 1
                     self._num_event_bytes_received += announcement.size
                     received.priority.append((announcement, sequence_number))
-                is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(received.priority) == 1
+                is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(
+                    received.priority
+                ) == 1
                 if data_type is DataType.END_OF_PARTITION:
                     self._num_unended -= 1
         if not is_taken:
@@ -310,7 +329,10 @@ class ChannelReceiver:
         if num_queued >= self._max_queued_events:
             limit = f"at most {self._max_queued_events} may (max_queued_events)"
         elif num_queued and num_bytes_queued + num_bytes > self._max_queued_event_bytes:
-            limit = f"with {num_bytes} more they are more than {self._max_queued_event_bytes} bytes (max_queued_event_bytes)"
+            limit = (
+                f"with {num_bytes} more they are more than {self._max_queued_event_bytes} bytes "
+                "(max_queued_event_bytes)"
+            )
         else:
             return
         queued = f"{num_queued} events ({num_bytes_queued} bytes) wait for the task"
@@ -329,10 +351,14 @@ class ChannelReceiver:
         return None
 
     def _on_partial_buffers(self, buffer: NetworkBuffer, response: BufferResponse) -> NetstackError | None:
-        """One message with several buffers, each compressed by itself: they are queued one by one, under numbers that follow each other."""
+        """One message with several buffers, each compressed by itself: they are queued one by one, under numbers that
+        follow each other.
+        """
         sizes = response.partial_sizes
         if sum(sizes) != buffer.size or min(sizes) < 1 or not buffer.is_buffer:
-            return self._break(buffer, RemoteProtocolError(f"partial buffers of {sizes} bytes do not make up {buffer!r}"))
+            return self._break(
+                buffer, RemoteProtocolError(f"partial buffers of {sizes} bytes do not make up {buffer!r}")
+            )
         error = None
         position, number = 0, response.sequence_number
         for index, size in enumerate(sizes, start=1):
@@ -348,8 +374,13 @@ class ChannelReceiver:
             if buffer is not None:
                 buffer.recycle()
             return None
-        text = f"buffer reordering: expected sequence number {self.expected_sequence_number}, but received {sequence_number}"
-        return self._break(buffer, RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: {text}"))
+        text = (
+            f"buffer reordering: expected sequence number {self.expected_sequence_number}, but received "
+            f"{sequence_number}"
+        )
+        return self._break(
+            buffer, RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: {text}")
+        )
 
     def _break(self, buffer: NetworkBuffer | None, error: NetstackError) -> NetstackError:
         self._channel.on_error(error)  # first: a broken channel announces no credit
@@ -362,7 +393,9 @@ class ChannelReceiver:
             manager = self._manager
             with self._lock:
                 text = f"{manager.num_spent + 1} buffers sent, {manager.num_granted} credits granted"
-            raise RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: no buffer available: {text}")
+            raise RemoteProtocolError(
+                f"channel {self._channel.index} of {self._channel.partition_id}: no buffer available: {text}"
+            )
 
 
 def _barrier_of(buffer: NetworkBuffer) -> CheckpointBarrier | None:

@@ -46,7 +46,8 @@ class ChannelStatePersister:
         """
         if self.has_barrier_received and self.last_seen_barrier > checkpoint_id:
             raise CheckpointSubsumedError(
-                f"the barrier of checkpoint {self.last_seen_barrier} arrived before checkpoint {checkpoint_id} was started"
+                f"the barrier of checkpoint {self.last_seen_barrier} arrived before checkpoint {checkpoint_id} was "
+                "started"
             )
         if self.last_seen_barrier < checkpoint_id:
             # Also if an older barrier arrived that the task did not look at: only the newer one counts now.

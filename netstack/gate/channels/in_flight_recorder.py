@@ -1,11 +1,12 @@
 """The part of a remote channel's queue that belongs to an unaligned checkpoint, on its way to the writer.
 
 Side:       shared.  The loop notes what arrives, the task starts and stops checkpoints; both hand over.
-Invariants: buffers reach the writer in the order of their arrival, from one thread at a time, outside the lock: whoever finds another
-            thread at it leaves its buffers there, and that thread takes them along.
-            While a checkpoint is started whose barrier has not come, every data buffer that arrives is noted; one whose barrier came
+Invariants: buffers reach the writer in the order of their arrival, from one thread at a time, outside the lock: whoever
+            finds another thread at it leaves its buffers there, and that thread takes them along.  While a checkpoint
+            is started whose barrier has not come, every data buffer that arrives is noted; one whose barrier came
             before the start gets the queued data before the barrier.
-Lock order: the channel's lock, which is shared with it, is a leaf; ``_locked`` methods are called under it, the writer outside it.
+Lock order: the channel's lock, which is shared with it, is a leaf; ``_locked`` methods are called under it, the writer
+    outside it.
 Source:     Flink ``RemoteInputChannel.checkpointStarted``, ``getInflightBuffersUnsafe``; ``ChannelStatePersister``.
 """
 
@@ -40,7 +41,8 @@ class InFlightRecorder:
         self.persister = ChannelStatePersister()
         self._to_persist: deque[tuple[int, list[NetworkBuffer]]] = deque()
         self._is_handing_over = False
-        self.last_barrier: tuple[int, int] | None = None  # id and sequence number, until its checkpoint has been stopped
+        # Id and sequence number, until its checkpoint has been stopped.
+        self.last_barrier: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"<InFlightRecorder {self.persister!r}, {len(self._to_persist)} to persist>"
@@ -59,7 +61,9 @@ class InFlightRecorder:
         if self.last_barrier is not None:
             last_id = self.last_barrier[0]
             if checkpoint_id < last_id:
-                raise CheckpointSubsumedError(f"the barrier of checkpoint {checkpoint_id} is not known any more, checkpoint {last_id} came")
+                raise CheckpointSubsumedError(
+                    f"the barrier of checkpoint {checkpoint_id} is not known any more, checkpoint {last_id} came"
+                )
             if checkpoint_id > last_id:
                 self.last_barrier = None  # an obsolete one, which the task did not look at
         self.persister.start(checkpoint_id)
@@ -79,12 +83,18 @@ class InFlightRecorder:
 
     def note_barrier_locked(self, checkpoint_id: int, sequence_number: int) -> None:
         """A barrier arrived: if the task has not started the checkpoint, it will want to know what was before it."""
-        if self.persister.on_barrier(checkpoint_id) and (self.last_barrier is None or checkpoint_id > self.last_barrier[0]):
+        if self.persister.on_barrier(checkpoint_id) and (
+            self.last_barrier is None or checkpoint_id > self.last_barrier[0]
+        ):
             self.last_barrier = (checkpoint_id, sequence_number)
 
     def is_last_barrier_locked(self, sequence_number: int) -> bool:
         """Whether that is the number of the last barrier, whose checkpoint goes on."""
-        return self.last_barrier is not None and self.last_barrier[1] == sequence_number and self.persister.has_barrier_received
+        return (
+            self.last_barrier is not None
+            and self.last_barrier[1] == sequence_number
+            and self.persister.has_barrier_received
+        )
 
     def in_flight_locked(self, queued: Iterable[SequenceBuffer]) -> list[NetworkBuffer]:
         """The data in ``queued`` before the last barrier, or all; with a reference of each for the caller."""

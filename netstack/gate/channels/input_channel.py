@@ -37,7 +37,9 @@ class ChannelGate(Protocol):
         """The channel has data, or an error, after it had none."""
 
     def enqueue_channel(self, channel: "InputChannel") -> AvailabilityFuture | None:
-        """The same, but the caller completes what this returns: once, when everything that arrived together is queued."""
+        """The same, but the caller completes what this returns: once, when everything that arrived
+        together is queued.
+        """
 
     def notify_priority_event(self, channel: "InputChannel", sequence_number: int) -> None:
         """The channel has a first priority event; ignored if an event with that number or a later one was polled."""
@@ -52,7 +54,8 @@ class ChannelGate(Protocol):
 class InputChannel(ABC):
     """Base class.
 
-    Life cycle: ``ChannelLifecycle``: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the partition, or when the
+    Life cycle: ``ChannelLifecycle``: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the
+        partition, or when the
     gate closes).  Who polls per buffer compares ``lifecycle``; ``is_released`` is a call.
 
     Args:
@@ -96,7 +99,13 @@ class InputChannel(ABC):
         self.lifecycle = ChannelLifecycle.CREATED
 
     def __repr__(self) -> str:
-        state = "released" if self.is_released else f"failed: {self._error}" if self._error is not None else self._describe()
+        state = (
+            "released"
+            if self.is_released
+            else f"failed: {self._error}"
+            if self._error is not None
+            else self._describe()
+        )
         return f"<{type(self).__name__} {self.index} of {self.partition_id}/{self.subpartition}: {state}>"
 
     @property
@@ -132,7 +141,10 @@ class InputChannel(ABC):
 
     @abstractmethod
     def retrigger_subpartition_request(self) -> None:
-        """Ask once more, after the partition was not found; the end of the back-off is the channel's error.  Any thread."""
+        """Ask once more, after the partition was not found; the end of the back-off is the channel's error.
+
+        Any thread.
+        """
 
     @abstractmethod
     def next_buffer(self) -> BufferAndAvailability | None:
@@ -153,14 +165,17 @@ class InputChannel(ABC):
         return False
 
     def next_data(self, max_buffers: int) -> tuple[list[NetworkBuffer], bool]:
-        """At most so many data buffers, which the caller recycles, up to the next event; and whether anything may be left.  Task thread.
+        """At most so many data buffers, which the caller recycles, up to the next event; and whether anything may be
+        left.  Task thread.
 
         None are found if ``next_buffer`` has to look: there is an event, an error or nothing, or they come one by one.
         """
         return [], True
 
     def concerns_all(self, data_type: DataType) -> bool:
-        """Whether an event that was polled concerns the channel: an end does when all its subpartitions have reached it.  Task thread."""
+        """Whether an event that was polled concerns the channel: an end does when all its subpartitions have reached
+        it.  Task thread.
+        """
         if data_type not in self._num_ends:
             return True
         self._num_ends[data_type] += 1
@@ -201,7 +216,8 @@ class InputChannel(ABC):
 
     @abstractmethod
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """The task started an unaligned checkpoint: what is queued before the barrier, and what still comes before it, belongs to it.
+        """The task started an unaligned checkpoint: what is queued before the barrier, and what still comes before it,
+        belongs to it.
 
         Raises:
             CheckpointSubsumedError: a later checkpoint's barrier is here already.
@@ -225,7 +241,9 @@ class InputChannel(ABC):
 
     def fail_partition_request(self) -> None:
         """There is no hope for the partition."""
-        self.on_error(self._not_found or PartitionNotFoundError(f"partition {self.partition_id} was not found at its producer"))
+        self.on_error(
+            self._not_found or PartitionNotFoundError(f"partition {self.partition_id} was not found at its producer")
+        )
 
     def on_producer_state(self, state: ProducerState) -> None:
         """The answer to a check of the producer's state; any thread."""
@@ -233,7 +251,9 @@ class InputChannel(ABC):
             case ProducerState.READY:
                 self.retrigger_subpartition_request()
             case ProducerState.FAILED:
-                self.on_error(ProducerFailedError(f"the producer of partition {self.partition_id} failed or was cancelled"))
+                self.on_error(
+                    ProducerFailedError(f"the producer of partition {self.partition_id} failed or was cancelled")
+                )
             case ProducerState.UNKNOWN:
                 self.fail_partition_request()
 

@@ -5,8 +5,9 @@ Hot path:   per buffer.
 Invariants: the view is opened once; a view that arrives after the release is released at once.
 Units:      timeouts in milliseconds.
 Lock order: ``InputChannel._lock`` is a leaf: manager, view, timers and gate are called outside it (FLINK-12510).
-Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet is waited for through the manager, as long as a remote
-            one would be, and no thread sleeps; with a back-off of the channel's own it is asked for again and again, as in Flink.
+Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet is waited for through the manager, as
+            long as a remote one would be, and no thread sleeps; with a back-off of the channel's own it is asked for
+            again and again, as in Flink.
 """
 
 import time
@@ -14,14 +15,25 @@ from collections.abc import Callable
 from typing import Final
 
 from netstack.buffer.content_buffer import ContentBuffer
-from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
+from netstack.errors import (
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+    ResourceClosedError,
+)
 from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.channel_state_persister import ChannelStatePersister
 from netstack.gate.channels.channel_statistics import ChannelStatistics
 from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelGate, InputChannel
 from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.ids import ResultPartitionID
-from netstack.partition.channel_state import NO_CHANNEL_STATE, SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
+from netstack.partition.channel_state import (
+    NO_CHANNEL_STATE,
+    SEQUENCE_NUMBER_UNKNOWN,
+    ChannelStateWriter,
+    InputChannelInfo,
+)
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition_view import ResultSubpartitionView
 from netstack.timers import Timers
@@ -36,10 +48,9 @@ _RELEASED: Final = ChannelLifecycle.RELEASED
 class LocalInputChannel(InputChannel):
     """A channel that reads its producer's view directly; buffers are the producer's own and go back to its pool.
 
-    Args:
-        wait_timeout_ms: how long to wait for the partition before its producer is looked after; None waits until the release.
-        backoff: how often the wait is repeated; with an own ``timers`` back-off nobody waits at the manager, it is asked again.
-        timers: needed for such a back-off.
+    Args: wait_timeout_ms: how long to wait for the partition before its producer is looked after; None waits until the
+        release. backoff: how often the wait is repeated; with an own ``timers`` back-off nobody waits at the manager,
+        it is asked again. timers: needed for such a back-off.
     """
 
     takes_contents = True
@@ -135,7 +146,8 @@ class LocalInputChannel(InputChannel):
         if is_late:
             view.release()
             return
-        # Notifications that came before the view was set found nothing to poll; the gate knows of a priority event that was polled since.
+        # Notifications that came before the view was set found nothing to poll; the gate knows of a priority event that
+        # was polled since.
         if self._told_priority is not None:
             self.gate.notify_priority_event(self, self._told_priority)
         if view.is_released or view.has_data(1):
@@ -206,7 +218,9 @@ class LocalInputChannel(InputChannel):
             self._look_at_event(buffer.data_type, buffer.view)
         elif self._persister.is_pending:
             kept = buffer.byte_buffers() if isinstance(buffer, ContentBuffer) else [buffer.retain()]
-            self._state_writer.add_input_data(self._persister.last_seen_barrier, self._info, SEQUENCE_NUMBER_UNKNOWN, kept)
+            self._state_writer.add_input_data(
+                self._persister.last_seen_barrier, self._info, SEQUENCE_NUMBER_UNKNOWN, kept
+            )
         return found
 
     @property
@@ -264,7 +278,9 @@ class LocalInputChannel(InputChannel):
         """
         self._check_open()
         if not self._manager.task_events.publish(self.partition_id, event):
-            raise PartitionNotFoundError(f"nobody takes events for partition {self.partition_id}, its producer could not be found")
+            raise PartitionNotFoundError(
+                f"nobody takes events for partition {self.partition_id}, its producer could not be found"
+            )
 
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of this size from now on; nothing happens while there is no producer.
@@ -337,6 +353,8 @@ class LocalInputChannel(InputChannel):
 
     def _producer_failed(self, view: ResultSubpartitionView) -> ProducerFailedError:
         cause = view.failure_cause
-        error = ProducerFailedError(str(cause) if cause is not None else f"partition {self.partition_id} was released by its producer")
+        error = ProducerFailedError(
+            str(cause) if cause is not None else f"partition {self.partition_id} was released by its producer"
+        )
         error.__cause__ = cause
         return error

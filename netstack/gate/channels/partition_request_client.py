@@ -21,7 +21,9 @@ class PartitionRequestClient(Protocol):
     """
 
     def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
-        """Ask the peer for the channel's subpartition, with the channel's initial credit; after ``delay_ms`` if it is a retry."""
+        """Ask the peer for the channel's subpartition, with the channel's initial credit; after ``delay_ms`` if it is a
+        retry.
+        """
 
     def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
         """The channel's unannounced credit rose from zero."""

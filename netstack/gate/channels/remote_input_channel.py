@@ -1,11 +1,12 @@
 """Receives a subpartition of another process, into buffers of its own.
 
-Side:       shared.  The task thread polls, any thread recycles and releases; the loop's thread has the ``ChannelReceiver``.
+Side:       shared.  The task thread polls, any thread recycles and releases; the loop's thread has the
+            ``ChannelReceiver``.
 Hot path:   per buffer: no lock to poll.
 Invariants: those of ``BufferManager`` for credit and buffers, those of ``ChannelReceiver`` for what is queued.
 Units:      credit in buffers; sizes in bytes.
-Lock order: ``InputChannel._lock``, shared with the buffer manager, is a leaf: client, gate, pools, buffers and the channel state writer
-            are called after it (FLINK-9676).
+Lock order: ``InputChannel._lock``, shared with the buffer manager, is a leaf: client, gate, pools, buffers and the
+            channel state writer are called after it (FLINK-9676).
 Source:     Flink ``RemoteInputChannel``.
 """
 
@@ -16,7 +17,13 @@ from typing import Final
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
-from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ResourceBrokenError, ResourceClosedError
+from netstack.errors import (
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFoundError,
+    ResourceBrokenError,
+    ResourceClosedError,
+)
 from netstack.gate.channels.buffer_manager import BufferManager, FloatingBufferPool
 from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.channel_receiver import ChannelReceiver
@@ -42,17 +49,19 @@ _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor 
 class RemoteInputChannel(InputChannel):
     """A channel behind a connection: what its task polls, and the orders to its producer.
 
-    It has three parts, all under the channel's one lock.  ``receiver``: the queue, its numbers and events; the loop thread works with it.
-    ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what an unaligned checkpoint persists; the loop
+    It has three parts, all under the channel's one lock.  ``receiver``: the queue, its numbers and events; the loop
+    thread works with it.
+    ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what an unaligned checkpoint
+        persists; the loop
     notes, the task starts and stops.  The channel itself is its task's, but for the life cycle: any thread releases it.
 
-    Ownership: what it received belongs to it until it is polled; all is given back after ``release`` and the recycling of every buffer.
+    Ownership: what it received belongs to it until it is polled; all is given back after ``release`` and the recycling
+               of every buffer.
 
-    Args:
-        backoff: what happens when the producer does not know the partition and is asked again; default: nothing is asked again.
-        channel_info: what ``state_writer`` calls this channel.
-        max_queued_events: how many events may wait for the task; they need no credit, so nothing else bounds them.
-        max_queued_event_bytes: likewise; a single one may be larger.
+    Args: backoff: what happens when the producer does not know the partition and is asked again; default: nothing is
+        asked again. channel_info: what ``state_writer`` calls this channel. max_queued_events: how many events may wait
+        for the task; they need no credit, so nothing else bounds them. max_queued_event_bytes: likewise; a single one
+        may be larger.
     """
 
     def __init__(
@@ -87,7 +96,8 @@ class RemoteInputChannel(InputChannel):
             max_queued_event_bytes=max_queued_event_bytes,
             clock_ns=clock_ns,
         )
-        self._received = self.receiver.received  # the receiver appends, under _lock; the task and a release pop, each popleft is atomic
+        # The receiver appends, under _lock; the task and a release pop, each popleft is atomic.
+        self._received = self.receiver.received
 
     @property
     def initial_credit(self) -> int:
@@ -96,7 +106,9 @@ class RemoteInputChannel(InputChannel):
 
     # ---------------------------------------------------------------- set-up and requests
 
-    def assign_exclusive_segments(self, pool: NetworkBufferPool, num_segments: int, timeout_s: float | None = None) -> None:
+    def assign_exclusive_segments(
+        self, pool: NetworkBufferPool, num_segments: int, timeout_s: float | None = None
+    ) -> None:
         """Take the channel's own segments, once, before the request; their number is the initial credit.
 
         Those that others still use are waited for, ``timeout_s`` at most (None: what the pool was made with).
@@ -107,7 +119,9 @@ class RemoteInputChannel(InputChannel):
         if num_segments < 0:
             raise ValueError(f"channel {self.index} cannot have {num_segments} exclusive segments")
         self.receiver.max_buffer_bytes = pool.segment_size_bytes
-        self.buffer_manager.assign_exclusive(pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s)
+        self.buffer_manager.assign_exclusive(
+            pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s
+        )
 
     def set_floating_pool(self, pool: FloatingBufferPool) -> None:
         """From where more buffers come when the sender has a backlog; before the request."""
@@ -126,7 +140,9 @@ class RemoteInputChannel(InputChannel):
             self._client.cancel(self)
 
     def on_failed_partition_request(self, error: PartitionNotFoundError | None = None) -> None:
-        """The producer does not know the partition: the gate finds out whether to ask once more.  Never blocks (FLINK-13249).
+        """The producer does not know the partition: the gate finds out whether to ask once more.
+
+        Never blocks (FLINK-13249).
 
         ``error`` is what the task will see if not.
         """
@@ -207,7 +223,8 @@ class RemoteInputChannel(InputChannel):
                 num_bytes += buffer.size
         except IndexError:  # there is no more, or a release took it just now
             pass
-        if self.lifecycle is _RELEASED:  # the release may have taken what was looked at; what was popped in its place may be an event
+        # The release may have taken what was looked at; what was popped in its place may be an event.
+        if self.lifecycle is _RELEASED:
             recycle_all([buffer for buffer in found if not buffer.is_buffer])
             found = [buffer for buffer in found if buffer.is_buffer]
         self.num_bytes_in += num_bytes
@@ -215,7 +232,8 @@ class RemoteInputChannel(InputChannel):
         return found, bool(rest or received.priority)
 
     def resume_consumption(self) -> None:
-        """Let the producer go on after a blocking event; without exclusive buffers both sides start again with no credit.
+        """Let the producer go on after a blocking event; without exclusive buffers both sides start again with no
+        credit.
 
         Raises:
             ResourceClosedError: the channel was released.
@@ -288,13 +306,18 @@ class RemoteInputChannel(InputChannel):
         with self._lock:
             if not self._in_flight.is_last_barrier_locked(sequence_number):
                 last = self._in_flight.last_barrier
-                raise LocalProtocolError(f"channel {self.index}: {sequence_number} is not the last barrier, that is {last}")
+                raise LocalProtocolError(
+                    f"channel {self.index}: {sequence_number} is not the last barrier, that is {last}"
+                )
             rest = self._received.rest
             found = next((each for each in rest if each[1] == sequence_number), None)
             if found is None or found[0].is_buffer:
-                raise LocalProtocolError(f"channel {self.index}: there is no event {sequence_number} that could get priority")
+                raise LocalProtocolError(
+                    f"channel {self.index}: there is no event {sequence_number} that could get priority"
+                )
             rest.remove(found)
-            # The barrier as it is, only its mark and place change: whoever handles it decides later that it is unaligned now.
+            # The barrier as it is, only its mark and place change: whoever handles it decides later that it is
+            # unaligned now.
             overtaking = NetworkBuffer.unpooled(bytes(found[0].view), _PRIORITY)
             self._received.priority.append((overtaking, sequence_number))
             is_first = len(self._received.priority) == 1
@@ -303,7 +326,9 @@ class RemoteInputChannel(InputChannel):
             self.gate.notify_priority_event_force(self)  # its number was seen when it was announced
 
     def on_error(self, error: NetstackError) -> None:
-        """Let the next poll raise ``error``; one that comes after the end of the partition was received has nothing left to spoil."""
+        """Let the next poll raise ``error``; one that comes after the end of the partition was received has nothing
+        left to spoil.
+        """
         if not self.receiver.has_ended:
             super().on_error(error)
 

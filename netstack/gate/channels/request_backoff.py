@@ -2,16 +2,16 @@
 
 Side:       pure.
 Units:      milliseconds.
-Source:     Flink ``InputChannel.increaseBackoff``, and ``RemoteInputChannel.increaseBackoff`` for producers that keep a request for a
-            while before they say that they do not know the partition (1.18 and later).
+Source:     Flink ``InputChannel.increaseBackoff``, and ``RemoteInputChannel.increaseBackoff`` for producers that keep a
+            request for a while before they say that they do not know the partition (1.18 and later).
 """
 
 
 class RequestBackoff:
     """Doubles from ``initial_ms`` to ``max_ms``, then there is no further attempt; 0 means that there is none at all.
 
-    With a ``listener_timeout_ms`` the producer has waited that long already: the next request goes out at once, and the time that is
-    spent this way only counts, until it reaches twice ``max_ms``.
+    With a ``listener_timeout_ms`` the producer has waited that long already: the next request goes out at once, and the
+    time that is spent this way only counts, until it reaches twice ``max_ms``.
     """
 
     __slots__ = ("_current_ms", "_initial_ms", "_listener_timeout_ms", "_max_ms")

@@ -1,7 +1,8 @@
 """Sequence numbers of buffers: 32-bit integers that wrap, as in Java.
 
 Side:   pure.
-Source: Flink ``RemoteInputChannel.shouldBeSpilled`` and ``SingleInputGate.isOutdated``, which compare them across the wrap.
+Source: Flink ``RemoteInputChannel.shouldBeSpilled`` and ``SingleInputGate.isOutdated``, which compare them across the
+        wrap.
 """
 
 from typing import Final

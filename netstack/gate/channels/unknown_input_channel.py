@@ -1,7 +1,8 @@
 """Holds the place of a channel whose producer is not known yet.
 
 Side:       shared.
-Source:     Flink ``UnknownInputChannel``.  What it becomes is made by whoever knows the producer: ``SingleInputGate.update_channel``.
+Source:     Flink ``UnknownInputChannel``.  What it becomes is made by whoever knows the producer:
+            ``SingleInputGate.update_channel``.
 """
 
 from netstack.errors import LocalProtocolError
@@ -13,7 +14,9 @@ from netstack.wire.events import CheckpointBarrier, Event
 
 
 class UnknownInputChannel(InputChannel):
-    """A channel without a producer: it can be requested and told things, all that waits or is forgotten; it cannot be read."""
+    """A channel without a producer: it can be requested and told things, all that waits or is forgotten; it cannot be
+    read.
+    """
 
     def request_subpartition(self) -> None:
         """Nothing yet: the gate requests what replaces it."""

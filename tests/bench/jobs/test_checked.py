@@ -24,7 +24,12 @@ ALL = Keep(0, 1_000_000)
 
 
 def report_of(
-    folder: Path, chunks: list[list[tuple[Any, Any]]], keep: Keep = ALL, *, inspects_all: bool = False, has_columns: bool = False
+    folder: Path,
+    chunks: list[list[tuple[Any, Any]]],
+    keep: Keep = ALL,
+    *,
+    inspects_all: bool = False,
+    has_columns: bool = False,
 ) -> Reports:
     """What a sink writes down about these chunks."""
     sink = CheckedSink(folder, keep, inspects_all=inspects_all)

@@ -15,7 +15,9 @@ def test_both_kinds_of_source_give_the_rows_of_the_pairs(tmp_path: Path) -> None
 
     batches = {kind: source(1, 2) for kind, source in sources.items()}
     assert not (tmp_path / "start-1").exists()
-    tables = {kind: pa.Table.from_batches(list(of_kind), columns.SCHEMA).combine_chunks() for kind, of_kind in batches.items()}
+    tables = {
+        kind: pa.Table.from_batches(list(of_kind), columns.SCHEMA).combine_chunks() for kind, of_kind in batches.items()
+    }
 
     assert tables["produced"] == tables["sliced"]
     assert tables["produced"].column("v").to_pylist() == list(range(100_000, 200_000))

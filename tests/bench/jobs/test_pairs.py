@@ -20,9 +20,14 @@ def records_of(reader: MarkedReader) -> list[tuple[Any, int]]:
 
 @pytest.mark.parametrize("keys", KEYS, ids=["int", "str"])
 @pytest.mark.parametrize("parallelism", [1, 3])
-def test_both_kinds_of_source_give_the_same_pairs_whose_sums_are_known(tmp_path: Path, keys: pairs.Keys, parallelism: int) -> None:
+def test_both_kinds_of_source_give_the_same_pairs_whose_sums_are_known(
+    tmp_path: Path, keys: pairs.Keys, parallelism: int
+) -> None:
     readers = {
-        kind: [pairs.PairSource(tmp_path, 5_130, keys, kind).create_reader(subtask, parallelism) for subtask in range(parallelism)]
+        kind: [
+            pairs.PairSource(tmp_path, 5_130, keys, kind).create_reader(subtask, parallelism)
+            for subtask in range(parallelism)
+        ]
         for kind in pairs.SOURCES
     }
 

@@ -7,7 +7,11 @@ from bench.jobs.scattered import below, scattered
 
 def test_numbers_are_those_of_every_other_process() -> None:
     """Changed numbers make figures of two versions of this bench incomparable."""
-    assert [scattered(0), scattered(1), scattered(0, 1)] == [16294208416658607535, 9018883062403043925, 7960286522194355700]
+    assert [scattered(0), scattered(1), scattered(0, 1)] == [
+        16294208416658607535,
+        9018883062403043925,
+        7960286522194355700,
+    ]
 
 
 def test_draws_are_spread_evenly() -> None:

@@ -28,7 +28,9 @@ def test_rows_of_every_kind_are_counted_and_summed(tmp_path: Path) -> None:
     check_summed(tmp_path, 6, 20)
 
 
-@pytest.mark.parametrize(("values", "message"), [([1, 2], "2 rows with the sum 3"), ([1, 2, 4], "sum 7"), ([1, 2, 3, 3], "4 rows")])
+@pytest.mark.parametrize(
+    ("values", "message"), [([1, 2], "2 rows with the sum 3"), ([1, 2, 4], "sum 7"), ([1, 2, 3, 3], "4 rows")]
+)
 def test_another_number_or_sum_is_wrong(tmp_path: Path, values: list[int], message: str) -> None:
     feed(tmp_path, Chunk([(value,) for value in values]))
 

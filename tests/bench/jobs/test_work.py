@@ -8,7 +8,9 @@ import pytest
 from bench.jobs.work import Collected, Input, Outputs, Work
 
 CONTENT = Input("bench.jobs.made_lines:event_line", 12, 31)
-WORK = Work("a name", "json_dicts", (CONTENT, Input("bench.jobs.made_lines:customer_line", 2, 2)), "streams", "loops", "flows")
+WORK = Work(
+    "a name", "json_dicts", (CONTENT, Input("bench.jobs.made_lines:customer_line", 2, 2)), "streams", "loops", "flows"
+)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 3])

@@ -13,7 +13,16 @@ import pytest
 from bench import nexmark, programs
 from bench.jobs import checked_work
 from bench.jobs.work import Work
-from bench.peers import by_hand, bytewax, bytewax_work, flink_cluster, loop_of_calls, loop_work, nexmark_flink, pyflink_work
+from bench.peers import (
+    by_hand,
+    bytewax,
+    bytewax_work,
+    flink_cluster,
+    loop_of_calls,
+    loop_work,
+    nexmark_flink,
+    pyflink_work,
+)
 
 WORKS = [
     *(programs.work_of(program, form, 2_000) for program in programs.PROGRAMS for form in programs.FORMS),

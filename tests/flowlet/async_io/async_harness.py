@@ -52,7 +52,9 @@ class ManualTimers:
         self.armed.add(timer)
         return timer
 
-    def schedule_with_fixed_delay(self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int) -> ManualTimer:
+    def schedule_with_fixed_delay(
+        self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int
+    ) -> ManualTimer:
         raise NotImplementedError("async operators have no periodic timers")
 
     def advance(self, by_ms: int) -> None:

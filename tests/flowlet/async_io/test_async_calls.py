@@ -197,7 +197,10 @@ def test_all_calls_have_ended_when_they_were_cancelled() -> None:
 def test_calls_that_do_not_end_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     release, wait = asyncio.Event(), asyncio.wait
 
-    async def wait_shortly(tasks: set[asyncio.Task[None]], timeout: float) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:  # noqa: ASYNC109
+    async def wait_shortly(
+        tasks: set[asyncio.Task[None]],
+        timeout: float,  # noqa: ASYNC109
+    ) -> tuple[set[asyncio.Task[None]], set[asyncio.Task[None]]]:
         """Time enough for all that can end, whatever the machine does."""
         await wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         return await wait(tasks, timeout=0)
@@ -240,7 +243,9 @@ def test_a_loop_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.slow
 def test_no_outcome_waits_without_a_notification() -> None:
-    """10,000 outcomes taken while others come, under a tiny switch interval: each arrives, and the task never waits for ever."""
+    """10,000 outcomes taken while others come, under a tiny switch interval: each arrives, and the task never waits for
+    ever.
+    """
     notified = Notified()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)

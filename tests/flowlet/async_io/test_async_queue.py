@@ -220,7 +220,9 @@ def test_a_queue_has_places() -> None:
 @BOTH_ORDERS
 @given(data=st.data())
 def test_whatever_the_order_of_completion(is_ordered: bool, data: st.DataObject) -> None:
-    """Every record leaves once, none crosses a control element, and an ordered queue changes nothing; also with more than fit."""
+    """Every record leaves once, none crosses a control element, and an ordered queue changes nothing; also with more
+    than fit.
+    """
     queue = queue_of(6, is_ordered=is_ordered)
     sent: list[Any] = []
     received: list[Any] = []

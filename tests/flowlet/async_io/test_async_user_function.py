@@ -141,5 +141,7 @@ def test_an_answer_to_a_timeout_is_found() -> None:
 
 @pytest.mark.parametrize("function", [Recorder, lambda value: [value], 3])
 def test_what_is_not_asynchronous_is_refused(function: Any) -> None:
-    with pytest.raises(JobGraphError, match="expected a coroutine function of one record or an object with 'async def async_invoke'"):
+    with pytest.raises(
+        JobGraphError, match="expected a coroutine function of one record or an object with 'async def async_invoke'"
+    ):
         AsyncUserFunction(function)

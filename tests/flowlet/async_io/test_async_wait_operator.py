@@ -348,7 +348,9 @@ def test_nothing_that_came_in_is_lost_at_the_end(is_ordered: bool) -> None:
 
 
 def test_results_after_the_end_are_nobodys() -> None:
-    """TestClosingWithBlockedEmitter and after: a mail that is left does nothing, a closed mailbox refuses without an error."""
+    """TestClosingWithBlockedEmitter and after: a mail that is left does nothing, a closed mailbox refuses without an
+    error.
+    """
     harness = AsyncHarness()
     harness.process(1, 2, 3)
     harness.calls.end(1, ["one"])
@@ -385,7 +387,9 @@ def test_an_exception_of_the_function_names_the_record(is_ordered: bool) -> None
     harness = AsyncHarness(is_ordered=is_ordered)
     harness.process("a", "b")
 
-    with pytest.raises(UserFunctionError, match=r"operator 'look up' \(subtask 2\) failed while processing the record 'b'") as caught:
+    with pytest.raises(
+        UserFunctionError, match=r"operator 'look up' \(subtask 2\) failed while processing the record 'b'"
+    ) as caught:
         harness.end("b", ConnectionError("no database"))
 
     assert isinstance(caught.value.__cause__, ConnectionError)
@@ -411,11 +415,15 @@ def test_a_result_that_is_no_list_is_refused_in_pyflinks_words(result: object, t
     with pytest.raises(UserFunctionError, match="the record 'a'") as caught:
         harness.end("a", result)
 
-    assert str(caught.value.__cause__).startswith(f"The result of AsyncFunction {text}, please check the methods 'async_invoke'")
+    assert str(caught.value.__cause__).startswith(
+        f"The result of AsyncFunction {text}, please check the methods 'async_invoke'"
+    )
     harness.close()
 
 
-@pytest.mark.parametrize(("result", "records"), [(("b", "c"), ["b", "c"]), (iter(["b"]), ["b"]), ({"b": 1}, ["b"]), ((), [])])
+@pytest.mark.parametrize(
+    ("result", "records"), [(("b", "c"), ["b", "c"]), (iter(["b"]), ["b"]), ({"b": 1}, ["b"]), ((), [])]
+)
 def test_any_iterable_is_a_result(result: object, records: list[str]) -> None:
     """As in PyFlink."""
     harness = AsyncHarness()
@@ -487,7 +495,9 @@ def test_results_that_come_after_the_task_has_stopped_stay_in_the_savepoint(is_o
 
 
 def test_a_snapshot_that_is_larger_than_the_queue_is_restored() -> None:
-    """testRestartWithFullQueue, and a capacity that was lowered: opening waits for nothing; calls start in order as places become free."""
+    """testRestartWithFullQueue, and a capacity that was lowered: opening waits for nothing; calls start in order as
+    places become free.
+    """
     harness = AsyncHarness(capacity=2, state=[Chunk(["a", "b", "c"]), Watermark(1)], is_open=False)
 
     harness.operator.open()

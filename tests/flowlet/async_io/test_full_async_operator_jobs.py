@@ -138,7 +138,9 @@ def at_the_head_of_a_task(env: StreamExecutionEnvironment) -> DataStream:
 def with_retries(env: StreamExecutionEnvironment) -> DataStream:
     """The next attempt is an hour away."""
     strategy = AsyncRetryStrategy.fixed_delay(5, 3_600_000, empty_result_predicate, None)
-    return AsyncDataStream.ordered_wait_with_retry(numbers(env), NoAnswer(), Time.days(1), strategy, CAPACITY, Types.LONG())
+    return AsyncDataStream.ordered_wait_with_retry(
+        numbers(env), NoAnswer(), Time.days(1), strategy, CAPACITY, Types.LONG()
+    )
 
 
 class ValueAsTime(TimestampAssigner):
@@ -166,7 +168,9 @@ def windows_that_end_with_the_input(env: StreamExecutionEnvironment, size: Durat
     strategy = WatermarkStrategy.for_generator(WatermarkAfterEachRecord).with_timestamp_assigner(ValueAsTime())
     stamped = numbers(env).assign_timestamps_and_watermarks(strategy)
     windows = stamped.key_by(lambda value: value, Types.LONG()).window(TumblingEventTimeWindows.of(size))
-    return AsyncDataStream.ordered_wait(windows.process(FirstOfWindow(), Types.LONG()), Ask(), NO_TIMEOUT, CAPACITY, Types.LONG())
+    return AsyncDataStream.ordered_wait(
+        windows.process(FirstOfWindow(), Types.LONG()), Ask(), NO_TIMEOUT, CAPACITY, Types.LONG()
+    )
 
 
 def behind_windows_that_end_with_the_input(env: StreamExecutionEnvironment) -> DataStream:
@@ -194,7 +198,11 @@ KINDS = pytest.mark.parametrize(
 
 def started(cluster: MiniCluster, folder: Path, build: Build, savepoint: str = "", **options: str) -> JobClient:
     env = cluster.environment().set_parallelism(1)
-    settings = {"execution.checkpointing.savepoint-dir": str(folder), "execution.checkpointing.timeout": "20 s", **options}
+    settings = {
+        "execution.checkpointing.savepoint-dir": str(folder),
+        "execution.checkpointing.timeout": "20 s",
+        **options,
+    }
     if savepoint:
         settings["execution.state-recovery.path"] = savepoint
     env.configure(Configuration.from_dict(settings))
@@ -218,7 +226,9 @@ def ended(job: JobClient) -> JobStatus:
 
 @KINDS
 def test_a_savepoint_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
-    """It has the running calls and the records that wait unstarted; a job that begins with it asks for all of them, in order."""
+    """It has the running calls and the records that wait unstarted; a job that begins with it asks for all of them, in
+    order.
+    """
     job = started(cluster, tmp_path, build)
     until_full(job, num_calls)
 
@@ -246,8 +256,12 @@ class Silence(SourceFunction):
         calls.may_end.set()
 
 
-def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(cluster: MiniCluster, tmp_path: Path) -> None:
-    """The task looks at the next element of its input though it has no room for records, and though its data has not ended."""
+def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(
+    cluster: MiniCluster, tmp_path: Path
+) -> None:
+    """The task looks at the next element of its input though it has no room for records, and though its data has not
+    ended.
+    """
 
     def build(env: StreamExecutionEnvironment) -> DataStream:
         united = numbers(env).union(env.add_source(Silence(), type_info=Types.LONG()))
@@ -269,7 +283,9 @@ def test_a_barrier_right_behind_the_records_in_hand_is_taken_while_calls_run(clu
 
 
 @KINDS
-def test_a_stop_without_drain_waits_for_no_call(cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int) -> None:
+def test_a_stop_without_drain_waits_for_no_call(
+    cluster: MiniCluster, tmp_path: Path, build: Build, num_calls: int
+) -> None:
     """It ends the job while calls run; they are interrupted, and asked again by the next job."""
     job = started(cluster, tmp_path, build)
     until_full(job, num_calls)
@@ -300,7 +316,8 @@ def test_a_cancelled_job_waits_for_no_call(cluster: MiniCluster, tmp_path: Path,
 @pytest.mark.parametrize("build", [behind_the_source, behind_a_partition, at_the_head_of_a_task])
 def test_a_stop_with_drain_waits_for_all_answers(cluster: MiniCluster, tmp_path: Path, build: Build) -> None:
     """The savepoint has none of the records then: a job that begins with it asks for nothing."""
-    options = {"execution.checkpointing.interval": "1 h"}  # so that a source that has ended waits for its last checkpoint
+    # So that a source that has ended waits for its last checkpoint.
+    options = {"execution.checkpointing.interval": "1 h"}
     job = started(cluster, tmp_path, build, **options)
     until_full(job)
 
@@ -322,7 +339,9 @@ def test_a_stop_with_drain_waits_no_longer_than_the_timeouts(cluster: MiniCluste
     job = started(
         cluster,
         tmp_path,
-        lambda env: AsyncDataStream.ordered_wait(numbers(env, 5), AskOrGiveUp(), Time.milliseconds(30), CAPACITY, Types.LONG()),
+        lambda env: AsyncDataStream.ordered_wait(
+            numbers(env, 5), AskOrGiveUp(), Time.milliseconds(30), CAPACITY, Types.LONG()
+        ),
     )
     until_full(job)
 
@@ -371,7 +390,9 @@ def test_no_input_is_read_while_records_wait_unstarted(cluster: MiniCluster, tmp
     """At most the rest of the chunk in hand waits; a savepoint, which is taken meanwhile, has no more."""
 
     def build(env: StreamExecutionEnvironment) -> DataStream:
-        read = env.from_source(NumberSequenceSource(0, 10**9), WatermarkStrategy.no_watermarks(), "numbers", Types.LONG())
+        read = env.from_source(
+            NumberSequenceSource(0, 10**9), WatermarkStrategy.no_watermarks(), "numbers", Types.LONG()
+        )
         moved = read.rebalance() if is_moved else read
         return AsyncDataStream.ordered_wait(moved.map(CountRead(), Types.LONG()), Ask(), NO_TIMEOUT, 500, Types.LONG())
 
@@ -404,7 +425,9 @@ class OpenNever(Ask):
 def test_a_cancelled_job_does_not_wait_for_a_coroutine_that_opens(cluster: MiniCluster, tmp_path: Path) -> None:
     """It is interrupted as a call is."""
     job = started(
-        cluster, tmp_path, lambda env: AsyncDataStream.ordered_wait(numbers(env), OpenNever(), NO_TIMEOUT, CAPACITY, Types.LONG())
+        cluster,
+        tmp_path,
+        lambda env: AsyncDataStream.ordered_wait(numbers(env), OpenNever(), NO_TIMEOUT, CAPACITY, Types.LONG()),
     )
     assert calls.has_happened.wait(PATIENCE_S)
 

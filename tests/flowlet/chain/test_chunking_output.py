@@ -127,12 +127,17 @@ def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool
 
     expected = shown([MAKERS[name](number) for number in range(120)])
     assert shown(output.values) == expected
-    assert shown([loads_record(value.data) if type(value) is PickledRecord else value for value in taking.values]) == expected
+    assert (
+        shown([loads_record(value.data) if type(value) is PickledRecord else value for value in taking.values])
+        == expected
+    )
     assert output.timestamps == taking.timestamps == (list(range(120)) if has_timestamps else [None] * 120)
 
 
 @given(
-    run_of=st.lists(st.lists(st.tuples(KINDS, st.sampled_from([1, 2, 17, 40])), min_size=1, max_size=6), min_size=1, max_size=5),
+    run_of=st.lists(
+        st.lists(st.tuples(KINDS, st.sampled_from([1, 2, 17, 40])), min_size=1, max_size=6), min_size=1, max_size=5
+    ),
     is_timed=st.lists(st.booleans(), min_size=5, max_size=5),
 )
 def test_records_of_any_kinds_keep_their_order(run_of: list[list[tuple[str, int]]], is_timed: list[bool]) -> None:
@@ -157,7 +162,19 @@ def test_a_record_of_another_shape_in_the_middle_of_a_run_stays_in_the_middle() 
     emission = Emission(output)
     emission.run([("a", number) for number in range(40)])  # so that the loop looks for pairs
     output.elements.clear()
-    records: list[Any] = ["first", ("a", 1), ("b", 2), {"odd": [1]}, ("c", 3), 7, None, ("d", 4), ("e", 5, "longer"), ("f", "6"), ("g", 7)]
+    records: list[Any] = [
+        "first",
+        ("a", 1),
+        ("b", 2),
+        {"odd": [1]},
+        ("c", 3),
+        7,
+        None,
+        ("d", 4),
+        ("e", 5, "longer"),
+        ("f", "6"),
+        ("g", 7),
+    ]
 
     emission.run(iter(records), list(range(len(records))))
 
@@ -219,12 +236,25 @@ def test_more_shapes_than_loops_are_made_for_still_arrive() -> None:
 @pytest.mark.parametrize("takes_pickled", [False, True])
 def test_one_object_that_changes_arrives_as_it_was_each_time(takes_pickled: bool) -> None:
     """Flat, where it is copied, and deeper, where it is pickled; many times, so that the loop knows it."""
-    objects: list[Any] = [[0], {"value": 0}, Row(value=0), Event(0), Slots(0), Struct(0), [[0]], {"value": [0]}, Event([0]), ("a", [0])]
+    objects: list[Any] = [
+        [0],
+        {"value": 0},
+        Row(value=0),
+        Event(0),
+        Slots(0),
+        Struct(0),
+        [[0]],
+        {"value": [0]},
+        Event([0]),
+        ("a", [0]),
+    ]
 
     def changing(record: Any) -> Iterator[Any]:
         for number in range(60):
             if isinstance(record, list | tuple):
-                holder = record[0] if isinstance(record[0], list) else record[1] if isinstance(record, tuple) else record
+                holder = (
+                    record[0] if isinstance(record[0], list) else record[1] if isinstance(record, tuple) else record
+                )
                 holder[0] = number
             elif isinstance(record, dict | Row):
                 record["value"] = [number] if isinstance(record["value"], list) else number
@@ -357,7 +387,11 @@ def test_a_watermark_in_the_middle_of_a_run_comes_behind_the_columns() -> None:
     output.elements.clear()
     emission.run(records(), list(range(100)))
 
-    assert [len(element) if isinstance(element, Chunk) else element for element in output.elements] == [50, Watermark(1), 50]
+    assert [len(element) if isinstance(element, Chunk) else element for element in output.elements] == [
+        50,
+        Watermark(1),
+        50,
+    ]
     assert output.timestamps == list(range(100))
 
 
@@ -486,7 +520,9 @@ SELECTORS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", SELECTORS)
-@pytest.mark.parametrize("make", [lambda number: (f"key {number % 7}", number), lambda number: [f"key {number % 7}", number]])
+@pytest.mark.parametrize(
+    "make", [lambda number: (f"key {number % 7}", number), lambda number: [f"key {number % 7}", number]]
+)
 @pytest.mark.parametrize("has_timestamps", [False, True])
 def test_each_record_is_asked_for_its_key_once_when_it_is_emitted(name: str, make: Any, has_timestamps: bool) -> None:
     """Before the next record is made; the consumer finds key and record beside each other."""
@@ -711,11 +747,17 @@ def test_two_consumers_by_key_each_have_their_keys() -> None:
 
 
 @given(
-    run_of=st.lists(st.lists(st.tuples(KINDS, st.sampled_from([1, 3, 20, 40])), min_size=1, max_size=4), min_size=1, max_size=4),
+    run_of=st.lists(
+        st.lists(st.tuples(KINDS, st.sampled_from([1, 3, 20, 40])), min_size=1, max_size=4), min_size=1, max_size=4
+    ),
     is_timed=st.lists(st.booleans(), min_size=4, max_size=4),
 )
-def test_keys_of_records_of_any_kinds_arrive_beside_them(run_of: list[list[tuple[str, int]]], is_timed: list[bool]) -> None:
-    output = keyed(lambda record: record[0] if type(record) is tuple and record and type(record[0]) is str else repr(record)[:9])
+def test_keys_of_records_of_any_kinds_arrive_beside_them(
+    run_of: list[list[tuple[str, int]]], is_timed: list[bool]
+) -> None:
+    output = keyed(
+        lambda record: record[0] if type(record) is tuple and record and type(record[0]) is str else repr(record)[:9]
+    )
     emission = Emission(output)
     expected = []
 
@@ -723,7 +765,10 @@ def test_keys_of_records_of_any_kinds_arrive_beside_them(run_of: list[list[tuple
         kinds = runs(run)
         emission.run(iter(made(kinds)), list(range(len(kinds))) if is_timed[number] else None)
         expected += [
-            (record[0] if type(record) is tuple and record and type(record[0]) is str else repr(record)[:9], shown([record])[0])
+            (
+                record[0] if type(record) is tuple and record and type(record[0]) is str else repr(record)[:9],
+                shown([record])[0],
+            )
             for record in made(kinds)
         ]
 
@@ -734,11 +779,15 @@ def test_keys_of_records_of_any_kinds_arrive_beside_them(run_of: list[list[tuple
 def test_an_emitter_without_keys_calls_nobody() -> None:
     assert not ChunkingOutput(RecordingOutput()).calls_users
     assert ChunkingOutput(RecordingOutput(), KeyExtractor(len, "key_by", 0)).calls_users
-    assert not ChunkingOutput(RecordingOutput(), KeyExtractor(len, "key_by", 0, selector=operator.itemgetter(0))).calls_users
+    assert not ChunkingOutput(
+        RecordingOutput(), KeyExtractor(len, "key_by", 0, selector=operator.itemgetter(0))
+    ).calls_users
 
 
 def test_a_shape_that_comes_back_has_lists_of_its_own() -> None:
-    """Two loops share an output: the text of one must not append to lists that were given up when the other one changed the shape."""
+    """Two loops share an output: the text of one must not append to lists that were given up when the other one changed
+    the shape.
+    """
     output = RecordingOutput()
     chunking_output = ChunkingOutput(output)
 
@@ -747,7 +796,14 @@ def test_a_shape_that_comes_back_has_lists_of_its_own() -> None:
 
     first, second = loop_of(write, chunking_output), loop_of(write, chunking_output)
     expected: list[Any] = []
-    for loop, records in ((first, [1] * 20), (first, [2]), (second, [(3,)] * 20), (second, [(4,)]), (second, [5] * 20), (first, [6])):
+    for loop, records in (
+        (first, [1] * 20),
+        (first, [2]),
+        (second, [(3,)] * 20),
+        (second, [(4,)]),
+        (second, [5] * 20),
+        (first, [6]),
+    ):
         loop.run(records, None, len(records))
         expected += records
 

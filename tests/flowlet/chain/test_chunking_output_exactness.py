@@ -192,7 +192,9 @@ def arrived(chunk: Chunk, *, is_sent: bool) -> list[Any]:
     if chunk.keys is not None:
         chunk = beside_keys(chunk)
     if is_sent:
-        (element,) = ElementDeserializer(name="test").feed(memoryview(StreamElementSerializer().serialize_chunk(sendable(chunk))))
+        (element,) = ElementDeserializer(name="test").feed(
+            memoryview(StreamElementSerializer().serialize_chunk(sendable(chunk)))
+        )
         assert isinstance(element, Chunk)
         chunk = element
     return [loads_record(value.data) if type(value) is PickledRecord else value for value in chunk.values]
@@ -208,7 +210,9 @@ class Program:
         self.expected: list[Any] = []
 
     def run(self, records: Callable[[], Iterator[Any]]) -> None:
-        """Emit what one run of the function makes; what another run makes is looked at, which leaves traces in instances."""
+        """Emit what one run of the function makes; what another run makes is looked at, which leaves traces in
+        instances.
+        """
         for record in records():
             self.expected.append(described(record))
         self._emission.run(records())
@@ -224,7 +228,9 @@ both_ways = pytest.mark.parametrize(("is_keyed", "is_sent"), [(False, False), (T
 @both_ways
 @pytest.mark.parametrize("value", VALUES)
 @pytest.mark.parametrize("name", MAKERS)
-def test_a_record_may_be_changed_right_after_it_was_emitted(name: str, value: str, is_keyed: bool, is_sent: bool) -> None:
+def test_a_record_may_be_changed_right_after_it_was_emitted(
+    name: str, value: str, is_keyed: bool, is_sent: bool
+) -> None:
     """And later again; whether the loop knows such records or not."""
     program = Program(is_keyed=is_keyed, is_sent=is_sent)
     kept: list[Any] = []
@@ -247,7 +253,9 @@ def test_a_record_may_be_changed_right_after_it_was_emitted(name: str, value: st
 @both_ways
 @pytest.mark.parametrize("other", ["other attribute", "more attributes", "default and another", "without default"])
 @pytest.mark.parametrize("first", ["Event", "WithDefaults"])
-def test_records_of_one_class_with_other_attributes_arrive_as_they_were(first: str, other: str, is_keyed: bool, is_sent: bool) -> None:
+def test_records_of_one_class_with_other_attributes_arrive_as_they_were(
+    first: str, other: str, is_keyed: bool, is_sent: bool
+) -> None:
     """A few among many, and a whole run of them, whose values change."""
     program = Program(is_keyed=is_keyed, is_sent=is_sent)
 
@@ -285,7 +293,9 @@ def test_a_record_may_be_emitted_twice_and_changed_in_between(name: str, is_keye
 
 @both_ways
 @pytest.mark.parametrize("name", ["Event", "WithDefaults", "SubEvent", "more attributes"])
-def test_the_attributes_of_a_record_may_be_changed_by_their_dictionary(name: str, is_keyed: bool, is_sent: bool) -> None:
+def test_the_attributes_of_a_record_may_be_changed_by_their_dictionary(
+    name: str, is_keyed: bool, is_sent: bool
+) -> None:
     program = Program(is_keyed=is_keyed, is_sent=is_sent)
     held: list[dict[str, Any]] = []
 
@@ -326,12 +336,18 @@ def test_records_that_a_list_holds_are_copied(is_keyed: bool, is_sent: bool) -> 
 @both_ways
 @given(
     runs=st.lists(
-        st.lists(st.tuples(st.sampled_from(sorted(MAKERS)), st.sampled_from(sorted(VALUES)), st.integers(1, 20)), min_size=1, max_size=4),
+        st.lists(
+            st.tuples(st.sampled_from(sorted(MAKERS)), st.sampled_from(sorted(VALUES)), st.integers(1, 20)),
+            min_size=1,
+            max_size=4,
+        ),
         min_size=1,
         max_size=5,
     )
 )
-def test_records_of_any_kinds_with_values_of_any_kinds_arrive_as_they_were(runs: list[Any], is_keyed: bool, is_sent: bool) -> None:
+def test_records_of_any_kinds_with_values_of_any_kinds_arrive_as_they_were(
+    runs: list[Any], is_keyed: bool, is_sent: bool
+) -> None:
     program = Program(is_keyed=is_keyed, is_sent=is_sent)
 
     def records(run: list[Any]) -> Iterator[Any]:

@@ -32,7 +32,9 @@ def test_where_nothing_of_a_record_counts_nobody_is_asked(partitioner: Any) -> N
     assert create_key_extractor(partitioner, SUBTASK, 3) is None
 
 
-@pytest.mark.parametrize("selector", [lambda record: record["id"], operator.itemgetter("id"), ById()], ids=["lambda", "getter", "object"])
+@pytest.mark.parametrize(
+    "selector", [lambda record: record["id"], operator.itemgetter("id"), ById()], ids=["lambda", "getter", "object"]
+)
 def test_a_stream_by_key_is_asked_for_keys(selector: Any) -> None:
     """Functions and objects; for any number of channels."""
     for num_channels in (1, 3):
@@ -81,7 +83,11 @@ def test_a_channel_that_there_is_not_is_refused_with_its_record(chosen: Any, mes
     with pytest.raises(UserFunctionError) as caught:
         taken(keys, "good", "bad")
 
-    assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("partition_custom", 5, "'bad'")
+    assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == (
+        "partition_custom",
+        5,
+        "'bad'",
+    )
     assert message in str(caught.value.__cause__)
 
 

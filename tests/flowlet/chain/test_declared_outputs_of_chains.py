@@ -42,7 +42,9 @@ def emitted(output: ChunkingOutput, target: RecordingOutput, records: list[Any],
     return target.values
 
 
-@pytest.mark.parametrize("keys", [None, operator.itemgetter(0), lambda record: record[0], lambda record: record[0] + "x"])
+@pytest.mark.parametrize(
+    "keys", [None, operator.itemgetter(0), lambda record: record[0], lambda record: record[0] + "x"]
+)
 @pytest.mark.parametrize(
     ("declared", "records"),
     [
@@ -66,7 +68,9 @@ def test_records_arrive_in_their_declared_type(declared: Any, records: list[Any]
 
 
 @given(
-    numbers=st.lists(st.sampled_from([0, 1, True, 1.5, 2**31 - 1, -(2**31), 2**31, "x", None]) | st.integers(), max_size=120),
+    numbers=st.lists(
+        st.sampled_from([0, 1, True, 1.5, 2**31 - 1, -(2**31), 2**31, "x", None]) | st.integers(), max_size=120
+    ),
     is_keyed=st.booleans(),
 )
 def test_what_comes_before_a_misfit_is_passed_on_and_the_misfit_is_named(numbers: list[Any], is_keyed: bool) -> None:
@@ -100,7 +104,8 @@ def test_the_error_names_operator_subtask_record_type_and_field() -> None:
         emitted(output, target, [("a", 1), ("b", "two")])
 
     assert str(raised.value) == (
-        "operator 'Map' (subtask 3) emitted ('b', 'two'), which is not of its declared type TupleTypeInfo(String, Integer), "
+        "operator 'Map' (subtask 3) emitted ('b', 'two'), which is not of its declared type TupleTypeInfo(String, "
+        "Integer), "
         "field 1 (Integer): expected an int, got 'two' of type str"
     )
     assert (raised.value.operator, raised.value.subtask, raised.value.record_preview) == ("Map", 3, "('b', 'two')")

@@ -148,7 +148,10 @@ def test_a_key_that_is_the_whole_value_is_its_column() -> None:
 
 
 def test_keys_that_are_not_the_same_field_in_all_records_are_no_field() -> None:
-    selectors: list[Any] = [lambda record: record[0] if record[1] < 49 else record[1], lambda record: record[0] if record[1] else "key"]
+    selectors: list[Any] = [
+        lambda record: record[0] if record[1] < 49 else record[1],
+        lambda record: record[0] if record[1] else "key",
+    ]
     for select in selectors:
         found = taker(select).keyed(chunk_of("list"))
 

@@ -44,13 +44,17 @@ class Chained:
         self.clock = FakeClock()
         self.timers: dict[int, FakeTimers] = {}
         self.outputs = {index: RecordingOutput() for index in (outputs or (len(chained) - 1,))}
-        self.chain = OperatorChain(chained, {(index, None): [output] for index, output in self.outputs.items()}, self._context)
+        self.chain = OperatorChain(
+            chained, {(index, None): [output] for index, output in self.outputs.items()}, self._context
+        )
         self.chain.open()
 
     def _context(self, index: int, name: str) -> OperatorContext:
         keys = KeyContext()
         timers = self.timers[index] = FakeTimers(self.clock, keys)
-        return OperatorContext("task", 3, 1, 128, name, chain_index=index, key_context=keys, clock=self.clock, timers=timers)
+        return OperatorContext(
+            "task", 3, 1, 128, name, chain_index=index, key_context=keys, clock=self.clock, timers=timers
+        )
 
     def process(self, values: Any, timestamps: list[int] | None = None) -> None:
         self.chain.process_chunk(Chunk(list(values), timestamps))
@@ -98,7 +102,8 @@ def test_records_of_one_kind_arrive_as_they_were(name: str, has_timestamps: bool
 @given(kinds=st.lists(st.lists(st.sampled_from(sorted(MAKERS)), min_size=1, max_size=40), min_size=1, max_size=5))
 def test_records_of_any_kinds_arrive_as_they_were(kinds: list[list[str]]) -> None:
     chained = Chained(
-        behind(MapOperator(lambda pair: MAKERS[pair[0]](pair[1])), -1), behind(MapOperator(lambda record: record), 0, first_field)
+        behind(MapOperator(lambda pair: MAKERS[pair[0]](pair[1])), -1),
+        behind(MapOperator(lambda record: record), 0, first_field),
     )
 
     for run in kinds:
@@ -226,7 +231,9 @@ def test_two_readers_of_a_stream_have_no_record_in_common(name: str, is_first: b
     expected = shown([make(number) for number in range(120)])
     assert chained.outputs[2 if is_first else 1].values == expected
     assert shown(seen) == expected
-    assert shown(chained.outputs[1 if is_first else 2].values) == shown([changed(make(number)) for number in range(120)])
+    assert shown(chained.outputs[1 if is_first else 2].values) == shown(
+        [changed(make(number)) for number in range(120)]
+    )
 
 
 def test_two_readers_by_key_have_no_record_in_common() -> None:
@@ -289,7 +296,9 @@ def test_the_attributes_that_a_function_holds_are_not_those_behind_the_key_by(ki
     assert seen == list(range(80))
 
 
-@pytest.mark.parametrize("make", [lambda number: {"value": number}, Plain, WeakSlots, Struct, lambda number: Row(value=number)])
+@pytest.mark.parametrize(
+    "make", [lambda number: {"value": number}, Plain, WeakSlots, Struct, lambda number: Row(value=number)]
+)
 def test_a_record_that_nobody_holds_is_not_copied(make: Any) -> None:
     made: list[int] = []
     seen: list[int] = []
@@ -457,7 +466,9 @@ def test_a_sum_is_given_chunks_of_records_that_nobody_changes(num_records: int) 
         record[0], record[1] = f"k{number % 3}", number
         yield record
 
-    chained = Chained(behind(FlatMapOperator(emit), -1), behind(KeyedSumOperator(lambda row: row[0], 1), 0, lambda row: row[0]))
+    chained = Chained(
+        behind(FlatMapOperator(emit), -1), behind(KeyedSumOperator(lambda row: row[0], 1), 0, lambda row: row[0])
+    )
     sums = {"k0": 0, "k1": 0, "k2": 0}
     expected = []
     for number in range(num_records):
@@ -564,7 +575,10 @@ def test_it_counts_what_comes_in_and_goes_out() -> None:
     for start in (0, 40):
         chained.process(range(start, start + 40))
 
-    assert [(each.num_records_in, each.num_records_out) for each in chained.chain.counters().values()] == [(80, 80), (80, 40)]
+    assert [(each.num_records_in, each.num_records_out) for each in chained.chain.counters().values()] == [
+        (80, 80),
+        (80, 40),
+    ]
 
 
 @dataclasses.dataclass
@@ -589,4 +603,6 @@ def test_records_of_one_class_with_other_attributes_arrive_as_they_were() -> Non
     for start in (0, 40, 80):
         chained.process(range(start, start + 40))
 
-    assert [list(vars(each).items()) for each in chained.values] == [list(vars(emit(number)).items()) for number in range(120)]
+    assert [list(vars(each).items()) for each in chained.values] == [
+        list(vars(emit(number)).items()) for number in range(120)
+    ]

@@ -128,7 +128,11 @@ def test_an_operator_with_several_consumers_gives_each_everything() -> None:
         assert edge.elements == [Chunk([[1], [2]], [10, 20]), Watermark(3), IDLE]
     assert branch.elements == [Chunk([[1, 0], [2, 0]], [10, 20]), Watermark(3), IDLE]
     assert chain.num_records_out == 4
-    assert [(each.num_records_in, each.num_records_out) for each in chain.counters().values()] == [(2, 2), (2, 2), (2, 0)]
+    assert [(each.num_records_in, each.num_records_out) for each in chain.counters().values()] == [
+        (2, 2),
+        (2, 2),
+        (2, 0),
+    ]
 
 
 def test_a_record_passes_the_whole_chain_before_the_next_one_is_looked_at() -> None:
@@ -141,7 +145,11 @@ def test_a_record_passes_the_whole_chain_before_the_next_one_is_looked_at() -> N
         return value
 
     chain = OperatorChain(
-        line(MapOperator(write), FilterOperator(lambda value: last["seen"] == value), MapOperator(lambda value: (value, last["seen"]))),
+        line(
+            MapOperator(write),
+            FilterOperator(lambda value: last["seen"] == value),
+            MapOperator(lambda value: (value, last["seen"])),
+        ),
         {(2, None): [output]},
         context,
     )
@@ -165,7 +173,11 @@ def test_an_only_operator_is_handed_the_very_object_and_branches_do_not_see_each
         record.append(0)
         return record
 
-    chained = [ChainedOperator(MapOperator(keep)), ChainedOperator(MapOperator(spoil), 0), ChainedOperator(MapOperator(spoil), 0)]
+    chained = [
+        ChainedOperator(MapOperator(keep)),
+        ChainedOperator(MapOperator(spoil), 0),
+        ChainedOperator(MapOperator(spoil), 0),
+    ]
     chain = OperatorChain(chained, {(0, None): [output], (1, None): [output], (2, None): [output]}, context)
     chain.open()
 
@@ -207,7 +219,9 @@ def test_a_chain_without_outputs_counts_and_ends() -> None:
 
 def test_a_failure_names_the_operator_in_which_it_happened() -> None:
     chain = OperatorChain(
-        line(MapOperator(lambda value: value, name="first"), MapOperator(lambda value: 1 / value, name="second")), {}, context
+        line(MapOperator(lambda value: value, name="first"), MapOperator(lambda value: 1 / value, name="second")),
+        {},
+        context,
     )
     chain.open()
 
@@ -255,7 +269,9 @@ class Holding(StreamOperator):
 
 
 def test_a_mark_has_passed_the_chain_when_it_has_left_every_end() -> None:
-    """Behind the records, on edges and side outputs as well; an operator that holds it in one branch holds it back for all."""
+    """Behind the records, on edges and side outputs as well; an operator that holds it in one branch holds it back for
+    all.
+    """
     holding, main, side = Holding(), RecordingOutput(), RecordingOutput()
     chained = [
         ChainedOperator(MapOperator(str)),

@@ -116,7 +116,11 @@ def test_a_record_that_cannot_change_is_the_same_for_every_consumer() -> None:
         seen.append(value is record)
         return value
 
-    chained = [ChainedOperator(MapOperator(same)), ChainedOperator(MapOperator(noting), 0), ChainedOperator(MapOperator(noting), 0)]
+    chained = [
+        ChainedOperator(MapOperator(same)),
+        ChainedOperator(MapOperator(noting), 0),
+        ChainedOperator(MapOperator(noting), 0),
+    ]
 
     chain_of(chained, {}).process_chunk(Chunk([record]))
 
@@ -144,7 +148,11 @@ def test_every_consumer_gets_every_record_and_each_is_counted_once() -> None:
 
 
 def test_an_output_that_nobody_reads_counts_what_it_is_given() -> None:
-    for operator in (MapOperator(same), FlatMapOperator(lambda value: [value] * 2), FilterOperator(lambda value: value > 1)):
+    for operator in (
+        MapOperator(same),
+        FlatMapOperator(lambda value: [value] * 2),
+        FilterOperator(lambda value: value > 1),
+    ):
         chain = chain_of([ChainedOperator(operator)], {})
 
         chain.process_chunk(Chunk([1, 2, 3]))
@@ -255,7 +263,11 @@ def test_control_elements_come_to_every_consumer_behind_the_records() -> None:
     chain.process_latency_marker(MARKER)
 
     found = [[element for element in output.elements if element != MARKER] for output in (main, late, mapped)]
-    assert found == [[Chunk([2]), Watermark(5), IDLE], [Chunk([1]), Watermark(5), IDLE], [Chunk([2]), Watermark(5), IDLE]]
+    assert found == [
+        [Chunk([2]), Watermark(5), IDLE],
+        [Chunk([1]), Watermark(5), IDLE],
+        [Chunk([2]), Watermark(5), IDLE],
+    ]
     assert sum(output.elements.count(MARKER) for output in (main, late, mapped)) == 1
     assert (chain.output_watermark(0), chain.output_watermark(1), chain.current_output_watermark) == (5, 5, 5)
 
@@ -284,7 +296,9 @@ def test_a_watermark_in_the_middle_of_a_chunk_comes_behind_the_records_before_it
 # ---------------------------------------------------------------- by themselves
 
 
-def output_of(main: list[RecordingOutput], sides: dict[str, list[RecordingOutput]]) -> tuple[OperatorOutput, OperatorCounters]:
+def output_of(
+    main: list[RecordingOutput], sides: dict[str, list[RecordingOutput]]
+) -> tuple[OperatorOutput, OperatorCounters]:
     counters = OperatorCounters()
     consumers = {tag: [ChunkingOutput(output) for output in outputs] for tag, outputs in sides.items()}
     return OperatorOutput("test", [ChunkingOutput(output) for output in main], consumers, counters), counters

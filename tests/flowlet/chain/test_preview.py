@@ -115,7 +115,9 @@ class Exiting:
         sys.exit(3)
 
 
-@pytest.mark.parametrize("type_info", [Types.STRING(), Types.LONG(), Types.TUPLE([Types.STRING()]), Types.LIST(Types.LONG())], ids=str)
+@pytest.mark.parametrize(
+    "type_info", [Types.STRING(), Types.LONG(), Types.TUPLE([Types.STRING()]), Types.LIST(Types.LONG())], ids=str
+)
 def test_a_value_of_the_wrong_type_is_an_error_whatever_its_repr_does(type_info: TypeInformation) -> None:
     """Also where it stands inside of a record."""
     for value in (Exiting(), (Exiting(),), [Exiting()]):
@@ -131,7 +133,9 @@ class Matrix:
 
 
 @pytest.mark.parametrize(
-    "value", [Matrix(), (Matrix(),), {"m": Matrix()}, "first\nsecond" + "x" * 1_000], ids=["itself", "in a tuple", "in a dict", "text"]
+    "value",
+    [Matrix(), (Matrix(),), {"m": Matrix()}, "first\nsecond" + "x" * 1_000],
+    ids=["itself", "in a tuple", "in a dict", "text"],
 )
 def test_a_value_of_the_wrong_type_is_shown_in_one_line(value: object) -> None:
     with pytest.raises(ValueMismatchError) as caught:

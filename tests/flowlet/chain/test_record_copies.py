@@ -12,7 +12,15 @@ import numpy as np
 import pytest
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.record_copies import ALONE, ALONE_DICT, can_own_parts, copy_if_mutable, holder_of, owns_parts, unpickled
+from flowlet.chain.record_copies import (
+    ALONE,
+    ALONE_DICT,
+    can_own_parts,
+    copy_if_mutable,
+    holder_of,
+    owns_parts,
+    unpickled,
+)
 from flowlet.common.types import Row
 from flowlet.records import PickledRecord
 from flowlet.serde.pickles.record_pickle import loads_record
@@ -173,7 +181,9 @@ def same(one: Any, other: Any) -> bool:
     return bool(np.array_equal(one, other)) if isinstance(one, np.ndarray) else repr(one) == repr(other)
 
 
-@pytest.mark.parametrize("record", ["a", 1, None, ("a", (1, Color.RED)), Point(1), Frozen("a"), Color.RED, frozenset({1}), ()], ids=repr)
+@pytest.mark.parametrize(
+    "record", ["a", 1, None, ("a", (1, Color.RED)), Point(1), Frozen("a"), Color.RED, frozenset({1}), ()], ids=repr
+)
 def test_a_record_that_cannot_change_is_kept_as_it_is(record: Any) -> None:
     assert copy_if_mutable(record) is record
 
@@ -324,7 +334,9 @@ def test_a_record_owns_what_nobody_else_holds(make: Callable[[], Any], is_owned:
     assert owns_parts(make()) is is_owned
 
 
-@pytest.mark.parametrize("hold", [lambda record: record["a"], lambda record: iter(record["a"]), lambda record: record["b"][0]])
+@pytest.mark.parametrize(
+    "hold", [lambda record: record["a"], lambda record: iter(record["a"]), lambda record: record["b"][0]]
+)
 def test_whoever_holds_a_part_may_change_it(hold: Callable[[Any], Any]) -> None:
     record = {"a": [1], "b": [[2]]}
     assert owns_parts(record)

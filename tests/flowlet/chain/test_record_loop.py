@@ -171,8 +171,18 @@ def first(values: list[Any]) -> Any:
 NESTED: list[tuple[list[StreamOperator], str, str, list[Any]]] = [
     ([MapOperator(fail_at(3), name="a"), MapOperator(first, name="b")], "a", "3", [1, 2]),
     ([MapOperator(lambda value: [value], name="a"), MapOperator(fail_at([3]), name="b")], "b", "[3]", [[[1]], [[2]]]),
-    ([FlatMapOperator(lambda value: [value, -value], name="a"), FlatMapOperator(fail_at(-2), name="b")], "b", "-2", [1, -1, 2]),
-    ([FlatMapOperator(lambda value: iter([value, -value]), name="a"), FlatMapOperator(fail_at(-2), name="b")], "b", "-2", [1, -1, 2]),
+    (
+        [FlatMapOperator(lambda value: [value, -value], name="a"), FlatMapOperator(fail_at(-2), name="b")],
+        "b",
+        "-2",
+        [1, -1, 2],
+    ),
+    (
+        [FlatMapOperator(lambda value: iter([value, -value]), name="a"), FlatMapOperator(fail_at(-2), name="b")],
+        "b",
+        "-2",
+        [1, -1, 2],
+    ),
     (
         [FlatMapOperator(lambda value: [value] * 2, name="a"), FilterOperator(lambda value: 1 / (value - 2), name="b")],
         "b",
@@ -180,7 +190,11 @@ NESTED: list[tuple[list[StreamOperator], str, str, list[Any]]] = [
         [1, 1],
     ),
     (
-        [FilterOperator(lambda value: value > 1, name="a"), FlatMapOperator(fail_at(3), name="b"), MapOperator(str, name="c")],
+        [
+            FilterOperator(lambda value: value > 1, name="a"),
+            FlatMapOperator(fail_at(3), name="b"),
+            MapOperator(str, name="c"),
+        ],
         "b",
         "3",
         ["2"],
@@ -232,7 +246,10 @@ def test_an_endless_generator_is_passed_on_in_pieces() -> None:
                 raise TaskCancelled
 
     harness = ChainHarness(
-        FlatMapOperator(endless), FilterOperator(lambda value: value % 2), MapOperator(lambda value: [value]), output=Stopping()
+        FlatMapOperator(endless),
+        FilterOperator(lambda value: value % 2),
+        MapOperator(lambda value: [value]),
+        output=Stopping(),
     )
     with pytest.raises(TaskCancelled):
         harness.process(7)
@@ -253,7 +270,9 @@ def test_a_chain_may_be_deeper_than_python_allows_blocks(depth: int, timestamps:
     for level in range(depth):
         operators.append(FlatMapOperator((lambda value: [value]) if level % 2 else (lambda value: iter([value]))))
         operators.append(FilterOperator(lambda value: True))
-    harness = ChainHarness(FlatMapOperator(lambda value: [value, -value]), *operators, MapOperator(lambda value: (value, 1)))
+    harness = ChainHarness(
+        FlatMapOperator(lambda value: [value, -value]), *operators, MapOperator(lambda value: (value, 1))
+    )
 
     harness.process(1, 2, 3, timestamps=timestamps)
 
@@ -298,7 +317,9 @@ def test_an_error_keeps_its_cause_and_its_traceback() -> None:
 
 
 def test_an_error_shows_the_record_and_not_what_became_of_it() -> None:
-    harness = ChainHarness(MapOperator(lambda value: {"value": value}, name="a"), MapOperator(lambda value: value["key"], name="b"))
+    harness = ChainHarness(
+        MapOperator(lambda value: {"value": value}, name="a"), MapOperator(lambda value: value["key"], name="b")
+    )
 
     with pytest.raises(UserFunctionError) as caught:
         harness.process(1)

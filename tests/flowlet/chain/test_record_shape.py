@@ -116,7 +116,9 @@ def test_the_shape_of_a_record_is_what_a_loop_can_look_for(record: Any, shape: R
 
 
 def test_two_shapes_are_joined_by_field() -> None:
-    """A field of several types is any that cannot change; a tuple keeps the number of its fields, others are looked at as they come."""
+    """A field of several types is any that cannot change; a tuple keeps the number of its fields, others are looked at
+    as they come.
+    """
     for kind, names in ((tuple, None), (dict, ("a", "b", "c")), (Row, ("a", "b", "c")), (Event, ("a", "b", "c"))):
         one, other = RecordShape(kind, (str, int, int), names), RecordShape(kind, (str, int, type(None)), names)
 
@@ -126,7 +128,9 @@ def test_two_shapes_are_joined_by_field() -> None:
         assert RecordShape(kind).joined(one) == RecordShape(kind)
         for unlike in (RecordShape(kind), RecordShape(kind, (str, int), None if names is None else names[:2])):
             assert one.joined(unlike) == (one if kind is tuple else RecordShape(kind))
-    assert RecordShape(dict, (str,), ("a",)).joined(RecordShape(Row, (int,), ("a",))) == RecordShape(dict, (str,), ("a",))
+    assert RecordShape(dict, (str,), ("a",)).joined(RecordShape(Row, (int,), ("a",))) == RecordShape(
+        dict, (str,), ("a",)
+    )
 
 
 def test_only_the_names_of_attributes_are_looked_up() -> None:
@@ -142,7 +146,9 @@ def test_only_the_names_of_attributes_are_looked_up() -> None:
 
 
 def taken_by(shape: RecordShape) -> Callable[[Any], tuple[list[Any], list[Any]]]:
-    """A loop as chunking outputs write it: the records that it took, as the consumer gets them; and those that it did not take."""
+    """A loop as chunking outputs write it: the records that it took, as the consumer gets them; and those that it did
+    not take.
+    """
     code = LoopCode("test", lambda: None)
     assert shape.field_types is not None
     columns: list[list[Any]] = [[] for _ in shape.field_types]
@@ -173,7 +179,8 @@ def taken_by(shape: RecordShape) -> Callable[[Any], tuple[list[Any], list[Any]]]
     return emit
 
 
-# Of each kind: records of one shape; others of which the loop may take some; and some that it must leave: they can change in ways of
+# Of each kind: records of one shape; others of which the loop may take some; and some that it must leave: they can
+# change in ways of
 # which it knows nothing, or are of other types.
 FIELDWISE: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
     "tuple": (
@@ -199,7 +206,11 @@ FIELDWISE: dict[str, tuple[list[Any], list[Any], list[Any]]] = {
         [Row("x", 1), Row(a="x", c=1), Row.of_kind(RowKind.DELETE, a="x", b=1)],
         [Row(b=1, a="x"), Row(a="x"), Row(a="x", b=True), Row(a="x", b=[1]), Row(a="x", b=1, c=2), MyRow(a="x", b=1)],
     ),
-    "dataclass": ([Event("a"), Event("b", 2)], [], [Event("a", True), Event("a", [1]), Event("a", None), Bare("a"), Derived("a")]),
+    "dataclass": (
+        [Event("a"), Event("b", 2)],
+        [],
+        [Event("a", True), Event("a", [1]), Event("a", None), Bare("a"), Derived("a")],
+    ),
     "class": ([Bare("a"), Bare("b")], [], [Bare(1), Bare([]), Subclass("a")]),
     "slots": ([SlotEvent("a"), SlotEvent("b", 2)], [], [SlotEvent("a", True), SlotEvent("a", [1]), Event("a")]),
     "struct": ([Struct("a"), Struct("b", 2)], [], [Struct("a", True), Struct([]), Event("a")]),
@@ -228,7 +239,9 @@ def test_records_of_a_shape_are_taken_as_they_are_and_others_are_left(name: str)
 
 
 def test_a_name_that_only_equals_a_key_stays_what_it_is() -> None:
-    """A key may be a subclass of str, with a hash and an order of its own; whether a loop looks at it depends on the collector."""
+    """A key may be a subclass of str, with a hash and an order of its own; whether a loop looks at it depends on the
+    collector.
+    """
 
     class Name(str):
         __slots__ = ()
@@ -302,10 +315,16 @@ def test_an_attribute_that_was_added_makes_another_record() -> None:
     found, left = taken_by(shape)([record, short, swapped])
 
     assert found == []
-    assert [vars(each) for each in left] == [{"name": "a", "value": 1, "more": 1}, {"name": "a"}, {"value": 1, "name": "a"}]
+    assert [vars(each) for each in left] == [
+        {"name": "a", "value": 1, "more": 1},
+        {"name": "a"},
+        {"value": 1, "name": "a"},
+    ]
     assert list(vars(left[2])) == ["value", "name"]
     found, left = taken_by(shape)([other])
-    assert [(list(vars(each).items()), each is other) for each in (*found, *left)] == [([("name", "a"), ("more", 1)], bool(left))]
+    assert [(list(vars(each).items()), each is other) for each in (*found, *left)] == [
+        ([("name", "a"), ("more", 1)], bool(left))
+    ]
 
 
 def test_a_row_keeps_its_kind() -> None:
@@ -333,7 +352,17 @@ def test_a_field_of_any_type_is_any_that_cannot_change() -> None:
 
 
 def test_the_fields_of_a_record_are_those_that_a_loop_takes() -> None:
-    records: list[Any] = ["a", ("a", 1), {"a": "x", "b": 1}, Row(a="x"), Event("a"), SlotEvent("a"), Struct("a"), Point(1), Frozen(2)]
+    records: list[Any] = [
+        "a",
+        ("a", 1),
+        {"a": "x", "b": 1},
+        Row(a="x"),
+        Event("a"),
+        SlotEvent("a"),
+        Struct("a"),
+        Point(1),
+        Frozen(2),
+    ]
 
     found = []
     for record in records:

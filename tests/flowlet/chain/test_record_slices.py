@@ -178,7 +178,9 @@ def test_a_task_that_waited_for_room_in_the_middle_of_a_write_takes_fewer_record
         pytest.param([70] * 5, [0, 0, 1, 2, 4], [100, 200, 400, 800, 1_600], id="room for twice as much"),
         pytest.param([70, 70, 70, 6, 6], [0, 1, 2, 4, 4], [100, 200, 400, 400, 400], id="room for as much once more"),
         pytest.param([70, 70, 70, 4, 40], [0, 1, 2, 4, 0], [100, 200, 400, 100, 200], id="less room than it took"),
-        pytest.param([70, 70, 0, -3, 70], [0, 0, 1, 0, 0], [100, 200, 12, 9, 200], id="no room for a buffer of each channel"),
+        pytest.param(
+            [70, 70, 0, -3, 70], [0, 0, 1, 0, 0], [100, 200, 12, 9, 200], id="no room for a buffer of each channel"
+        ),
         pytest.param([20, 20, 20, 20, 20], [0, 33, 33, 33, 33], [100, 100, 100, 100, 100], id="large records"),
     ],
 )
@@ -233,7 +235,9 @@ def test_a_task_whose_consumers_were_slow_follows_the_room_that_they_leave() -> 
         pytest.param(20, [100, 3, 3], True, id="it waits"),
     ],
 )
-def test_a_function_that_computes_is_not_slow_because_others_have_the_core(contention: int, sizes: list[int], *, is_cautious: bool) -> None:
+def test_a_function_that_computes_is_not_slow_because_others_have_the_core(
+    contention: int, sizes: list[int], *, is_cautious: bool
+) -> None:
     """Each record takes 156 us of the core."""
     chain, caution = Chain(156_250), Caution()
     slices = RecordSlices[int](lambda: chain.now_ns * contention, cpu_ns=lambda: chain.now_ns, caution=caution)

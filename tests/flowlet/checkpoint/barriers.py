@@ -43,10 +43,13 @@ def unaligned(checkpoint_id: int, timestamp_ms: int = 0) -> CheckpointBarrier:
 class Gate:
     """Gate 0 of a task with one machine; channels are named by their index.
 
-    Checks that nothing is resumed that was not blocked, that ids rise, and the machine's own invariants after every step.
+    Checks that nothing is resumed that was not blocked, that ids rise, and the machine's own invariants after every
+    step.
     """
 
-    def __init__(self, num_channels: int, mode: BarrierMode | None = BarrierMode.ALIGNED, *, after_finish: bool = True) -> None:
+    def __init__(
+        self, num_channels: int, mode: BarrierMode | None = BarrierMode.ALIGNED, *, after_finish: bool = True
+    ) -> None:
         self.machine: SingleCheckpointBarrierHandler | CheckpointBarrierTracker
         if mode is None:
             self.machine = CheckpointBarrierTracker(num_channels, checkpoints_after_finish=after_finish)
@@ -63,7 +66,11 @@ class Gate:
 
     def barrier(self, channel: int, barrier: CheckpointBarrier, *, is_injected: bool = False) -> list[BarrierOrder]:
         assert channel not in self.blocked, "a blocked channel is never read"
-        if barrier.options.needs_alignment and not is_injected and not isinstance(self.machine, CheckpointBarrierTracker):
+        if (
+            barrier.options.needs_alignment
+            and not is_injected
+            and not isinstance(self.machine, CheckpointBarrierTracker)
+        ):
             self.blocked.add(channel)
         return self.handle(BarrierReceived((0, channel), barrier, is_injected))
 

@@ -4,7 +4,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from flowlet.checkpoint.checkpoint_error import CheckpointError
-from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata, CheckpointMetrics, OperatorSnapshot, SubtaskState
+from flowlet.checkpoint.snapshots import (
+    AlignmentMetrics,
+    CheckpointMetadata,
+    CheckpointMetrics,
+    OperatorSnapshot,
+    SubtaskState,
+)
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
@@ -62,7 +68,9 @@ class RecordingListener:
     def complete_inputs(self, checkpoint_id: int) -> None:
         self.calls.append(("complete", checkpoint_id))
 
-    def trigger_checkpoint_on_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> None:
+    def trigger_checkpoint_on_barrier(
+        self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics
+    ) -> None:
         self.calls.append(("unaligned" if options.is_unaligned else "trigger", metadata.checkpoint_id))
         self.alignments[metadata.checkpoint_id] = alignment
         self.metadata.append(metadata)
@@ -172,7 +180,12 @@ class ScriptedGate(RecordingInput):
 
     def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
         found: list[BufferOrEvent] = []
-        while len(found) < max_buffers and not self._priority and self._rest and isinstance(self._rest[0][1], NetworkBuffer):
+        while (
+            len(found) < max_buffers
+            and not self._priority
+            and self._rest
+            and isinstance(self._rest[0][1], NetworkBuffer)
+        ):
             item = self.poll_next()
             assert item is not None, "there was something"
             found.append(item)
@@ -240,7 +253,9 @@ class RecordingChain:
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         self.log.append(("prepare", checkpoint_id))
 
-    def snapshot_state(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> Mapping[str, OperatorSnapshot]:
+    def snapshot_state(
+        self, metadata: CheckpointMetadata, options: CheckpointOptions
+    ) -> Mapping[str, OperatorSnapshot]:
         self.log.append(("snapshot", metadata.checkpoint_id))
         if self.sync_error is not None:
             raise self.sync_error

@@ -46,7 +46,9 @@ def buffers() -> Iterator[Buffers]:
     found.check()
 
 
-def add_input(writer: InMemoryChannelStateWriter, checkpoint_id: int, channel: InputChannelInfo, *items: NetworkBuffer) -> None:
+def add_input(
+    writer: InMemoryChannelStateWriter, checkpoint_id: int, channel: InputChannelInfo, *items: NetworkBuffer
+) -> None:
     writer.add_input_data(checkpoint_id, channel, SEQUENCE_NUMBER_UNKNOWN, items)
 
 

@@ -1,6 +1,7 @@
 """``CheckpointBarrierHandler``: orders are carried out, alignment is measured.
 
-Source: Flink ``AlignedCheckpointsTest.testMetrics``, ``AlternatingCheckpointsTest`` (metrics, timers, close), ``UnalignedCheckpointsTest``.
+Source: Flink ``AlignedCheckpointsTest.testMetrics``, ``AlternatingCheckpointsTest`` (metrics, timers, close),
+        ``UnalignedCheckpointsTest``.
 """
 
 import pytest
@@ -93,7 +94,12 @@ def test_the_metrics_are_those_of_the_checkpoint() -> None:
     """At least once: the older of two checkpoints does not report the newer one's alignment."""
     clock, listener = Clock(), RecordingListener()
     handler = CheckpointBarrierHandler(
-        CheckpointBarrierTracker(2), [RecordingInput()], listener, ManualTimers(), clock_ns=clock.now_ns, wall_ms=clock.wall_ms
+        CheckpointBarrierTracker(2),
+        [RecordingInput()],
+        listener,
+        ManualTimers(),
+        clock_ns=clock.now_ns,
+        wall_ms=clock.wall_ms,
     )
     for checkpoint_id, channel in ((1, 0), (2, 0), (1, 1), (2, 1)):
         handler.handle(BarrierReceived((0, channel), aligned(checkpoint_id, 990)))
@@ -111,7 +117,9 @@ def test_an_aborted_alignment_counts_for_nothing() -> None:
 
     assert fixture.handler.alignment_duration_ns == 0
     assert not fixture.handler.is_aligning
-    assert [(error.checkpoint_id, error.reason) for error in fixture.listener.errors] == [(1, CheckpointFailureReason.CANCELLATION_BARRIER)]
+    assert [(error.checkpoint_id, error.reason) for error in fixture.listener.errors] == [
+        (1, CheckpointFailureReason.CANCELLATION_BARRIER)
+    ]
 
 
 def test_a_timestamp_of_the_future_is_no_negative_delay() -> None:

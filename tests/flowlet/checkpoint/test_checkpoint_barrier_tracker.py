@@ -37,7 +37,12 @@ def test_a_single_channel_triggers_at_once() -> None:
     """TestSingleChannelWithBarriers."""
     gate = tracker(1)
 
-    assert gate.barrier(0, aligned(1, 3)) == [BeginAlignment(1, 3), EndAlignment(1), TriggerCheckpoint(aligned(1, 3)), CompleteInputs(1)]
+    assert gate.barrier(0, aligned(1, 3)) == [
+        BeginAlignment(1, 3),
+        EndAlignment(1),
+        TriggerCheckpoint(aligned(1, 3)),
+        CompleteInputs(1),
+    ]
     feed(gate, (2, 0), (3, 0), (4, 0), (5, 0), (6, 0))
 
     assert gate.triggered == [1, 2, 3, 4, 5, 6]
@@ -255,7 +260,9 @@ def test_a_refusal_is_declined() -> None:
 
 
 @given(
-    steps=st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["next", "next", "skip", "cancel", "end"])), max_size=60),
+    steps=st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["next", "next", "skip", "cancel", "end"])), max_size=60
+    ),
     after_finish=st.booleans(),
 )
 def test_whatever_comes_an_id_is_triggered_or_aborted_once(steps: list[tuple[int, str]], after_finish: bool) -> None:

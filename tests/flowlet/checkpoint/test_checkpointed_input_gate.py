@@ -25,14 +25,20 @@ from tests.flowlet.checkpoint.doubles import Mailbox, ManualTimers, RecordingLis
 
 
 class Fixture:
-    def __init__(self, num_channels: int = 2, mode: BarrierMode = BarrierMode.ALTERNATING, *, awaits_recovery: bool = False) -> None:
+    def __init__(
+        self, num_channels: int = 2, mode: BarrierMode = BarrierMode.ALTERNATING, *, awaits_recovery: bool = False
+    ) -> None:
         self.raw = ScriptedGate(num_channels)
         self.listener = RecordingListener()
         self.timers = ManualTimers()
         self.mailbox = Mailbox()
-        self.handler = CheckpointBarrierHandler(SingleCheckpointBarrierHandler(num_channels, mode), [self.raw], self.listener, self.timers)
+        self.handler = CheckpointBarrierHandler(
+            SingleCheckpointBarrierHandler(num_channels, mode), [self.raw], self.listener, self.timers
+        )
         channels = [(0, index) for index in range(num_channels)]
-        self.gate = CheckpointedInputGate(self.raw, self.handler, channels, self.mailbox.executor, awaits_recovery=awaits_recovery)
+        self.gate = CheckpointedInputGate(
+            self.raw, self.handler, channels, self.mailbox.executor, awaits_recovery=awaits_recovery
+        )
 
     def poll_all(self) -> list[object]:
         found: list[object] = []
@@ -101,7 +107,9 @@ def test_only_barriers_can_be_announced() -> None:
 
 
 def test_several_buffers_come_up_to_the_next_event_which_comes_alone() -> None:
-    """So nobody looks at a barrier before the data in front of it was processed, and no data behind it comes with it."""
+    """So nobody looks at a barrier before the data in front of it was processed, and no data behind
+    it comes with it.
+    """
     fixture = Fixture(num_channels=1, mode=BarrierMode.ALIGNED)
     for item in (b"one", b"two", aligned(1), b"three"):
         fixture.raw.add(0, item)
@@ -177,7 +185,9 @@ def test_priority_events_are_watched_again_after_each_mail() -> None:
         fixture.raw.add_priority(0, unaligned(checkpoint_id))
         assert fixture.mailbox.run() == 1
 
-    assert [call for call in fixture.listener.calls if call[0] == "unaligned"] == [("unaligned", each) for each in (1, 2, 3)]
+    assert [call for call in fixture.listener.calls if call[0] == "unaligned"] == [
+        ("unaligned", each) for each in (1, 2, 3)
+    ]
 
 
 def test_an_announcement_is_taken_by_mail_and_the_timer_lets_the_barrier_overtake() -> None:
@@ -191,7 +201,9 @@ def test_an_announcement_is_taken_by_mail_and_the_timer_lets_the_barrier_overtak
 
 
 def test_a_barrier_whose_alignment_timed_out_overtakes_what_was_polled_too() -> None:
-    """Its checkpoint keeps that data; waiting for a slow function would last as long as the alignment that timed out."""
+    """Its checkpoint keeps that data; waiting for a slow function would last as long as the
+    alignment that timed out.
+    """
     fixture = Fixture(num_channels=1)
     fixture.gate.reads_ahead({0}.__contains__)
     fixture.raw.add_priority(0, EventAnnouncement(5, timeoutable(1)))
@@ -219,7 +231,9 @@ def test_a_poll_that_is_faster_than_the_mail() -> None:
 
 
 def test_data_that_a_late_notification_brings_to_light_is_kept() -> None:
-    """FLINK-20145: the event was polled before the notification; the data comes with the next poll, and keeps the gate available."""
+    """FLINK-20145: the event was polled before the notification; the data comes with the next poll, and keeps the gate
+    available.
+    """
     fixture = Fixture(num_channels=1)
     fixture.raw.add(0, b"one")
     fixture.raw.add(0, EndOfPartition())

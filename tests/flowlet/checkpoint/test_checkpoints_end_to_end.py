@@ -1,6 +1,8 @@
-"""Checkpoints over real partitions, gates and local channels: two producers, one task that reads both and writes on, one reader.
+"""Checkpoints over real partitions, gates and local channels: two producers, one task that reads both and writes on,
+one reader.
 
-Source: Flink ``UnalignedCheckpointsTest``, ``CheckpointedInputGateTest.testPersisting``; FLINK-20645: the snapshot holds exactly the data
+Source: Flink ``UnalignedCheckpointsTest``, ``CheckpointedInputGateTest.testPersisting``; FLINK-20645: the snapshot
+        holds exactly the data
 that barriers overtook.
 """
 
@@ -22,7 +24,14 @@ from flowlet.mailbox.task_mailbox import MAX_PRIORITY
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo
-from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, Event, EventAnnouncement, deserialize_event
+from netstack.wire.events import (
+    Alignment,
+    CancelCheckpointMarker,
+    CheckpointBarrier,
+    Event,
+    EventAnnouncement,
+    deserialize_event,
+)
 from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned
 from tests.flowlet.checkpoint.doubles import Clock, Mailbox, ManualTimers, RecordingChain
 from tests.flowlet.task.local_network import LocalNetwork
@@ -48,15 +57,26 @@ class Task:
         network.gates.append(raw)
         for index, producer in enumerate(self.producers):
             info = InputChannelInfo(0, index)
-            channel = LocalInputChannel(raw, index, producer.partition_id, 0, network.manager, state_writer=self.writer, channel_info=info)
+            channel = LocalInputChannel(
+                raw, index, producer.partition_id, 0, network.manager, state_writer=self.writer, channel_info=info
+            )
             raw.add_channel(channel)
         outputs = TaskOutputs([CheckpointedOutput(self.partition, supports_unaligned)], self._flush)
         responder = MeasuringResponder(self.store.responder_of("v", 0))
         coordinator = SubtaskCheckpointCoordinator(
-            "task", RecordingChain([]), outputs, self.writer, responder, self.pool.append, self.timers, wall_ms=self.clock.wall_ms
+            "task",
+            RecordingChain([]),
+            outputs,
+            self.writer,
+            responder,
+            self.pool.append,
+            self.timers,
+            wall_ms=self.clock.wall_ms,
         )
         notifier = MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY)
-        self.checkpoints = TaskCheckpoints("task", coordinator, responder, self.mailbox.executor, notifier, lambda: True)
+        self.checkpoints = TaskCheckpoints(
+            "task", coordinator, responder, self.mailbox.executor, notifier, lambda: True
+        )
         handler = CheckpointBarrierHandler(
             SingleCheckpointBarrierHandler(2), [raw], self.checkpoints, self.timers, wall_ms=self.clock.wall_ms
         )
@@ -130,7 +150,9 @@ def test_an_aligned_barrier_stops_its_channel_and_overtakes_nothing() -> None:
 
 
 def test_an_unaligned_barrier_leaves_exactly_what_it_overtook_in_the_snapshot() -> None:
-    """In the producer's queue before its barrier (kept there), on the other channel until its barrier (kept by the task), in the output."""
+    """In the producer's queue before its barrier (kept there), on the other channel until its barrier (kept by the
+    task), in the output.
+    """
     with LocalNetwork() as network:
         task = Task(network)
         task.partition.emit_record(b"out", 0)
@@ -153,7 +175,9 @@ def test_an_unaligned_barrier_leaves_exactly_what_it_overtook_in_the_snapshot() 
 
 
 def test_a_barrier_that_times_out_in_our_queue_overtakes_there() -> None:
-    """Aligned at the inputs in time, stuck in the output: the future of the channel state completes with the overtaken data."""
+    """Aligned at the inputs in time, stuck in the output: the future of the channel state completes with the overtaken
+    data.
+    """
     with LocalNetwork() as network:
         task = Task(network)
         task.send(0, b"x")

@@ -1,6 +1,8 @@
-"""Whole tasks over real channels, local ones and such over TCP: what an unaligned checkpoint keeps is exactly what was under way.
+"""Whole tasks over real channels, local ones and such over TCP: what an unaligned checkpoint keeps is exactly what was
+under way.
 
-For each channel: what the operator had processed, then the data of the channel in the task's snapshot, then the data of the subpartition in
+For each channel: what the operator had processed, then the data of the channel in the task's snapshot, then the data of
+    the subpartition in
 the producer's snapshot are together what the producer sent before its barrier; likewise for the output of the task.
 
 Source: Flink ``UnalignedCheckpointITCase``, ``RemoteInputChannelTest`` and ``LocalInputChannelTest`` (in-flight data),
@@ -81,7 +83,9 @@ class Producer:
         return len(self.sent) < NUM_RECORDS
 
     def send(self, rng: random.Random) -> None:
-        """A new record or an earlier one, as it is or by its code: then nobody can read it who was not given the text before."""
+        """A new record or an earlier one, as it is or by its code: then nobody can read it who was not given the text
+        before.
+        """
         record = f"{self.number}:{len(self.sent)}:".ljust(rng.randrange(MAX_RECORD_BYTES), "x")
         if self.sent and rng.random() < 0.5:
             record = rng.choice(self.sent)
@@ -173,14 +177,19 @@ class Rig:
         return self.task.mailbox_processor.run_mailbox_step()
 
     def let_arrive(self, producer: Producer) -> None:
-        """Wait until as much of the producer's data is here as there is room for; a local channel has nothing to wait for."""
+        """Wait until as much of the producer's data is here as there is room for; a local channel has nothing to wait
+        for.
+        """
         channel = self.channels[producer.number]
         if producer.num_before >= 0 or isinstance(channel, LocalInputChannel):
             return
 
         def has_arrived() -> bool:
             num_buffers = channel.num_queued_buffers + self._num_polled(producer.number)
-            return num_buffers >= self._num_credits or channel.num_bytes_in + channel.queue_size_bytes == producer.num_bytes
+            return (
+                num_buffers >= self._num_credits
+                or channel.num_bytes_in + channel.queue_size_bytes == producer.num_bytes
+            )
 
         spin_until(has_arrived)
 
@@ -208,7 +217,10 @@ def local_rig(mode: BarrierMode) -> Iterator[Rig]:
     with LocalNetwork(num_segments=512) as network:
         producers = [Producer(number, network.partition(max_buffers=64)) for number in range(NUM_CHANNELS)]
         # Two gates, so that their indexes count.
-        gates = [network.gate(producers[0].partition), network.gate(*(producer.partition for producer in producers[1:]))]
+        gates = [
+            network.gate(producers[0].partition),
+            network.gate(*(producer.partition for producer in producers[1:])),
+        ]
         rig = Rig(network, producers, gates, mode)
         yield rig
         rig.consumer.view.release()
@@ -220,7 +232,9 @@ def remote_rig(mode: BarrierMode, num_credits: int = NUM_CREDITS) -> Iterator[Ri
         # Each producer could have all its records in flight; the consumer has few buffers, so that they are everywhere.
         sender = start_node("producer", use_uvloop=True, config=small_config(exclusive_buffers_per_channel=60))
         stack.callback(sender.close)
-        receiver = start_node("consumer", use_uvloop=True, config=small_config(exclusive_buffers_per_channel=num_credits))
+        receiver = start_node(
+            "consumer", use_uvloop=True, config=small_config(exclusive_buffers_per_channel=num_credits)
+        )
         stack.callback(receiver.close)
         network = stack.enter_context(LocalNetwork(num_segments=128))
         producers = [Producer(number, _remote_partition(sender, number)) for number in range(NUM_CHANNELS)]
@@ -236,7 +250,9 @@ def remote_rig(mode: BarrierMode, num_credits: int = NUM_CREDITS) -> Iterator[Ri
 
 
 def _remote_partition(node: Node, number: int) -> ResultPartition:
-    identifier = ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    identifier = ResultPartitionID(
+        intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0)
+    )
     return node.environment.create_result_partition(f"producer {number}", identifier, 1)
 
 
@@ -297,11 +313,17 @@ def check(rig: Rig) -> int:
     return state.channels.num_bytes
 
 
-CASES = [(BarrierMode.UNALIGNED, unaligned), (BarrierMode.ALTERNATING, timeoutable), (BarrierMode.ALTERNATING, unaligned)]
+CASES = [
+    (BarrierMode.UNALIGNED, unaligned),
+    (BarrierMode.ALTERNATING, timeoutable),
+    (BarrierMode.ALTERNATING, unaligned),
+]
 NAMES = ["unaligned", "timeouts", "alternating"]
 
 
-def play_all(make_rig: Callable[[BarrierMode], AbstractContextManager[Rig]], mode: BarrierMode, make: Barrier, seeds: range) -> None:
+def play_all(
+    make_rig: Callable[[BarrierMode], AbstractContextManager[Rig]], mode: BarrierMode, make: Barrier, seeds: range
+) -> None:
     """Each seed is a game of its own; together they must have had something in flight in the task's snapshot."""
     num_bytes = 0
     for seed in seeds:
@@ -333,8 +355,12 @@ def test_remote_channels_lose_nothing_and_keep_nothing_twice(mode: BarrierMode, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("mode", "make"), CASES, ids=NAMES)
-def test_runs_that_are_not_processed_are_in_flight(monkeypatch: pytest.MonkeyPatch, mode: BarrierMode, make: Barrier) -> None:
-    """Over TCP, seeds 0 to 11: several buffers are polled at once, the task stops behind each one, and the checkpoint finds the others."""
+def test_runs_that_are_not_processed_are_in_flight(
+    monkeypatch: pytest.MonkeyPatch, mode: BarrierMode, make: Barrier
+) -> None:
+    """Over TCP, seeds 0 to 11: several buffers are polled at once, the task stops behind each one, and the checkpoint
+    finds the others.
+    """
     num_left: list[int] = []
     in_flight = InputProcessor.in_flight
 
@@ -344,7 +370,8 @@ def test_runs_that_are_not_processed_are_in_flight(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(InputProcessor, "in_flight", observed)
     monkeypatch.setattr(input_processor, "_POLLS_AFTER_NO_RUN", 0)
-    monkeypatch.setattr(input_processor, "_has_next", lambda _gate: False)  # else a run ends where another gate has data
+    # Else a run ends where another gate has data.
+    monkeypatch.setattr(input_processor, "_has_next", lambda _gate: False)
     monkeypatch.setattr(StreamTask, "_should_stop", lambda _task: True)
 
     play_all(partial(remote_rig, num_credits=NUM_CREDITS_OF_RUNS), mode, make, range(12))

@@ -125,7 +125,9 @@ def test_operator_state_is_taken_after_the_functions_have_put_it_there_and_comes
     operator.states.get_list_state(NUMBERS).clear()
     stored = pickle.loads(pickle.dumps({operator_id: part.finish() for operator_id, part in parts.items()}))
     states = OperatorStateBackend()
-    OperatorSnapshots([SnapshotOperator("1", Noting("count", None, []), None, None, states)], lambda: False).restore(stored)
+    OperatorSnapshots([SnapshotOperator("1", Noting("count", None, []), None, None, states)], lambda: False).restore(
+        stored
+    )
 
     assert list(states.get_list_state(NUMBERS)) == [7, 80]
 
@@ -133,7 +135,8 @@ def test_operator_state_is_taken_after_the_functions_have_put_it_there_and_comes
 def test_every_operator_is_notified() -> None:
     log: list[tuple[str, str]] = []
     chain = OperatorSnapshots(
-        [SnapshotOperator("1", Noting("head", None, log)), SnapshotOperator("2", Noting("tail", None, log))], lambda: True
+        [SnapshotOperator("1", Noting("head", None, log)), SnapshotOperator("2", Noting("tail", None, log))],
+        lambda: True,
     )
 
     chain.notify_checkpoint_complete(1)

@@ -1,7 +1,8 @@
-"""Three tasks, each twice, on threads: checkpoints under load in every mode, then new tasks that go on from the last one.
+"""Three tasks, each twice, on threads: checkpoints under load in every mode, then new tasks that go on from the last
+one.
 
-Sources emit ``(key, number)``; a keyed task sums per key and sets an event time timer per key and thousand; sinks keep the last sum of
-each key, how many records it had, and which timers fired.
+Sources emit ``(key, number)``; a keyed task sums per key and sets an event time timer per key and thousand; sinks keep
+the last sum of each key, how many records it had, and which timers fired.
 
 Source: Flink ``EventTimeWindowCheckpointingITCase``, ``UnalignedCheckpointITCase``, ``StateCheckpointedITCase``.
 """
@@ -153,7 +154,13 @@ class Job:
     """One attempt of all tasks, and a coordinator that is the test's thread."""
 
     def __init__(
-        self, network: LocalNetwork, store: InMemoryCheckpointStore, mode: BarrierMode | None, *, end: int | None, restored: int | None
+        self,
+        network: LocalNetwork,
+        store: InMemoryCheckpointStore,
+        mode: BarrierMode | None,
+        *,
+        end: int | None,
+        restored: int | None,
     ) -> None:
         self._network = network
         self.store = store
@@ -171,11 +178,18 @@ class Job:
         self._threads = {name: Thread(task.invoke, task.name) for name, task in self.tasks.items()}
 
     def _add(
-        self, vertex: str, number: int, operators: list[StreamOperator], inputs: list[ResultPartition], output: ResultPartition | None
+        self,
+        vertex: str,
+        number: int,
+        operators: list[StreamOperator],
+        inputs: list[ResultPartition],
+        output: ResultPartition | None,
     ) -> None:
         gates = [self._network.gate(*inputs, subpartition=number)] if inputs else []
         outputs = [] if output is None else [edge(output, KeyGroups(first), source=len(operators) - 1)]
-        environment = self._network.environment(f"{vertex} {number}", gates=gates, outputs=outputs, subtask=number, parallelism=PARALLELISM)
+        environment = self._network.environment(
+            f"{vertex} {number}", gates=gates, outputs=outputs, subtask=number, parallelism=PARALLELISM
+        )
         environment.checkpointing = self._checkpointing(vertex, number)
         self.tasks[vertex, number] = create_stream_task(_of_vertex(environment, vertex), chain(*operators))
 
@@ -194,7 +208,9 @@ class Job:
         return [name for name, thread in self._threads.items() if thread.is_alive()]
 
     def checkpoint(self, checkpoint_id: int, options: CheckpointOptions) -> bool:
-        """Trigger it at the sources that run, and tell all once it is complete; false if a task ended or declined meanwhile."""
+        """Trigger it at the sources that run, and tell all once it is complete; false if a task ended or declined
+        meanwhile.
+        """
         running = self.running
         now_ms = time.time_ns() // 1_000_000
         for name in running:
@@ -204,7 +220,11 @@ class Job:
         is_complete = self.store.num_acknowledged(checkpoint_id) >= len(running)
         for task in self.tasks.values():
             assert task.checkpoints is not None
-            notify = task.checkpoints.notify_checkpoint_complete_async if is_complete else task.checkpoints.notify_checkpoint_aborted_async
+            notify = (
+                task.checkpoints.notify_checkpoint_complete_async
+                if is_complete
+                else task.checkpoints.notify_checkpoint_aborted_async
+            )
             notify(checkpoint_id)
         return is_complete
 
@@ -217,7 +237,9 @@ class Job:
         return self.store.num_acknowledged(checkpoint_id) + len(self.store.declines(checkpoint_id))
 
     def fail(self) -> None:
-        """As if all TaskManagers were lost: a task ends because it was cancelled, or because its producer was, whichever it sees first."""
+        """As if all TaskManagers were lost: a task ends because it was cancelled, or because its producer was,
+        whichever it sees first.
+        """
         for task in self.tasks.values():
             task.cancel()
         self._join_all(failing=True)
@@ -256,7 +278,9 @@ def _of_vertex(environment: TaskEnvironment, vertex: str) -> TaskEnvironment:
 
 
 @contextmanager
-def job(store: InMemoryCheckpointStore, mode: BarrierMode | None, *, end: int | None = None, restored: int | None = None) -> Iterator[Job]:
+def job(
+    store: InMemoryCheckpointStore, mode: BarrierMode | None, *, end: int | None = None, restored: int | None = None
+) -> Iterator[Job]:
     with LocalNetwork(num_segments=256) as network:
         yield Job(network, store, mode, end=end, restored=restored)
 
@@ -267,7 +291,9 @@ def own(state: SubtaskState, operator_id: bytes) -> Any:
 
 
 def in_flight(store: InMemoryCheckpointStore, checkpoint_id: int, producer: str, consumer: str) -> list[Any]:
-    """The records on an edge, channel by channel: first those of the consumer's snapshot, then those of the producer's."""
+    """The records on an edge, channel by channel: first those of the consumer's snapshot, then
+    those of the producer's.
+    """
     records: list[Any] = []
     for source in range(PARALLELISM):
         for target in range(PARALLELISM):
@@ -306,7 +332,10 @@ def check_checkpoint(store: InMemoryCheckpointStore, checkpoint_id: int) -> list
     states = [own(store.state_of(checkpoint_id, "source", number), SOURCE_ID) for number in range(PARALLELISM)]
     positions = [emitted_until(state) for state in states]
     emitted = numbers_until(positions)
-    on_first, on_second = in_flight(store, checkpoint_id, "source", "sum"), in_flight(store, checkpoint_id, "sum", "sink")
+    on_first, on_second = (
+        in_flight(store, checkpoint_id, "source", "sum"),
+        in_flight(store, checkpoint_id, "sum", "sink"),
+    )
 
     sums = Counter(dict.fromkeys(map(key_of, range(NUM_KEYS)), 0))
     counts: Counter[str] = Counter()
@@ -314,10 +343,17 @@ def check_checkpoint(store: InMemoryCheckpointStore, checkpoint_id: int) -> list
         state = own(store.state_of(checkpoint_id, "sum", number), SUM_ID)
         if state is not None:
             assert isinstance(state, AggregationSnapshot)
-            sums.update({key: value[1] if type(value) is tuple else value for key, value in zip(state.keys, state.values, strict=True)})
+            sums.update(
+                {
+                    key: value[1] if type(value) is tuple else value
+                    for key, value in zip(state.keys, state.values, strict=True)
+                }
+            )
         counts.update(own(store.state_of(checkpoint_id, "sink", number), SINK_ID)[1])
     sums.update(sums_of(number for _, number in on_first))
-    assert {key: total for key, total in sums.items() if total} == {key: total for key, total in sums_of(emitted).items() if total}
+    assert {key: total for key, total in sums.items() if total} == {
+        key: total for key, total in sums_of(emitted).items() if total
+    }
     counts.update(key for key, what, *_ in on_second if what != "timer")
     counts.update(key for key, _ in on_first)
     assert counts == Counter(map(key_of, emitted))
@@ -334,7 +370,9 @@ MODES = {
 NUM_CHECKPOINTS = 5
 
 
-def run_and_fail(store: InMemoryCheckpointStore, mode: BarrierMode | None, options: CheckpointOptions) -> list[dict[str, int]]:
+def run_and_fail(
+    store: InMemoryCheckpointStore, mode: BarrierMode | None, options: CheckpointOptions
+) -> list[dict[str, int]]:
     """Take checkpoints 1 to 5 under load; returns what the tasks say of them."""
     with job(store, mode) as attempt:
         for checkpoint_id in range(1, NUM_CHECKPOINTS + 1):
@@ -356,7 +394,9 @@ def progress(attempt: Job) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in MODES if name != "at least once"])
 def test_every_checkpoint_under_load_is_exactly_what_was_emitted(name: str) -> None:
-    """Positions of the sources = sums and counts + data in flight, key by key; every task tells how many it acknowledged."""
+    """Positions of the sources = sums and counts + data in flight, key by key; every task tells how many it
+    acknowledged.
+    """
     mode, options = MODES[name]
     store = InMemoryCheckpointStore()
 
@@ -365,7 +405,9 @@ def test_every_checkpoint_under_load_is_exactly_what_was_emitted(name: str) -> N
     positions = [check_checkpoint(store, checkpoint_id) for checkpoint_id in range(1, NUM_CHECKPOINTS + 1)]
     assert positions == sorted(positions)
     if options.is_unaligned:
-        assert any(in_flight(store, each, "source", "sum") for each in range(1, NUM_CHECKPOINTS + 1)), "nothing was ever in flight"
+        assert any(in_flight(store, each, "source", "sum") for each in range(1, NUM_CHECKPOINTS + 1)), (
+            "nothing was ever in flight"
+        )
     assert metrics == [{"num": NUM_CHECKPOINTS, "last": NUM_CHECKPOINTS}] * len(metrics)
     for vertex in ("source", "sum", "sink"):
         found = store.acknowledgement(NUM_CHECKPOINTS, vertex, 0)
@@ -393,7 +435,10 @@ def test_consumers_of_cancelled_sources_end_and_name_the_source() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["aligned", "at least once"])
 def test_new_tasks_go_on_from_the_last_checkpoint(name: str) -> None:
-    """Aligned: every sum, every count and every timer is right, as if nothing had happened.  At least once: nothing is missing."""
+    """Aligned: every sum, every count and every timer is right, as if nothing had happened.
+
+    At least once: nothing is missing.
+    """
     mode, options = MODES[name]
     store = InMemoryCheckpointStore()
     run_and_fail(store, mode, options)
@@ -419,7 +464,9 @@ def test_new_tasks_go_on_from_the_last_checkpoint(name: str) -> None:
         timers.update(sink.timers)
     ends = [-(-max(end, restored[number]) // CHUNK_RECORDS) * CHUNK_RECORDS for number in range(PARALLELISM)]
     emitted = numbers_until(ends)
-    expected_timers = Counter({(key_of(number), (number // BUCKET_MS + 1) * BUCKET_MS): 1 for number in range(max(ends))})
+    expected_timers = Counter(
+        {(key_of(number), (number // BUCKET_MS + 1) * BUCKET_MS): 1 for number in range(max(ends))}
+    )
     if mode is None:
         assert sums >= sums_of(emitted)
         assert counts >= Counter(map(key_of, emitted))

@@ -37,7 +37,9 @@ def test_only_so_many_checkpoints_are_kept() -> None:
     store = InMemoryCheckpointStore(max_retained=2)
     for checkpoint_id in (1, 2, 3):
         store.responder_of("v", 0).acknowledge_checkpoint(checkpoint_id, CheckpointMetrics(), SubtaskState())
-        store.responder_of("w", 0).decline_checkpoint(checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING))
+        store.responder_of("w", 0).decline_checkpoint(
+            checkpoint_id, CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING)
+        )
 
     assert [store.num_acknowledged(each) for each in (1, 2, 3)] == [0, 1, 1]
     assert [len(store.declines(each)) for each in (1, 2, 3)] == [0, 1, 1]

@@ -31,7 +31,13 @@ def test_a_single_channel_is_never_held_back() -> None:
     orders = gate.barrier(0, aligned(1, 5))
 
     end = [CancelTimer(), CompleteInputs(1)]
-    assert orders == [BeginAlignment(1, 5), EndAlignment(1), TriggerCheckpoint(aligned(1, 5)), ResumeChannels(((0, 0),)), *end]
+    assert orders == [
+        BeginAlignment(1, 5),
+        EndAlignment(1),
+        TriggerCheckpoint(aligned(1, 5)),
+        ResumeChannels(((0, 0),)),
+        *end,
+    ]
 
 
 def test_the_last_barrier_triggers_and_resumes_all() -> None:
@@ -39,7 +45,9 @@ def test_the_last_barrier_triggers_and_resumes_all() -> None:
     gate = Gate(3)
     for checkpoint_id, order in enumerate([(1, 2, 0), (0, 1, 2), (2, 0, 1), (1, 0, 2)], start=1):
         for channel in order[:-1]:
-            assert not any(isinstance(each, TriggerCheckpoint) for each in gate.barrier(channel, aligned(checkpoint_id)))
+            assert not any(
+                isinstance(each, TriggerCheckpoint) for each in gate.barrier(channel, aligned(checkpoint_id))
+            )
         assert gate.blocked == set(order[:-1])
 
         gate.barrier(order[-1], aligned(checkpoint_id))
@@ -149,7 +157,9 @@ def test_the_end_of_a_channel_while_aligning(after_finish: bool) -> None:
 
 
 def test_a_channel_counts_once_by_its_barrier_and_its_end() -> None:
-    """testMultiChannelBarrierThenEndOfPartition: an injected barrier does not block, so the channel can end behind it."""
+    """testMultiChannelBarrierThenEndOfPartition: an injected barrier does not block, so the channel
+    can end behind it.
+    """
     gate = Gate(3)
     gate.barrier(0, aligned(1), is_injected=True)
     gate.end(0)
@@ -254,7 +264,9 @@ def test_an_unaligned_barrier_is_refused() -> None:
 
 
 def test_injected_barriers_complete_a_checkpoint_and_late_ones_resume() -> None:
-    """The JobManager's order stands for the barriers of all unfinished channels; the real ones find the checkpoint done."""
+    """The JobManager's order stands for the barriers of all unfinished channels; the real ones find the checkpoint
+    done.
+    """
     gate = Gate(3)
     gate.end(0)
     gate.barrier(1, aligned(1), is_injected=True)
@@ -290,12 +302,17 @@ def test_a_refusal_is_declined_once() -> None:
     assert gate.aborted == [(1, SUBSUMED)]
 
 
-STEPS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["next", "next", "next", "skip", "cancel", "end", "inject"])), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 3), st.sampled_from(["next", "next", "next", "skip", "cancel", "end", "inject"])),
+    max_size=60,
+)
 
 
 @given(steps=STEPS, after_finish=st.booleans())
 def test_whatever_comes_nothing_stays_blocked_for_ever(steps: list[tuple[int, str]], after_finish: bool) -> None:
-    """No id twice, no channel resumed that was not blocked; a checkpoint for which everybody sends a barrier ends it all."""
+    """No id twice, no channel resumed that was not blocked; a checkpoint for which everybody sends a barrier ends it
+    all.
+    """
     gate = Gate(4, after_finish=after_finish)
     ids = [0] * 4
     open_channels = set(range(4))

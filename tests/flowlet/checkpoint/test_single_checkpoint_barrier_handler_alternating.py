@@ -86,7 +86,12 @@ def test_a_newer_unaligned_barrier_stops_the_older_checkpoint(mode: BarrierMode)
 
     orders = gate.barrier(1, unaligned(2))
 
-    assert orders[:4] == [CancelTimer(), StopInputs(1), ResetAlignment(), AbortCheckpoint(1, SUBSUMED, "the barrier of checkpoint 2")]
+    assert orders[:4] == [
+        CancelTimer(),
+        StopInputs(1),
+        ResetAlignment(),
+        AbortCheckpoint(1, SUBSUMED, "the barrier of checkpoint 2"),
+    ]
     assert StartInputs(unaligned(2)) in orders[4:]
     assert gate.barrier(1, unaligned(1)) == []
     assert gate.triggered == [1, 2]
@@ -264,7 +269,12 @@ def test_the_timer_after_the_first_barrier_triggers_at_once() -> None:
     orders = gate.fire_timer()
 
     barrier = unaligned(1)
-    assert orders == [PrioritizeBarrier(1, (0, 1), 8), InitInputs(barrier), StartInputs(barrier), TriggerCheckpoint(barrier)]
+    assert orders == [
+        PrioritizeBarrier(1, (0, 1), 8),
+        InitInputs(barrier),
+        StartInputs(barrier),
+        TriggerCheckpoint(barrier),
+    ]
     assert gate.blocked == {0}
     gate.barrier(1, timeoutable(1))
     assert gate.blocked == set()
@@ -470,7 +480,10 @@ def test_a_refused_start_is_declined() -> None:
 
     assert gate.aborted == [(1, SUBSUMED)]
     assert gate.recording is None
-    assert repr(gate.machine) == "<SingleCheckpointBarrierHandler ALTERNATING ALIGNING: checkpoint 1 done, 0 of 0 barriers>"
+    assert (
+        repr(gate.machine)
+        == "<SingleCheckpointBarrierHandler ALTERNATING ALIGNING: checkpoint 1 done, 0 of 0 barriers>"
+    )
 
 
 def test_what_is_asked_of_a_machine() -> None:
@@ -483,13 +496,18 @@ def test_what_is_asked_of_a_machine() -> None:
 
 
 STEPS = st.lists(
-    st.tuples(st.integers(0, 3), st.sampled_from(["aligned", "announced", "unaligned", "cancel", "end", "timeout", "late"])), max_size=60
+    st.tuples(
+        st.integers(0, 3), st.sampled_from(["aligned", "announced", "unaligned", "cancel", "end", "timeout", "late"])
+    ),
+    max_size=60,
 )
 
 
 @given(steps=STEPS, after_finish=st.booleans())
 def test_whatever_comes_the_accounts_are_kept(steps: list[tuple[int, str]], after_finish: bool) -> None:
-    """As for aligned barriers, with announcements, overtaking barriers and timeouts in any order: one last checkpoint ends it all."""
+    """As for aligned barriers, with announcements, overtaking barriers and timeouts in any order: one last checkpoint
+    ends it all.
+    """
     gate = alternating(4, after_finish=after_finish)
     ids = [0] * 4
     announced: dict[int, CheckpointBarrier] = {}

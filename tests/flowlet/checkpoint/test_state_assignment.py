@@ -42,7 +42,9 @@ States = Sequence[Mapping[str, OperatorState]]
 def rescaled(states: States, width: int, operator: Restorable = SUM) -> list[dict[str, OperatorState]]:
     """What ``width`` subtasks begin with."""
     former = FormerVertex(len(states), frozenset(VERTEX), dict(enumerate(states)))
-    return [assigned_states({"a": operator}, [former], NewSubtask(each, width, MAX_PARALLELISM)) for each in range(width)]
+    return [
+        assigned_states({"a": operator}, [former], NewSubtask(each, width, MAX_PARALLELISM)) for each in range(width)
+    ]
 
 
 def owner(key: Any, width: int) -> int:
@@ -55,11 +57,16 @@ def state_of(keys: set[Any], elements: Sequence[int] = ()) -> OperatorState:
     groups: dict[int, list[Any]] = {}
     for key in in_order:
         groups.setdefault(key_group(key, MAX_PARALLELISM), []).append(key)
-    rows = {group: {"count": StateRows(tuple(found), tuple([(each, 1) for each in found]))} for group, found in groups.items()}
+    rows = {
+        group: {"count": StateRows(tuple(found), tuple([(each, 1) for each in found]))}
+        for group, found in groups.items()
+    }
     keyed = KeyedStateSnapshot({"count": StateDescription(StateKind.VALUE, "tuple")}, MAX_PARALLELISM, rows)
     split = OperatorStateRows(Redistribution.SPLIT, "int", tuple(elements))
     return OperatorState(
-        AggregationSnapshot(StateForm.PAIRS, tuple(map(exact_key, in_order)), tuple([(key, 2) for key in in_order])) if keys else None,
+        AggregationSnapshot(StateForm.PAIRS, tuple(map(exact_key, in_order)), tuple([(key, 2) for key in in_order]))
+        if keys
+        else None,
         {group: {"timers": tuple(found)} for group, found in groups.items()},
         SUM.state_version,
         keyed,
@@ -76,7 +83,11 @@ def content(state: OperatorState | None) -> tuple[Counter[Any], Counter[Any], Co
     sums: Counter[Any] = Counter() if own is None else Counter(zip(own.keys, own.records(), strict=True))
     assert state.keyed is None or isinstance(state.keyed, KeyedStateSnapshot)
     groups = {} if state.keyed is None else state.keyed.groups
-    keyed = Counter((key, value) for rows in groups.values() for key, value in zip(rows["count"].keys, rows["count"].values, strict=True))
+    keyed = Counter(
+        (key, value)
+        for rows in groups.values()
+        for key, value in zip(rows["count"].keys, rows["count"].values, strict=True)
+    )
     timers: Counter[Any] = Counter()
     for services in state.timers.values():
         found = services["timers"]
@@ -117,7 +128,11 @@ def test_parts_without_key_groups_of_the_subtask_are_not_needed(keys: set[Any], 
     states = first_run(keys, former)
 
     for subtask in range(width):
-        needed = {former_subtask: each for former_subtask, each in enumerate(states) if any(owner(key, width) == subtask for key in keys)}
+        needed = {
+            former_subtask: each
+            for former_subtask, each in enumerate(states)
+            if any(owner(key, width) == subtask for key in keys)
+        }
         vertex = FormerVertex(former, frozenset(VERTEX), needed)
         found = assigned_states({"a": SUM}, [vertex], NewSubtask(subtask, width, MAX_PARALLELISM))
         assert content(found.get("a")) == content(rescaled(states, width)[subtask].get("a"))
@@ -131,11 +146,16 @@ def split_of(states: Mapping[str, OperatorState]) -> tuple[Any, ...]:
 @given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=8), width=WIDTHS)
 def test_split_state_is_dealt_out_round_robin(lengths: list[int], width: int) -> None:
     """Every element exactly once, and about as many everywhere."""
-    states = [{"a": state_of(set(), [10 * subtask + each for each in range(length)])} for subtask, length in enumerate(lengths)]
+    states = [
+        {"a": state_of(set(), [10 * subtask + each for each in range(length)])}
+        for subtask, length in enumerate(lengths)
+    ]
 
     found = [split_of(each) for each in rescaled(states, width)]
 
-    assert sorted(element for each in found for element in each) == sorted(element for each in states for element in split_of(each))
+    assert sorted(element for each in found for element in each) == sorted(
+        element for each in states for element in split_of(each)
+    )
     if width == len(lengths):
         assert list(map(len, found)) == lengths
     else:
@@ -172,7 +192,9 @@ def test_sums_in_columns_stay_in_columns() -> None:
     def columns(records: list[tuple[Any, int]]) -> AggregationSnapshot:
         table = columns_of(records)
         assert table is not None
-        return AggregationSnapshot(StateForm.COLUMNS, tuple([key for key, _ in records]), (), table, has_timestamps=True)
+        return AggregationSnapshot(
+            StateForm.COLUMNS, tuple([key for key, _ in records]), (), table, has_timestamps=True
+        )
 
     numbers = [columns([(key, key * 10) for key in keys]) for keys in (range(5), range(5, 9))]
     share = StateShare(0, 1, MAX_PARALLELISM, 2)
@@ -180,7 +202,11 @@ def test_sums_in_columns_stay_in_columns() -> None:
     mixed = SUM.redistribute([numbers[0], AggregationSnapshot(StateForm.SUMS, ("x",), (7,))], share)
 
     assert isinstance(one, AggregationSnapshot)
-    assert (one.form, one.records(), one.has_timestamps) == (StateForm.COLUMNS, [(key, key * 10) for key in range(9)], True)
+    assert (one.form, one.records(), one.has_timestamps) == (
+        StateForm.COLUMNS,
+        [(key, key * 10) for key in range(9)],
+        True,
+    )
     assert isinstance(mixed, AggregationSnapshot)
     assert (mixed.form, mixed.records()) == (StateForm.RECORDS, [*[(key, key * 10) for key in range(5)], ("x", 7)])
     assert np.all([isinstance(each, int) for each in one.keys])
@@ -190,12 +216,15 @@ def test_sums_in_columns_stay_in_columns() -> None:
 def test_what_is_left_of_a_collection_is_read_once(num: int, widths: list[int], read: int) -> None:
     """Over several changes, with subtasks that had read everything."""
     operator = SourceOperator(CollectionSource(range(num)))
-    positions: list[Any] = [operator.source.create_reader(each, widths[0]).snapshot_position() for each in range(widths[0])]  # type: ignore[attr-defined]  # it has one
+    readers: list[Any] = [operator.source.create_reader(each, widths[0]) for each in range(widths[0])]
+    positions: list[Any] = [reader.snapshot_position() for reader in readers]
     positions[read % len(positions)] = None
     expected = [number for runs in positions for start, end in runs or () for number in range(start, end)]
 
     for before, width in pairwise(widths):
-        positions = [operator.redistribute(positions, StateShare(each, width, MAX_PARALLELISM, before)) for each in range(width)]
+        positions = [
+            operator.redistribute(positions, StateShare(each, width, MAX_PARALLELISM, before)) for each in range(width)
+        ]
 
     found: list[int] = []
     for subtask, position in enumerate(positions):
@@ -218,13 +247,18 @@ def test_splits_are_dealt_out_with_their_positions(before: list[int], width: int
         begun |= {splits[0].split_id: position} if splits else {}
         positions.append(TextPosition(splits, position))
 
-    found = [source.redistribute_positions(positions, StateShare(each, width, MAX_PARALLELISM, len(before))) for each in range(width)]
+    found = [
+        source.redistribute_positions(positions, StateShare(each, width, MAX_PARALLELISM, len(before)))
+        for each in range(width)
+    ]
     again = source.redistribute_positions(found, StateShare(0, 1, MAX_PARALLELISM, width))
 
     everything = Counter(split for each in positions if each is not None for split in each.splits)
     for result in [found, [again]]:
         assert Counter(split for each in result for split in each.splits) == everything
-        kept: dict[str, SplitPosition | None] = {each.splits[0].split_id: each.position for each in result if each.position is not None}
+        kept: dict[str, SplitPosition | None] = {
+            each.splits[0].split_id: each.position for each in result if each.position is not None
+        }
         for each in result:
             kept |= dict(each.later)
         assert kept == begun
@@ -267,7 +301,9 @@ def test_state_of_another_version_or_number_of_key_groups_is_refused() -> None:
 
     with pytest.raises(StateRestoreError, match="'sum' has version 99, this flowlet reads version 1"):
         rescaled([{"a": replace(state, version=99)}], 2)
-    with pytest.raises(StateRestoreError, match="'sum' has 64 key groups, the operator has 12: set its max parallelism to 64"):
+    with pytest.raises(
+        StateRestoreError, match="'sum' has 64 key groups, the operator has 12: set its max parallelism to 64"
+    ):
         rescaled([{"a": replace(state, keyed=replace(state.keyed, max_parallelism=64))}], 2)
     with pytest.raises(StateRestoreError, match="'sum' has the versions 99 and 2"):
         rescaled([{"a": state}, {"a": replace(state, keyed=replace(state.keyed, version=99))}], 1)

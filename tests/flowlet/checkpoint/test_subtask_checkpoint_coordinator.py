@@ -107,7 +107,9 @@ def test_a_savepoint_never_has_priority(kind: SnapshotType) -> None:
 
 
 def test_an_unaligned_checkpoint_waits_for_the_inputs() -> None:
-    """TestInitCheckpoint and testForceAlignedCheckpointResultingInPriorityEvents: leftovers of the deserializers belong to it."""
+    """TestInitCheckpoint and testForceAlignedCheckpointResultingInPriorityEvents: leftovers of the deserializers belong
+    to it.
+    """
     fixture = Fixture()
 
     fixture.take(unaligned(1))

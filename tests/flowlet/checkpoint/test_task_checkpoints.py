@@ -1,6 +1,7 @@
 """``TaskCheckpoints``: triggers and notifications as mails, the final checkpoint.
 
-Source: Flink ``StreamTaskTest`` (triggers, declines, notifications), ``StreamTaskFinalCheckpointsTest``, ``SourceStreamTaskStoppingTest``,
+Source: Flink ``StreamTaskTest`` (triggers, declines, notifications), ``StreamTaskFinalCheckpointsTest``,
+        ``SourceStreamTaskStoppingTest``,
 ``StreamTaskCancellationBarrierTest``.
 """
 
@@ -79,7 +80,9 @@ class Fixture:
         )
         self.gates = [ScriptedGate(num_channels) for _ in range(2)] if num_channels else []
         if num_channels:
-            self.handler = CheckpointBarrierHandler(SingleCheckpointBarrierHandler(2 * num_channels), self.gates, self.checkpoints, timers)
+            self.handler = CheckpointBarrierHandler(
+                SingleCheckpointBarrierHandler(2 * num_channels), self.gates, self.checkpoints, timers
+            )
             self.checkpoints.attach(self.gates, self.handler)
 
     def end(self, gate: int, channel: int) -> None:
@@ -89,7 +92,9 @@ class Fixture:
 
     def trigger(self, checkpoint_id: int, options: CheckpointOptions | None = None) -> object:
         metadata = CheckpointMetadata(checkpoint_id, 990, 0)
-        future = self.checkpoints.trigger_checkpoint_async(metadata, CheckpointOptions() if options is None else options)
+        future = self.checkpoints.trigger_checkpoint_async(
+            metadata, CheckpointOptions() if options is None else options
+        )
         self.mailbox.run()
         return future.result(0)
 
@@ -132,7 +137,9 @@ def test_an_unaligned_trigger_is_urgent() -> None:
 
 
 def test_the_order_injects_a_barrier_into_every_unfinished_channel() -> None:
-    """triggerUnfinishedChannelsCheckpoint: of two gates with two channels, one channel has ended; it is neither waited for nor counted."""
+    """triggerUnfinishedChannelsCheckpoint: of two gates with two channels, one channel has ended; it is neither waited
+    for nor counted.
+    """
     fixture = Fixture(num_channels=2)
     fixture.end(1, 0)
 
@@ -225,7 +232,11 @@ def test_a_trigger_after_its_abort_is_cancelled_behind_us() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [CheckpointOptions(SnapshotType.FULL_CHECKPOINT), CheckpointOptions(SnapshotType.SAVEPOINT, SavepointFormat.CANONICAL)]
+    "options",
+    [
+        CheckpointOptions(SnapshotType.FULL_CHECKPOINT),
+        CheckpointOptions(SnapshotType.SAVEPOINT, SavepointFormat.CANONICAL),
+    ],
 )
 def test_unsupported_snapshots_are_refused_before_they_are_queued(options: CheckpointOptions) -> None:
     """CheckForcedFullSnapshotSupport."""

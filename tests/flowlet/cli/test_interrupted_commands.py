@@ -1,6 +1,8 @@
-"""Ctrl-C, as a real signal, while the processes of a cluster and the command ``flowlet`` start: one line and no traceback.
+"""Ctrl-C, as a real signal, while the processes of a cluster and the command ``flowlet`` start: one line and no
+traceback.
 
-JobManager and TaskManager end with exit code 0, as after each stop signal; the command ends as a program that SIGINT ended.
+JobManager and TaskManager end with exit code 0, as after each stop signal; the command ends as a program that SIGINT
+ended.
 """
 
 from pathlib import Path
@@ -49,7 +51,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
         (("-m", "flowlet", "list"), (130, "", ["flowlet: interrupted"])),
     ],
 )
-def test_while_modules_are_imported(command: tuple[str, ...], expected: tuple[int, str, list[str]], tmp_path: Path) -> None:
+def test_while_modules_are_imported(
+    command: tuple[str, ...], expected: tuple[int, str, list[str]], tmp_path: Path
+) -> None:
     (tmp_path / "msgspec.py").write_text(_STOPS_AT_IMPORT)
 
     with running(*command, environment=environment(tmp_path)) as program:

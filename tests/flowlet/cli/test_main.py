@@ -90,7 +90,9 @@ def test_a_failed_job_is_shown_with_its_tasks_and_the_reason(cli: Cli, cluster: 
 
 
 def test_a_job_that_has_restarted_says_when_and_why(cli: Cli, cluster: MiniCluster, tmp_path: Path) -> None:
-    """The newest restart first; the counters are those of all attempts: a slice of records that fails is not counted."""
+    """The newest restart first; the counters are those of all attempts: a slice of records that
+    fails is not counted.
+    """
 
     def fail_twice(value: int) -> int:
         with (tmp_path / "failures").open("a+") as file:
@@ -103,8 +105,12 @@ def test_a_job_that_has_restarted_says_when_and_why(cli: Cli, cluster: MiniClust
 
     settings = {"type": "fixed-delay", "fixed-delay.delay": "1 ms", "fixed-delay.attempts": "2"}
     environment = cluster.environment().set_parallelism(1)
-    environment.configure(Configuration.from_dict({f"restart-strategy.{name}": value for name, value in settings.items()}))
-    environment.from_collection([1, 2, 3]).rebalance().map(fail_twice).name("failing").disable_chaining().sink_to(DiscardingSink())
+    environment.configure(
+        Configuration.from_dict({f"restart-strategy.{name}": value for name, value in settings.items()})
+    )
+    environment.from_collection([1, 2, 3]).rebalance().map(fail_twice).name("failing").disable_chaining().sink_to(
+        DiscardingSink()
+    )
     client = environment.execute_async("restarting")
     client.get_job_execution_result().result()
 
@@ -119,7 +125,9 @@ def test_a_job_that_has_restarted_says_when_and_why(cli: Cli, cluster: MiniClust
     for line, number in zip(lines[start + 2 :], (1, 0), strict=True):
         assert re.fullmatch(rf"{today}  {today}  failing.* \(1/1\)  ValueError: failure {number}", line.rstrip()), line
     [task] = [line for line in lines if line.startswith("failing")]
-    assert task.split()[task.split().index("FINISHED") + 1] == "5", "one record in each of two attempts, three in the last one"
+    assert task.split()[task.split().index("FINISHED") + 1] == "5", (
+        "one record in each of two attempts, three in the last one"
+    )
     assert [each["cause"] for each in document["restarts"]] == ["ValueError: failure 1", "ValueError: failure 0"]
     assert all(each["restarted"] >= each["failed"] > 0 for each in document["restarts"])
     [subtask] = document["vertices"][1]["subtasks"]
@@ -127,7 +135,11 @@ def test_a_job_that_has_restarted_says_when_and_why(cli: Cli, cluster: MiniClust
 
 
 def test_another_format_is_refused(cli: Cli) -> None:
-    assert cli("job", "zz", "--format", "yaml") == (2, "", "flowlet: --format is 'yaml', it must be one of table, json\n")
+    assert cli("job", "zz", "--format", "yaml") == (
+        2,
+        "",
+        "flowlet: --format is 'yaml', it must be one of table, json\n",
+    )
 
 
 def test_the_first_digits_of_an_id_are_enough(cli: Cli, cluster: MiniCluster) -> None:
@@ -173,7 +185,11 @@ def test_task_managers_are_listed(cli: Cli, cluster: MiniCluster) -> None:
     ],
 )
 def test_errors_are_one_line_and_exit_code_2(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "secret"))
     load_or_create_secret()
@@ -186,11 +202,15 @@ def test_errors_are_one_line_and_exit_code_2(
     assert len(err.splitlines()) == 1
 
 
-def test_a_wrong_address_of_the_variable_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_address_of_the_variable_is_called_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("FLOWLET_JOBMANAGER", "nowhere")
 
     assert run_command(["cancel", "ab"]) == 2
-    assert capsys.readouterr().err.startswith("flowlet: environment variable FLOWLET_JOBMANAGER is 'nowhere'; it must be host:port")
+    assert capsys.readouterr().err.startswith(
+        "flowlet: environment variable FLOWLET_JOBMANAGER is 'nowhere'; it must be host:port"
+    )
 
 
 def test_a_command_that_asks_a_cluster_makes_no_secret(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,7 +218,9 @@ def test_a_command_that_asks_a_cluster_makes_no_secret(tmp_path: Path, capsys: p
 
     err = capsys.readouterr().err
     assert code == 2
-    assert err.startswith(f"flowlet: JobManager 127.0.0.1:1 cannot be asked: secret file {tmp_path}/misspelled does not exist")
+    assert err.startswith(
+        f"flowlet: JobManager 127.0.0.1:1 cannot be asked: secret file {tmp_path}/misspelled does not exist"
+    )
     assert len(err.splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
@@ -219,7 +241,9 @@ def test_every_command_explains_itself() -> None:
 def test_processes_are_started_by_the_same_command(command: str, ready: str, tmp_path: Path) -> None:
     """It becomes the process, so that signals reach it."""
     arguments = [command, "--port", "0", "--secret-file", str(tmp_path / "secret"), "--log-level", "error"]
-    process = subprocess.Popen([sys.executable, "-m", "flowlet.cli.main", *arguments], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "flowlet.cli.main", *arguments], stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     with process.stdout as lines:
         assert lines.readline().startswith(ready)
@@ -231,14 +255,18 @@ def test_processes_are_started_by_the_same_command(command: str, ready: str, tmp
 
 @pytest.mark.slow
 def test_the_package_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "flowlet", "--version"], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-m", "flowlet", "--version"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
 
     assert (done.returncode, done.stdout) == (0, f"flowlet {installed_version()}\n")
 
 
 @pytest.mark.slow
 def test_options_of_a_process_are_its_own(tmp_path: Path) -> None:
-    done = subprocess.run([sys.executable, "-m", "flowlet.cli.main", "tm", "--help"], capture_output=True, text=True, timeout=PATIENCE_S)
+    done = subprocess.run(
+        [sys.executable, "-m", "flowlet.cli.main", "tm", "--help"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
 
     assert done.returncode == 0
     assert "--network-memory" in done.stdout

@@ -66,11 +66,15 @@ def test_a_configured_address_is_left_to_the_whole_command(monkeypatch: pytest.M
     assert run_quickly(["list"]) is None
 
 
-def test_a_wrong_address_of_the_variable_is_called_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_address_of_the_variable_is_called_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("FLOWLET_JOBMANAGER", "nowhere")
 
     assert run_quickly(["list"]) == 2
-    expected = "flowlet: environment variable FLOWLET_JOBMANAGER is 'nowhere'; it must be host:port, such as 127.0.0.1:8081\n"
+    expected = (
+        "flowlet: environment variable FLOWLET_JOBMANAGER is 'nowhere'; it must be host:port, such as 127.0.0.1:8081\n"
+    )
     assert capsys.readouterr().err == expected
 
 
@@ -80,12 +84,20 @@ def test_a_wrong_address_of_the_variable_is_called_by_its_name(monkeypatch: pyte
         (["-m", "nowhere"], "flowlet: --jobmanager is 'nowhere'; it must be host:port, such as 127.0.0.1:8081\n"),
         (
             ["-m", "127.0.0.1:1"],
-            "flowlet: JobManager 127.0.0.1:1: Connection refused: nothing listens there; start a JobManager (flowlet jm),",
+            (
+                "flowlet: JobManager 127.0.0.1:1: Connection refused: nothing listens there; start a JobManager (flowlet "  # noqa: E501
+                "jm),"
+            ),
         ),
-        (["-m", "no-such-host.invalid:1"], "flowlet: JobManager no-such-host.invalid:1: the host 'no-such-host.invalid' is unknown"),
+        (
+            ["-m", "no-such-host.invalid:1"],
+            "flowlet: JobManager no-such-host.invalid:1: the host 'no-such-host.invalid' is unknown",
+        ),
     ],
 )
-def test_errors_are_one_line(options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     secret = tmp_path / "secret"
     secret.write_text("ab" * 32 + "\n", encoding="ascii")
     secret.chmod(0o600)
@@ -113,7 +125,10 @@ TEXTS = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=12)
 @given(st.lists(st.tuples(TEXTS, TEXTS, TEXTS), max_size=4))
 def test_a_table_in_a_pipe_is_that_of_rich(rows: list[tuple[str, str, str]]) -> None:
     out = io.StringIO()
-    console, table = Console(width=10_000, markup=False, highlight=False, file=out), Table("job", "n", "state", box=None, pad_edge=False)
+    console, table = (
+        Console(width=10_000, markup=False, highlight=False, file=out),
+        Table("job", "n", "state", box=None, pad_edge=False),
+    )
     for row in rows:
         table.add_row(*row)
     console.print(table, crop=False)

@@ -97,7 +97,10 @@ def test_a_url_stays_as_it_is(program: Path, become: dict[str, Any]) -> None:
     ("arguments", "message"),
     [
         (("nowhere.py",), "there is no file 'nowhere.py'"),
-        (("-D", "execution.checkpointing.intervall=1 s", "{program}"), "did you mean 'execution.checkpointing.interval'?"),
+        (
+            ("-D", "execution.checkpointing.intervall=1 s", "{program}"),
+            "did you mean 'execution.checkpointing.interval'?",
+        ),
         (("-D", "no-value", "{program}"), "write it as -D NAME=VALUE"),
         (("-n", "{program}"), "--allow-non-restored-state has no effect without --from-savepoint"),
         (("-m", "nonsense", "{program}"), "nonsense"),
@@ -117,10 +120,16 @@ def test_what_is_wrong_is_one_line(
     assert len(error.splitlines()) == 1
 
 
-def test_an_environment_has_the_options_of_the_command_line_and_the_program_overrides_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLOWLET_RUN_OPTIONS", json.dumps({"parallelism.default": "3", "pipeline.max-parallelism": "64"}))
+def test_an_environment_has_the_options_of_the_command_line_and_the_program_overrides_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(
+        "FLOWLET_RUN_OPTIONS", json.dumps({"parallelism.default": "3", "pipeline.max-parallelism": "64"})
+    )
 
-    environment = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({"parallelism.default": "2"}))
+    environment = StreamExecutionEnvironment.get_execution_environment(
+        Configuration.from_dict({"parallelism.default": "2"})
+    )
 
     assert (environment.get_parallelism(), environment.get_max_parallelism()) == (2, 64)
 

@@ -47,7 +47,9 @@ def savepoint_in(out: str) -> str:
     return path
 
 
-def test_a_savepoint_is_taken_and_its_place_is_printed(cli: Cli, job: JobClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_savepoint_is_taken_and_its_place_is_printed(
+    cli: Cli, job: JobClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Below the job's directory or another one, which may be relative; the job goes on."""
     monkeypatch.chdir(tmp_path)
     job_id = str(job.get_job_id())
@@ -114,7 +116,11 @@ def test_the_operators_and_states_of_a_savepoint_are_shown(state: State) -> None
     assert lines[1].split() == ["uid", "operator", "parallelism", "bytes", "state", "kind", "type", "entries"]
     (counts,) = [line for line in lines if line.startswith("counts")]
     assert counts.split()[1:3] == ["KeyedProcess", "2/128"]
-    assert [line.split()[-1] for line in lines if "ValueState" in line or "MapState" in line or "timers" in line] == ["7", "7", "7"]
+    assert [line.split()[-1] for line in lines if "ValueState" in line or "MapState" in line or "timers" in line] == [
+        "7",
+        "7",
+        "7",
+    ]
 
 
 @pytest.mark.parametrize("output_format", ["table", "csv", "json", "arrow"])
@@ -143,8 +149,14 @@ def test_entries_of_a_state_in_every_format(state: State, output_format: str, tm
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--operator", "counts", "--state", "valeu"), "has no such state 'valeu'; its states are 'value' (ValueState), 'list'"),
-        (("--operator", "cuonts", "--state", "value"), "there is no operator 'cuonts'; the operators are 'numbers', 'counts'"),
+        (
+            ("--operator", "counts", "--state", "valeu"),
+            "has no such state 'valeu'; its states are 'value' (ValueState), 'list'",
+        ),
+        (
+            ("--operator", "cuonts", "--state", "value"),
+            "there is no operator 'cuonts'; the operators are 'numbers', 'counts'",
+        ),
         (("--operator", "counts"), "--operator and --state go together"),
         (("--format", "csv"), "--format and --output are for the entries of one state"),
         (("--operator", "counts", "--state", "value", "--format", "xml"), "it must be one of table, csv, json, arrow"),

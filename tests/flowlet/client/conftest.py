@@ -21,7 +21,9 @@ from tests.waiting import PATIENCE_S
 
 @pytest.fixture(autouse=True)
 def interruptible() -> Iterator[None]:
-    """Shells start background commands with SIGINT ignored, and programs pass that on: then Ctrl-C would be waited for in vain."""
+    """Shells start background commands with SIGINT ignored, and programs pass that on: then Ctrl-C would be waited for
+    in vain.
+    """
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
@@ -36,7 +38,10 @@ def one_task_manager(unconfigured_logging_of_module: None) -> Iterator[MiniClust
 
 @pytest.fixture(scope="module")
 def two_task_managers(unconfigured_logging_of_module: None) -> Iterator[MiniCluster]:
-    """With a slot each: what two subtasks exchange crosses TCP.  They know each other: their connections stay from job to job."""
+    """With a slot each: what two subtasks exchange crosses TCP.
+
+    They know each other: their connections stay from job to job.
+    """
     with MiniCluster() as cluster:
         both_ways = cluster.environment()
         both_ways.from_collection([1]).map(abs).rebalance().map(abs).sink_to(DiscardingSink())

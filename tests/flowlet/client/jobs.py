@@ -92,7 +92,9 @@ def source(values: Iterable[Any]) -> SourceOperator:
     return SourceOperator(CollectionSource(list(values)))
 
 
-def word_count(lines: Sequence[str] = LINES, split: Callable[[str], Iterable[tuple[str, int]]] | None = None) -> tuple[JobGraph, str]:
+def word_count(
+    lines: Sequence[str] = LINES, split: Callable[[str], Iterable[tuple[str, int]]] | None = None
+) -> tuple[JobGraph, str]:
     """Source and splitter -> keyed sum with parallelism 2 -> the client; the job, and the id of the edge to read."""
     splitter = (lambda line: [(word, 1) for word in line.split()]) if split is None else split
     head = vertex("split", source(lines), FlatMapOperator(splitter, name="flat map"))

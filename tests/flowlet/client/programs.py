@@ -21,11 +21,19 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 @contextmanager
 def silent_job_manager(folder: Path) -> Iterator[tuple[socket.socket, dict[str, str]]]:
-    """A port that takes connections and answers nothing, and the variables with which programs find it, and a secret."""
+    """A port that takes connections and answers nothing, and the variables with which programs find
+    it, and a secret.
+    """
     load_or_create_secret(folder / "secret")
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(PATIENCE_S)
-        yield server, {"FLOWLET_JOBMANAGER": f"127.0.0.1:{server.getsockname()[1]}", "FLOWLET_SECRET_FILE": str(folder / "secret")}
+        yield (
+            server,
+            {
+                "FLOWLET_JOBMANAGER": f"127.0.0.1:{server.getsockname()[1]}",
+                "FLOWLET_SECRET_FILE": str(folder / "secret"),
+            },
+        )
 
 
 class Program:
@@ -54,7 +62,8 @@ class Program:
     def end(self) -> tuple[int, str, list[str]]:
         """Wait for it and its children: exit code, what it printed since, the lines of its errors.
 
-        Without log lines: on a busy machine a process may give up on another one, or lose its connection, and warns of that.
+        Without log lines: on a busy machine a process may give up on another one, or lose its connection, and warns of
+            that.
         """
         children = psutil.Process(self.process.pid).children(recursive=True)
         out, err = self.process.communicate(timeout=PATIENCE_S)
@@ -70,9 +79,12 @@ def _wait_for_line(lines: Iterator[str], text: str) -> None:
 
 
 @contextmanager
-def running(*arguments: str, environment: Mapping[str, str] | None = None, folder: Path | None = None) -> Iterator[Program]:
+def running(
+    *arguments: str, environment: Mapping[str, str] | None = None, folder: Path | None = None
+) -> Iterator[Program]:
     """``python ARGUMENTS`` in a folder, with Ctrl-C as in a terminal; killed at the end if it still runs."""
-    # Without asyncio's debug mode, which is on in tests: its lines about slow callbacks are no business of the program's standard error.
+    # Without asyncio's debug mode, which is on in tests: its lines about slow callbacks are no business of the
+    # program's standard error.
     inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONASYNCIODEBUG", "PYTHONPATH")}
     paths = {"PYTHONPATH": os.pathsep.join([*filter(None, [(environment or {}).get("PYTHONPATH")]), str(REPOSITORY)])}
     process = subprocess.Popen(

@@ -5,7 +5,14 @@ import concurrent.futures
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, JobProgress, RunChannels, create_rpc_client
+from flowlet.client.remote import (
+    ClusterClient,
+    JobEndedError,
+    JobManagerApi,
+    JobProgress,
+    RunChannels,
+    create_rpc_client,
+)
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import JobExecutionError
 from flowlet.records import Chunk
@@ -58,7 +65,11 @@ class ScriptedApi(JobManagerApi):
         return self.run
 
     async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
-        await self.until(lambda: self.completed > after_checkpoint or self.run.attempt != attempt or self.state is not JobStatus.RUNNING)
+        await self.until(
+            lambda: (
+                self.completed > after_checkpoint or self.run.attempt != attempt or self.state is not JobStatus.RUNNING
+            )
+        )
         return JobProgress(self.run.attempt, self.state.name, self.completed)
 
     async def report_barrier(self, job_id: str, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:

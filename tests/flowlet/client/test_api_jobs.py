@@ -1,4 +1,6 @@
-"""Programs of the DataStream API, run to their end in this process: unions, connected streams, side outputs, process functions."""
+"""Programs of the DataStream API, run to their end in this process: unions, connected streams, side outputs, process
+functions.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -80,7 +82,12 @@ class LastOfKey(KeyedProcessFunction):
         ctx.timer_service().register_event_time_timer(1_000)
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
-        yield ctx.get_current_key(), self.seen[ctx.get_current_key()], timestamp, ctx.time_domain() is TimeDomain.EVENT_TIME
+        yield (
+            ctx.get_current_key(),
+            self.seen[ctx.get_current_key()],
+            timestamp,
+            ctx.time_domain() is TimeDomain.EVENT_TIME,
+        )
 
 
 class Emitter(SourceFunction):
@@ -99,7 +106,9 @@ class WithWatermark(ProcessFunction):
         yield value, ctx.timestamp()
 
 
-def test_timers_of_a_keyed_process_function_fire_at_the_end_of_event_time(environment: StreamExecutionEnvironment) -> None:
+def test_timers_of_a_keyed_process_function_fire_at_the_end_of_event_time(
+    environment: StreamExecutionEnvironment,
+) -> None:
     counts = environment.from_collection(["a", "b", "a"]).key_by(lambda word: word).process(LastOfKey())
 
     assert collected(counts) == [("a", 2, 1_000, True), ("b", 1, 1_000, True)]
@@ -139,7 +148,9 @@ def test_flat_map_and_process_of_two_streams(environment: StreamExecutionEnviron
 def test_a_side_output_is_a_stream_of_its_own(environment: StreamExecutionEnvironment) -> None:
     small = environment.from_collection([1, 2, 3, 4]).process(Small())
 
-    both = small.map(lambda value: ("small", value)).union(small.get_side_output(Small.BIG).map(lambda value: ("big", value)))
+    both = small.map(lambda value: ("small", value)).union(
+        small.get_side_output(Small.BIG).map(lambda value: ("big", value))
+    )
 
     assert collected(both) == [("big", 3), ("big", 4), ("small", 1), ("small", 2)]
 
@@ -155,9 +166,16 @@ def test_a_union_can_be_collected_itself(environment: StreamExecutionEnvironment
 
 
 def test_split_and_select_deliver_each_record_once(environment: StreamExecutionEnvironment) -> None:
-    split = environment.from_collection([1, 2, 3, 4]).split(lambda value: ["even"] if value % 2 == 0 else ["odd", "strange"])
+    split = environment.from_collection([1, 2, 3, 4]).split(
+        lambda value: ["even"] if value % 2 == 0 else ["odd", "strange"]
+    )
 
-    assert collected(split.select("odd", "strange").union(split.select("even").map(lambda value: -value))) == [-4, -2, 1, 3]
+    assert collected(split.select("odd", "strange").union(split.select("even").map(lambda value: -value))) == [
+        -4,
+        -2,
+        1,
+        3,
+    ]
 
 
 def test_a_union_is_keyed_as_one_stream(environment: StreamExecutionEnvironment) -> None:
@@ -173,8 +191,12 @@ class Number(ProcessFunction):
         return value
 
 
-def test_a_process_function_that_returns_no_list_is_told_what_to_return(environment: StreamExecutionEnvironment) -> None:
-    with pytest.raises(JobExecutionError, match=r"a process function yields its results .* got 7 of type int") as failure:
+def test_a_process_function_that_returns_no_list_is_told_what_to_return(
+    environment: StreamExecutionEnvironment,
+) -> None:
+    with pytest.raises(
+        JobExecutionError, match=r"a process function yields its results .* got 7 of type int"
+    ) as failure:
         collected(environment.from_collection([7]).process(Number()))
 
     assert "Traceback" not in str(failure.value)
@@ -184,8 +206,14 @@ def test_the_smallest_and_largest_records_of_each_key(environment: StreamExecuti
     environment.set_runtime_mode(RuntimeExecutionMode.BATCH)
     records = [("a", 3), ("b", 7), ("a", 1), ("a", 2), ("b", 8)]
 
-    assert collected(environment.from_collection(records).key_by(lambda record: record[0]).min_by(1)) == [("a", 1), ("b", 7)]
-    assert collected(environment.from_collection(records).key_by(lambda record: record[0]).max(1)) == [("a", 3), ("b", 8)]
+    assert collected(environment.from_collection(records).key_by(lambda record: record[0]).min_by(1)) == [
+        ("a", 1),
+        ("b", 7),
+    ]
+    assert collected(environment.from_collection(records).key_by(lambda record: record[0]).max(1)) == [
+        ("a", 3),
+        ("b", 8),
+    ]
 
 
 def test_a_record_above_the_jobs_limit_is_refused_where_it_was_made(environment: StreamExecutionEnvironment) -> None:

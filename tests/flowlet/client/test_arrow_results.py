@@ -86,12 +86,18 @@ def test_a_schema_can_be_given_where_no_type_was_declared(environment: StreamExe
     assert table.equals(pa.table({"word": ["a"], "n": [1]}, schema))
 
 
-@pytest.mark.parametrize("declared", [None, Types.LIST(Types.INT()), Types.BIG_DEC()], ids=["none", "lists", "decimals"])
-def test_a_type_without_a_schema_is_said_and_the_records_can_still_be_read(environment: StreamExecutionEnvironment, declared: Any) -> None:
+@pytest.mark.parametrize(
+    "declared", [None, Types.LIST(Types.INT()), Types.BIG_DEC()], ids=["none", "lists", "decimals"]
+)
+def test_a_type_without_a_schema_is_said_and_the_records_can_still_be_read(
+    environment: StreamExecutionEnvironment, declared: Any
+) -> None:
     stream = environment.from_collection([], declared)
 
     with results_of(stream) as results:
-        with pytest.raises(JobGraphError, match=r"to_arrow\(\) finds no schema in the declared type .*; give it one, as in to_arrow"):
+        with pytest.raises(
+            JobGraphError, match=r"to_arrow\(\) finds no schema in the declared type .*; give it one, as in to_arrow"
+        ):
             results.to_arrow()
         assert list(results) == []
 
@@ -117,7 +123,9 @@ def test_results_leave_as_a_data_frame(environment: StreamExecutionEnvironment) 
     pandas.testing.assert_frame_equal(frame, pandas.DataFrame({"n": [1, 2]}))
 
 
-def test_without_pandas_the_error_says_what_to_do(environment: StreamExecutionEnvironment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pandas_the_error_says_what_to_do(
+    environment: StreamExecutionEnvironment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing was read then: a table can still be had."""
     monkeypatch.setitem(sys.modules, "pandas", None)
 

@@ -88,7 +88,9 @@ class Noting(KeyedProcessFunction):
 def test_records_of_a_key_come_in_the_order_of_their_timestamps() -> None:
     """And no watermark is seen among them."""
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(StampOf())
-    stream = batch().from_collection([("a", 3), ("b", 1), ("a", 1), ("a", 2)]).assign_timestamps_and_watermarks(strategy)
+    stream = (
+        batch().from_collection([("a", 3), ("b", 1), ("a", 1), ("a", 2)]).assign_timestamps_and_watermarks(strategy)
+    )
 
     assert collected(stream.key_by(first).process(Noting())) == [
         ("a", 1, -(2**63)),
@@ -210,10 +212,15 @@ def test_automatic_is_batch_if_all_sources_end() -> None:
 
 def test_options_of_batch_mode_are_refused_where_they_do_nothing() -> None:
     """A STREAMING job has no sorted inputs."""
-    environment = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({"execution.sorted-inputs.memory": "1 mb"}))
+    environment = StreamExecutionEnvironment.get_execution_environment(
+        Configuration.from_dict({"execution.sorted-inputs.memory": "1 mb"})
+    )
     environment.from_collection([1]).print()
 
-    with pytest.raises(ConfigError, match=r"'execution\.sorted-inputs.memory' is set and has no effect, because the job runs in STREAMING"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'execution\.sorted-inputs.memory' is set and has no effect, because the job runs in STREAMING",
+    ):
         environment.execute()
 
 
@@ -223,7 +230,11 @@ def test_stages_follow_one_another_and_files_are_gone(tmp_path: Any, monkeypatch
     monkeypatch.setattr("tempfile.tempdir", None)
     counted = batch().from_collection(PAIRS).key_by(first).reduce(added).map(lambda pair: (pair[1], pair[0]))
 
-    assert collected(counted.key_by(first).reduce(lambda one, other: (one[0], one[1] + other[1]))) == [(1, "ccc"), (4, "b"), (7, "a")]
+    assert collected(counted.key_by(first).reduce(lambda one, other: (one[0], one[1] + other[1]))) == [
+        (1, "ccc"),
+        (4, "b"),
+        (7, "a"),
+    ]
 
     assert [path for path in tmp_path.iterdir() if path.name.startswith(("netstack-", "flowlet-sort-"))] == []
 
@@ -237,7 +248,12 @@ def test_a_batch_job_gives_the_last_results_of_a_streaming_job(seed: int) -> Non
     make_key = rng.choice(kinds)
     pairs = [(make_key(rng.randrange(40)), rng.randrange(-50, 50)) for _ in range(500)]
     step: Callable[[Any], Any] = rng.choice(
-        [lambda stream: stream.sum(1), lambda stream: stream.max(1), lambda stream: stream.min_by(1), lambda stream: stream.reduce(added)]
+        [
+            lambda stream: stream.sum(1),
+            lambda stream: stream.max(1),
+            lambda stream: stream.min_by(1),
+            lambda stream: stream.reduce(added),
+        ]
     )
     options = {"execution.sorted-inputs.memory": rng.choice(["64 kb", "1 mb"])}
     streaming = batch().set_runtime_mode(RuntimeExecutionMode.STREAMING)
@@ -260,7 +276,9 @@ TABLE = pa.table(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [{"execution.sorted-inputs.memory": "64 kb"}, {"execution.sorted-inputs.enabled": "false"}], ids=["sorted", "not sorted"]
+    "options",
+    [{"execution.sorted-inputs.memory": "64 kb"}, {"execution.sorted-inputs.enabled": "false"}],
+    ids=["sorted", "not sorted"],
 )
 def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str]) -> None:
     """Rows that come in no order of time; none is late."""
@@ -269,8 +287,12 @@ def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str
     tumbling = TumblingEventTimeWindows.of(Time.milliseconds(100))
     steps = [
         stream.key_by("k").window(tumbling).agg(total=("n", "sum"), count="count"),
-        stream.key_by("k").window(EventTimeSessionWindows.with_gap(Time.days(1))).agg(total=("n", "sum"), count="count"),
-        stream.key_by("k").window(TumblingProcessingTimeWindows.of(Time.days(1))).agg(total=("n", "sum"), count="count"),
+        stream.key_by("k")
+        .window(EventTimeSessionWindows.with_gap(Time.days(1)))
+        .agg(total=("n", "sum"), count="count"),
+        stream.key_by("k")
+        .window(TumblingProcessingTimeWindows.of(Time.days(1)))
+        .agg(total=("n", "sum"), count="count"),
         stream.window_all(tumbling).agg(count="count"),
         stream.join(stream).where("k").equal_to("k").window(tumbling).select(n=("left", "n"), m=("right", "n")),
     ]
@@ -290,10 +312,13 @@ def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str
         windows[stamp // 100] += 1
     assert Counter(found[0]) == Counter((key, sum(values), len(values)) for (key, _), values in cells.items())
     assert Counter(found[1]) == Counter((key, sum(values), len(values)) for key, values in keys.items())
-    totals = {key: (sum(total for name, total, _ in found[2] if name == key)) for key in keys}  # the day may change meanwhile
+    # The day may change meanwhile.
+    totals = {key: (sum(total for name, total, _ in found[2] if name == key)) for key in keys}
     assert totals == {key: sum(values) for key, values in keys.items()}
     assert Counter(found[3]) == Counter((count,) for count in windows.values())
-    assert Counter(found[4]) == Counter((key, one, other) for (key, _), values in cells.items() for one in values for other in values)
+    assert Counter(found[4]) == Counter(
+        (key, one, other) for (key, _), values in cells.items() for one in values for other in values
+    )
 
 
 @pytest.mark.parametrize("is_sorted", ["true", "false"])
@@ -301,9 +326,14 @@ def test_windows_and_joins_of_columns_are_those_of_a_loop(options: dict[str, str
 def test_windows_by_the_clock_are_not_late_for_windows_of_event_time(is_sorted: str, in_columns: bool) -> None:
     """Their results, which come at the end of the input, are ahead of the last watermark."""
     stream: Any = batch({"execution.sorted-inputs.enabled": is_sorted}).from_arrow(TABLE.slice(0, 10))
-    clock, event_time = TumblingProcessingTimeWindows.of(Time.days(9_000)), TumblingEventTimeWindows.of(Time.days(9_000))
+    clock, event_time = (
+        TumblingProcessingTimeWindows.of(Time.days(9_000)),
+        TumblingEventTimeWindows.of(Time.days(9_000)),
+    )
     if in_columns:
-        found = collected(stream.window_all(clock).agg(n="count").window_all(event_time).agg(n=("n", "sum")).map(itemgetter("n")))
+        found = collected(
+            stream.window_all(clock).agg(n="count").window_all(event_time).agg(n=("n", "sum")).map(itemgetter("n"))
+        )
     else:
         found = collected(stream.to_records().map(len).window_all(clock).reduce(add).window_all(event_time).reduce(add))
 
@@ -314,7 +344,13 @@ def test_windows_by_the_clock_are_not_late_for_windows_of_event_time(is_sorted: 
 @pytest.mark.parametrize("in_columns", [True, False], ids=["columns", "records"])
 def test_results_of_keys_that_end_with_the_input_are_not_late_for_windows(option: str, in_columns: bool) -> None:
     """Without the default of either option they come at the end of the input, and still ahead of the last watermark."""
-    last = batch({option: "false"}).from_arrow(TABLE.slice(0, 300)).key_by("k").max("n").with_event_time("ts", Duration.of_millis(1))
+    last = (
+        batch({option: "false"})
+        .from_arrow(TABLE.slice(0, 300))
+        .key_by("k")
+        .max("n")
+        .with_event_time("ts", Duration.of_millis(1))
+    )
     event_time = TumblingEventTimeWindows.of(Time.days(9_000))
     if in_columns:
         found = collected(last.window_all(event_time).agg(n="count").map(itemgetter("n")))

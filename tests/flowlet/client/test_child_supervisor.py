@@ -46,7 +46,9 @@ class Cluster:
         return child
 
     def start(self, *num_slots: int) -> None:
-        self.supervisor.start([TaskManagerOptions("127.0.0.1:1", Path("/s"), Path("/p"), each) for each in num_slots], PATIENCE_S)
+        self.supervisor.start(
+            [TaskManagerOptions("127.0.0.1:1", Path("/s"), Path("/p"), each) for each in num_slots], PATIENCE_S
+        )
 
     def next_started(self) -> tuple[int, int]:
         """Process id and number of slots."""
@@ -101,7 +103,9 @@ def test_what_a_dead_child_printed_last_is_shown(
 ) -> None:
     printed = tmp_path / "printed"
     os.mkfifo(printed)
-    use_script(monkeypatch, tmp_path, f"{TELLS}echo record 1\nprintf 'half a line'\necho all > '{printed}'\nexec sleep 1000")
+    use_script(
+        monkeypatch, tmp_path, f"{TELLS}echo record 1\nprintf 'half a line'\necho all > '{printed}'\nexec sleep 1000"
+    )
     cluster.start(1)
     pid, _ = cluster.next_started()
     assert printed.read_text(encoding="ascii") == "all\n"
@@ -152,7 +156,9 @@ def test_children_that_end_after_the_stop_of_replacing_are_not_replaced(cluster:
     assert cluster.started.empty()
 
 
-def test_stop_ends_children_and_successors_and_leaves_no_descriptor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_stop_ends_children_and_successors_and_leaves_no_descriptor(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     use_script(monkeypatch, tmp_path, TELLS + "exec sleep 1000")
     before = psutil.Process().num_fds()
     cluster = Cluster()
@@ -166,7 +172,9 @@ def test_stop_ends_children_and_successors_and_leaves_no_descriptor(monkeypatch:
     assert psutil.Process().num_fds() == before
 
 
-def test_a_child_that_ends_before_it_is_ready_is_an_error_and_the_rest_is_stopped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_child_that_ends_before_it_is_ready_is_an_error_and_the_rest_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     use_script(monkeypatch, tmp_path, "exit 3")
     cluster = Cluster()
 

@@ -39,7 +39,9 @@ def forwarder(pipes: list[tuple[int, int]]) -> Iterator[OutputForwarder]:
 def test_the_first_line_is_printed_as_every_other(
     forwarder: OutputForwarder, pipes: list[tuple[int, int]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a child has to tell its parent goes through another pipe: a module that prints when it is imported disturbs nothing."""
+    """What a child has to tell its parent goes through another pipe: a module that prints when it is imported disturbs
+    nothing.
+    """
     read_fd, write_fd = pipes[0]
     forwarder.add(read_fd)
 
@@ -144,7 +146,9 @@ def test_a_child_imports_what_its_parent_can_in_the_same_order(monkeypatch: pyte
     assert start.last_path(["/of/the/child"]) == ["/users/program", os.getcwd(), "/10:21:15"]
 
 
-def test_a_child_finds_its_own_modules_before_those_of_the_program(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_child_finds_its_own_modules_before_those_of_the_program(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """Folders of installed packages come first, and in their order."""
     installed = tmp_path / "installed"
     (installed / "a_package-1.0.dist-info").mkdir(parents=True)
@@ -167,7 +171,9 @@ def test_flags_of_the_interpreter_are_given_again() -> None:
     code = "from flowlet.client.python_interpreter import interpreter_flags; print(interpreter_flags())"
     flags = ["-B", "-s", "-OO", "-Wonce::UserWarning", "-Xutf8", "-Xmine=1"]
 
-    found = subprocess.run([sys.executable, *flags, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
+    found = subprocess.run(
+        [sys.executable, *flags, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE_S
+    ).stdout
 
     assert found == f"{flags}\n"
 
@@ -214,8 +220,12 @@ def test_a_closed_forwarder_removes_nothing(forwarder: OutputForwarder, pipes: l
     assert not forwarder.remove(pipe)
 
 
-@pytest.mark.parametrize("closes", [">&-", "$(for fd in /proc/self/fd/[3-9]*; do echo ${fd##*/}'>&-'; done)"], ids=["output", "everything"])
-def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(forwarder: OutputForwarder, tmp_path: Path, closes: str) -> None:
+@pytest.mark.parametrize(
+    "closes", [">&-", "$(for fd in /proc/self/fd/[3-9]*; do echo ${fd##*/}'>&-'; done)"], ids=["output", "everything"]
+)
+def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
+    forwarder: OutputForwarder, tmp_path: Path, closes: str
+) -> None:
     """As an interpreter of the user's choice may do, also with the pipe through which it would say that it is ready."""
     script = tmp_path / "python"
     script.write_text(f'#!/bin/bash\neval "exec sleep 1000 {closes}"\n')

@@ -36,7 +36,9 @@ from tests.waiting import PATIENCE_S
 
 
 def records_out(job: RunningJob) -> int:
-    return sum(each["metrics"]["num_records_out"] for vertex in job.metrics()["vertices"] for each in vertex["subtasks"])
+    return sum(
+        each["metrics"]["num_records_out"] for vertex in job.metrics()["vertices"] for each in vertex["subtasks"]
+    )
 
 
 def test_the_values_of_all_producers_come_and_then_the_job_has_finished(cluster: SharedCluster) -> None:
@@ -75,7 +77,9 @@ def test_a_job_without_results_just_ends(cluster: SharedCluster) -> None:
     assert next(results, "end") == "end"
 
 
-def test_a_task_manager_that_hangs_up_at_first_is_dialled_again(cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_manager_that_hangs_up_at_first_is_dialled_again(
+    cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It has no file descriptors left for a moment."""
     attempts: list[int] = []
 
@@ -95,7 +99,9 @@ def test_a_task_manager_that_hangs_up_at_first_is_dialled_again(cluster: SharedC
 def test_values_come_while_the_job_runs(cluster: SharedCluster) -> None:
     """Not only at its end: the source is still held when the first value is here."""
     num_values = 10 * MAX_PENDING_RECORDS  # so many wait for each other before they are written
-    job_graph, edge_id = mapped(range(num_values), lambda value: hold("late", value) if value == num_values - 1 else value)
+    job_graph, edge_id = mapped(
+        range(num_values), lambda value: hold("late", value) if value == num_values - 1 else value
+    )
     job = cluster.execute(job_graph)
     results = job.collect(edge_id)
 
@@ -103,11 +109,14 @@ def test_values_come_while_the_job_runs(cluster: SharedCluster) -> None:
     released["late"].set()
 
     assert first == 0
-    assert list(results) == list(range(1, num_values))  # the task would have failed if the test had released it too late
+    # The task would have failed if the test had released it too late.
+    assert list(results) == list(range(1, num_values))
 
 
 def test_a_reader_that_pauses_makes_the_job_pause(cluster: SharedCluster) -> None:
-    """Backpressure reaches the source: the job's output stops growing while nothing is taken, and goes on when something is."""
+    """Backpressure reaches the source: the job's output stops growing while nothing is taken, and goes on when
+    something is.
+    """
     job_graph, edge_id = endless()
     job = cluster.execute(job_graph)
     results = job.collect(edge_id)
@@ -170,7 +179,9 @@ def test_a_failure_while_reading_is_the_users_not_the_networks(cluster: SharedCl
     results = cluster.execute(job_graph).collect(edge_id)
     released["first"].set()
 
-    with pytest.raises(JobExecutionError, match=r"operator 'map'.*\nwhile processing the record 9000\n(.*\n)*ZeroDivisionError"):
+    with pytest.raises(
+        JobExecutionError, match=r"operator 'map'.*\nwhile processing the record 9000\n(.*\n)*ZeroDivisionError"
+    ):
         list(results)
 
 

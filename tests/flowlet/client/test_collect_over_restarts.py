@@ -123,7 +123,9 @@ def test_a_restart_repeats_and_loses_nothing(wide_job: ScriptedJob) -> None:
     assert [value for value in taken if value[0] == "b"] == ["b1", "b2"]
 
 
-def test_a_connection_that_breaks_while_the_job_runs_has_it_start_again(job: ScriptedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_breaks_while_the_job_runs_has_it_start_again(
+    job: ScriptedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody else knows: what was under way is lost, so the reader says which run it cannot read any further."""
     monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
     reader = Reader(job, EXACTLY_ONCE)
@@ -148,7 +150,10 @@ def test_a_connection_that_breaks_while_the_job_runs_has_it_start_again(job: Scr
 def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(
     job: ScriptedJob, monkeypatch: pytest.MonkeyPatch, kind: type[NetstackError]
 ) -> None:
-    """As between tasks: the next run begins at the newest checkpoint.  Local: the TaskManager got what this program never sent."""
+    """As between tasks: the next run begins at the newest checkpoint.
+
+    Local: the TaskManager got what this program never sent.
+    """
     monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
     flipped = [kind("frame 7 does not bear the peer's seal")]
     poll = RunReader.poll
@@ -163,7 +168,9 @@ def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(
     assert reader.error is None
 
 
-def test_a_job_whose_runs_cannot_be_read_at_all_is_not_started_for_ever(job: ScriptedJob, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_whose_runs_cannot_be_read_at_all_is_not_started_for_ever(
+    job: ScriptedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Such as one whose TaskManagers this program cannot reach."""
     monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
     reader = Reader(job, EXACTLY_ONCE)
@@ -262,7 +269,9 @@ def test_without_checkpoints_a_restart_after_the_first_record_is_an_error(job: S
 
     assert reader.end() == [1]
     assert isinstance(reader.error, JobExecutionError)
-    assert "job 'scripted': its results could not be read: the job restarted after results were read" in str(reader.error)
+    assert "job 'scripted': its results could not be read: the job restarted after results were read" in str(
+        reader.error
+    )
     assert job.was_cancelled
 
 
@@ -326,7 +335,9 @@ def test_a_release_of_a_job_that_goes_on_is_an_error(job: ScriptedJob) -> None:
     assert isinstance(reader.error, FlowletError)
 
 
-def test_what_waits_too_long_is_told(job: ScriptedJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_waits_too_long_is_told(
+    job: ScriptedJob, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr("flowlet.client.collect.WARN_BYTES", 1000)
     reader = Reader(job, EXACTLY_ONCE)
 

@@ -5,7 +5,14 @@ from typing import Any
 import pytest
 
 from flowlet.common import Row, TypeInformation, Types
-from flowlet.datastream import DataStream, OutputTag, ProcessFunction, SourceContext, SourceFunction, StreamExecutionEnvironment
+from flowlet.datastream import (
+    DataStream,
+    OutputTag,
+    ProcessFunction,
+    SourceContext,
+    SourceFunction,
+    StreamExecutionEnvironment,
+)
 from flowlet.errors import JobExecutionError, JobGraphError
 from tests.flowlet.client.conftest import SharedCluster
 
@@ -87,7 +94,10 @@ def test_a_side_output_has_the_type_of_its_tag(env: StreamExecutionEnvironment) 
     tag = OutputTag("people", PERSON)
     split = env.from_collection([1, 2]).process(Splitting(tag), Types.LONG())
 
-    assert ran(split.get_side_output(tag).map(lambda row: row.as_dict())) == [{"name": "side", "age": 1}, {"name": "side", "age": 2}]
+    assert ran(split.get_side_output(tag).map(lambda row: row.as_dict())) == [
+        {"name": "side", "age": 1},
+        {"name": "side", "age": 2},
+    ]
 
 
 def test_a_reduce_function_sees_the_declared_names_of_its_last_result(env: StreamExecutionEnvironment) -> None:
@@ -120,14 +130,24 @@ def test_a_source_function_may_emit_rows_without_their_names(env: StreamExecutio
 @pytest.mark.parametrize(
     ("value", "declared", "message"),
     [
-        (2**31, Types.INT(), "emitted 2147483648, which is not of its declared type Integer, 2147483648 of type int does not fit"),
+        (
+            2**31,
+            Types.INT(),
+            "emitted 2147483648, which is not of its declared type Integer, 2147483648 of type int does not fit",
+        ),
         (5, Types.STRING(), "emitted 5, which is not of its declared type String, expected a str, got 5 of type int"),
         (["a", 1], PAIR, "expected a tuple, got .* of type list"),
-        (("a", "b"), PAIR, r"TupleTypeInfo\(String, Integer\), field 1 \(Integer\): expected an int, got 'b' of type str"),
+        (
+            ("a", "b"),
+            PAIR,
+            r"TupleTypeInfo\(String, Integer\), field 1 \(Integer\): expected an int, got 'b' of type str",
+        ),
         (("a", 1), PERSON, "expected a Row, got"),
     ],
 )
-def test_a_record_of_another_type_fails_the_job(env: StreamExecutionEnvironment, value: Any, declared: Any, message: str) -> None:
+def test_a_record_of_another_type_fails_the_job(
+    env: StreamExecutionEnvironment, value: Any, declared: Any, message: str
+) -> None:
     with pytest.raises(JobExecutionError, match=f"(?s)operator 'Map' .subtask 0. .*{message}"):
         ran(emitting(env, value, declared))
 

@@ -1,4 +1,6 @@
-"""Programs whose operators drop records on purpose: each of these is counted, and the program reads the count by its reason."""
+"""Programs whose operators drop records on purpose: each of these is counted, and the program reads the count by its
+reason.
+"""
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -80,7 +82,9 @@ def test_late_records_that_go_nowhere_are_counted(build: Callable[..., DataStrea
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(Stamp())
     pair: TypeInformation = Types.TUPLE([Types.STRING(), Types.LONG()])
     GO_ON[build.__name__] = threading.Event()
-    build(lambda: environment.from_source(LateAtLast(build.__name__), strategy, "pairs", pair)).sink_to(DiscardingSink())
+    build(lambda: environment.from_source(LateAtLast(build.__name__), strategy, "pairs", pair)).sink_to(
+        DiscardingSink()
+    )
 
     client = environment.execute_async("late")
     try:
@@ -102,5 +106,9 @@ def test_late_records_that_go_nowhere_are_counted(build: Callable[..., DataStrea
 
 def takers(document: dict[str, Any]) -> list[dict[str, Any]]:
     """The operators that have windows or join."""
-    operators = [each for vertex in document["vertices"] for task in vertex["subtasks"] for each in task["metrics"]["operators"]]
-    return [each for each in operators if any(word in each["name"].lower() for word in ("window", "join", "reduce", "sum"))]
+    operators = [
+        each for vertex in document["vertices"] for task in vertex["subtasks"] for each in task["metrics"]["operators"]
+    ]
+    return [
+        each for each in operators if any(word in each["name"].lower() for word in ("window", "join", "reduce", "sum"))
+    ]

@@ -1,6 +1,7 @@
 """With object reuse off a function may change, and emit again, what it has emitted.
 
-Source: Flink ``ExecutionConfig.enableObjectReuse``; there a record is copied or serialized as it is emitted, here later, in a chunk.
+Source: Flink ``ExecutionConfig.enableObjectReuse``; there a record is copied or serialized as it is emitted, here
+        later, in a chunk.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,7 +41,9 @@ SUMMINGS: dict[str, Callable[[DataStream], DataStream]] = {
 
 @pytest.mark.parametrize("name", SUMMINGS)
 @pytest.mark.parametrize("is_chained", [True, False])
-def test_each_result_is_what_it_was_when_it_was_emitted(environment: StreamExecutionEnvironment, name: str, is_chained: bool) -> None:
+def test_each_result_is_what_it_was_when_it_was_emitted(
+    environment: StreamExecutionEnvironment, name: str, is_chained: bool
+) -> None:
     if not is_chained:
         environment.disable_operator_chaining()
     sums = SUMMINGS[name](environment.from_collection([[1], [2], [3]]))
@@ -58,7 +61,9 @@ def gather(so_far: Any, number: int) -> list[int]:
     return numbers
 
 
-def test_a_reduce_function_may_give_something_that_can_change_where_records_cannot(environment: StreamExecutionEnvironment) -> None:
+def test_a_reduce_function_may_give_something_that_can_change_where_records_cannot(
+    environment: StreamExecutionEnvironment,
+) -> None:
     results = environment.from_collection([1, 2, 3, 4]).key_by(lambda record: 0).reduce(gather).execute_and_collect()
     assert isinstance(results, CloseableIterator)
     with results:

@@ -35,17 +35,27 @@ job = env.execute_async("a job")
     ],
     ids=["while execute_async runs", "by an exit", "with an open iterator"],
 )
-def test_a_program_that_ends_before_its_job_says_nothing(cluster: SharedCluster, tmp_path: Path, last_line: str, code: int) -> None:
+def test_a_program_that_ends_before_its_job_says_nothing(
+    cluster: SharedCluster, tmp_path: Path, last_line: str, code: int
+) -> None:
     """No connection is left to the interpreter, whose libraries would complain on the screen."""
     target = cluster.target
     assert target.secret is not None
     secret = tmp_path / "secret"
     secret.write_text(target.secret.hex() + "\n", encoding="ascii")
     secret.chmod(0o600)
-    environment = os.environ | {"FLOWLET_JOBMANAGER": f"{target.host}:{target.port}", "FLOWLET_SECRET_FILE": str(secret)}
+    environment = os.environ | {
+        "FLOWLET_JOBMANAGER": f"{target.host}:{target.port}",
+        "FLOWLET_SECRET_FILE": str(secret),
+    }
 
     ended = subprocess.run(
-        [sys.executable, "-c", PROGRAM + last_line], env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        [sys.executable, "-c", PROGRAM + last_line],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (code, "", "")
@@ -62,7 +72,8 @@ def test_a_job_whose_job_manager_is_gone_says_so_and_its_client_leaves_nothing()
         with pytest.raises(FlowletError, match="was closed"):
             ask()
     with pytest.raises(
-        RpcConnectError, match=f"JobManager {target.host}:{target.port}: Connection refused: nothing listens there; start a JobManager"
+        RpcConnectError,
+        match=f"JobManager {target.host}:{target.port}: Connection refused: nothing listens there; start a JobManager",
     ) as refused:
         execute(endless_shuffle(), target)
     assert refused.value.__cause__ is None

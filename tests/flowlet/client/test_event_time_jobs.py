@@ -68,7 +68,9 @@ class Moment:
 
 
 class Pace:
-    """A step that goes on for ever, ten milliseconds of event time at a time; when the test is over, it comes so often once more."""
+    """A step that goes on for ever, ten milliseconds of event time at a time; when the test is over, it comes so often
+    once more.
+    """
 
     def __init__(self, stage: str) -> None:
         self._stage = stage
@@ -187,7 +189,9 @@ def same_key(value: int) -> str:
 
 
 def bounded(milliseconds: int) -> WatermarkStrategy:
-    return WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(milliseconds)).with_timestamp_assigner(Stamp())
+    return WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(milliseconds)).with_timestamp_assigner(
+        Stamp()
+    )
 
 
 def collected(stream: Any) -> list[Any]:
@@ -219,7 +223,9 @@ def test_an_idle_source_lets_the_others_go_on(environment: StreamExecutionEnviro
     environment.get_config().set_auto_watermark_interval(5)
     is_over = STAGES[stage].is_over
     strategy = bounded(0).with_idleness(Duration.of_millis(50))
-    numbers = environment.from_source(Scripted([[1, 2], [25], UntilOver(stage)], [UntilOver(stage)]), strategy, "numbers")
+    numbers = environment.from_source(
+        Scripted([[1, 2], [25], UntilOver(stage)], [UntilOver(stage)]), strategy, "numbers"
+    )
 
     windows: Any = numbers.key_by(same_key).process(Windows())
     with windows.execute_and_collect() as results:
@@ -281,7 +287,9 @@ def test_a_fast_source_waits_for_a_slow_one_of_its_group(environment: StreamExec
     assert STAGES[stage].num_read == {"fast": before + NUM_LAST, "slow": 1}
 
 
-def test_latency_markers_and_watermarks_are_in_the_job_document(environment: StreamExecutionEnvironment, stage: str) -> None:
+def test_latency_markers_and_watermarks_are_in_the_job_document(
+    environment: StreamExecutionEnvironment, stage: str
+) -> None:
     environment.get_config().set_latency_tracking_interval(5).set_auto_watermark_interval(5)
     is_over = STAGES[stage].is_over
     numbers = environment.from_source(Scripted([[1, 2], [1_000], UntilOver(stage)]), bounded(10), "numbers")

@@ -36,9 +36,17 @@ def test_vertices_travel_with_their_settings_and_their_operators() -> None:
 
     assert (message.job_id, message.name) == (job_graph.job_id, "word count")
     split, count = message.vertices
-    assert (split.name, split.parallelism, split.max_parallelism, split.slot_sharing_group) == ("split", 1, 128, "default")
+    assert (split.name, split.parallelism, split.max_parallelism, split.slot_sharing_group) == (
+        "split",
+        1,
+        128,
+        "default",
+    )
     assert (split.operator_names, count.operator_names) == (["Source", "flat map"], ["sum"])
-    assert [(each.operator.name, each.parent) for each in load_chain(split.chain, "split")] == [("Source", -1), ("flat map", 0)]
+    assert [(each.operator.name, each.parent) for each in load_chain(split.chain, "split")] == [
+        ("Source", -1),
+        ("flat map", 0),
+    ]
     assert count.parallelism == 2
 
 
@@ -47,7 +55,11 @@ def test_edges_travel_with_their_partitioner_and_what_people_call_it() -> None:
 
     shuffle, results = to_message(job_graph).edges
 
-    assert (shuffle.source, shuffle.target, shuffle.source_operator) == (job_graph.vertices[0].id, job_graph.vertices[1].id, 1)
+    assert (shuffle.source, shuffle.target, shuffle.source_operator) == (
+        job_graph.vertices[0].id,
+        job_graph.vertices[1].id,
+        1,
+    )
     assert (shuffle.is_pointwise, shuffle.ship_strategy, shuffle.buffer_timeout_ms) == (False, "HASH", 100)
     assert isinstance(load_partitioner(shuffle.partitioner, "split"), KeyGroups)
     assert (results.id, results.target, results.is_pointwise, results.ship_strategy) == (edge_id, None, True, "FORWARD")
@@ -68,9 +80,14 @@ def test_a_wrong_graph_is_refused_before_anything_is_started() -> None:
 
 def test_a_function_that_cannot_travel_is_named_before_anything_is_started() -> None:
     lock = threading.Lock()
-    job_graph = JobGraph("j", vertices=[vertex("v", source([1]), MapOperator(lambda value: (lock, value), name="locked"))])
+    job_graph = JobGraph(
+        "j", vertices=[vertex("v", source([1]), MapOperator(lambda value: (lock, value), name="locked"))]
+    )
 
-    words = r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: `lock`, in the closure of `<lambda>` \(_thread.lock\): "
+    words = (
+        r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: `lock`, in the closure of `<lambda>` "
+        r"\(_thread.lock\): "
+    )
     with pytest.raises(JobSubmissionError, match=words):
         execute(job_graph, NOWHERE)
 
@@ -92,7 +109,9 @@ def test_a_source_with_an_enumerator_of_its_own_is_refused_with_the_reason() -> 
 
     job_graph = JobGraph("j", vertices=[vertex("v", SourceOperator(Listing(FileSet(()))))])
 
-    with pytest.raises(JobSubmissionError, match="vertex 'v': its source has an enumerator of its own, a object; the JobManager runs"):
+    with pytest.raises(
+        JobSubmissionError, match="vertex 'v': its source has an enumerator of its own, a object; the JobManager runs"
+    ):
         execute(job_graph, NOWHERE)
 
 

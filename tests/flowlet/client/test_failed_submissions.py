@@ -1,4 +1,6 @@
-"""A job that could not be started, or that failed, leaves its environment usable: what runs next is what the user means."""
+"""A job that could not be started, or that failed, leaves its environment usable: what runs next is what the user
+means.
+"""
 
 import signal
 import socket
@@ -120,7 +122,9 @@ class Unknown(Sink):
     """No operator is known for it."""
 
 
-def test_after_a_job_that_failed_the_next_one_is_all_new(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_after_a_job_that_failed_the_next_one_is_all_new(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     written(environment.from_collection([1]).map(raising), tmp_path / "old")
     with pytest.raises(JobExecutionError, match="no 1s"):
         environment.execute()
@@ -141,7 +145,9 @@ def test_a_job_that_failed_is_not_run_again_by_chance(environment: StreamExecuti
         environment.execute()
 
 
-def test_after_a_function_that_cannot_be_sent_the_next_program_is_all_new(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_after_a_function_that_cannot_be_sent_the_next_program_is_all_new(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     stream = environment.from_collection([1])
     written(stream.map(unpicklable()), tmp_path / "old")
     with pytest.raises(JobSubmissionError, match="cannot be sent"):
@@ -153,7 +159,9 @@ def test_after_a_function_that_cannot_be_sent_the_next_program_is_all_new(enviro
     assert (lines(tmp_path / "old"), lines(tmp_path / "new")) == ([], ["2"])
 
 
-def test_after_a_sink_that_cannot_be_run_the_next_program_is_all_new(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_after_a_sink_that_cannot_be_run_the_next_program_is_all_new(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     environment.from_collection([1]).sink_to(Unknown())
     with pytest.raises(JobGraphError, match="cannot be run"):
         environment.execute()
@@ -164,7 +172,9 @@ def test_after_a_sink_that_cannot_be_run_the_next_program_is_all_new(environment
     assert lines(tmp_path / "new") == ["2"]
 
 
-def test_a_graph_that_contradicts_itself_can_be_corrected_in_place(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_a_graph_that_contradicts_itself_can_be_corrected_in_place(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     stream = environment.from_collection([1]).map(abs).forward().map(abs).set_parallelism(2)
     written(stream, tmp_path / "out")
     with pytest.raises(JobGraphError, match="does not allow a change of parallelism"):
@@ -176,7 +186,9 @@ def test_a_graph_that_contradicts_itself_can_be_corrected_in_place(environment: 
     assert lines(tmp_path / "out") == ["1"]
 
 
-def test_a_graph_that_contradicts_itself_can_be_left_behind(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_a_graph_that_contradicts_itself_can_be_left_behind(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     written(environment.from_collection([1]).map(abs).forward().map(abs).set_parallelism(2), tmp_path / "old")
     with pytest.raises(JobGraphError):
         environment.execute()
@@ -187,7 +199,9 @@ def test_a_graph_that_contradicts_itself_can_be_left_behind(environment: StreamE
     assert (lines(tmp_path / "old"), lines(tmp_path / "new")) == ([], ["2"])
 
 
-def test_a_job_that_the_job_manager_refused_can_be_submitted_again(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_a_job_that_the_job_manager_refused_can_be_submitted_again(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     written(environment.from_collection([1]), tmp_path / "out")
     with pytest.raises(JobSubmissionError, match="was refused"):
         environment.execute("a name that is too long " * 1000)
@@ -205,7 +219,9 @@ def test_a_collection_that_cannot_be_sent_does_not_stop_the_next_one(environment
     assert list(environment.from_collection([2]).execute_and_collect()) == [2]
 
 
-def test_a_collection_that_failed_before_its_tasks_ran_leaves_nothing(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_a_collection_that_failed_before_its_tasks_ran_leaves_nothing(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     source = FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(tmp_path / "missing")).build()
     with pytest.raises(JobExecutionError, match="No such file"):
         list(environment.from_source(source, WatermarkStrategy.no_watermarks(), "lines").execute_and_collect())
@@ -235,7 +251,9 @@ def test_a_collection_that_failed_before_there_is_an_iterator_gives_its_cluster_
     """Nobody has anything to close."""
     job = FailedJob()
 
-    def submit(_graph: object, _address: object, _in_process: object, keep: Callable[[RunningJob], None]) -> SubmittedJob:
+    def submit(
+        _graph: object, _address: object, _in_process: object, keep: Callable[[RunningJob], None]
+    ) -> SubmittedJob:
         keep(job)
         return SubmittedJob(job, ("edge",))
 
@@ -298,7 +316,9 @@ def test_the_plan_after_a_failure_is_what_would_run_next(mini_cluster: MiniClust
     assert ('"old"' in after, '"new"' in after) == (False, True)
 
 
-def test_what_was_collected_is_collected_again_with_the_sinks_beside_it(mini_cluster: MiniCluster, tmp_path: Path) -> None:
+def test_what_was_collected_is_collected_again_with_the_sinks_beside_it(
+    mini_cluster: MiniCluster, tmp_path: Path
+) -> None:
     environment = mini_cluster.environment().set_parallelism(1)
     stream = environment.from_collection([1]).map(abs)
     written(stream, tmp_path / "beside")

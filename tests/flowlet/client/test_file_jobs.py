@@ -1,4 +1,6 @@
-"""Programs that read files, on a cluster in this process: who reads what, in which order, and how it ends when something is wrong."""
+"""Programs that read files, on a cluster in this process: who reads what, in which order, and how it ends when
+something is wrong.
+"""
 
 import bz2
 import gzip
@@ -57,7 +59,9 @@ class Numbered(KeyedProcessFunction):
     def open(self, runtime_context: RuntimeContext) -> None:
         self._seen: defaultdict[int, int] = defaultdict(int)
 
-    def process_element(self, value: tuple[int, int], ctx: KeyedProcessFunction.Context) -> Iterator[tuple[int, int, int]]:
+    def process_element(
+        self, value: tuple[int, int], ctx: KeyedProcessFunction.Context
+    ) -> Iterator[tuple[int, int, int]]:
         key, number = value
         yield key, self._seen[key], number
         self._seen[key] += 1
@@ -76,7 +80,9 @@ def test_records_of_a_key_keep_the_order_of_their_file(environment: StreamExecut
 
 
 class Whose(ProcessFunction):
-    """Each line with the subtask that read it; the first subtask reads no second file before the others have read all the rest."""
+    """Each line with the subtask that read it; the first subtask reads no second file before the others have read all
+    the rest.
+    """
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self._subtask = runtime_context.get_index_of_this_subtask()
@@ -97,14 +103,18 @@ def test_files_go_to_whoever_asks_the_largest_first(environment: StreamExecution
         # Larger than what a reader asks for early.
         (tmp_path / f"file {number}").write_text(f"{name}\n{'x' * (sizes[name] * 600_000)}\n")
 
-    found = dict(line for line in collected(lines_of(environment, tmp_path).process(Whose())) if not line[0].startswith("x"))
+    found = dict(
+        line for line in collected(lines_of(environment, tmp_path).process(Whose())) if not line[0].startswith("x")
+    )
 
     assert set(found) == set(names)
     busy = found.pop("the largest")
     assert set(found.values()) == {1 - busy}
 
 
-def test_ranges_of_one_file_keep_both_subtasks_busy_if_that_was_asked_for(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_ranges_of_one_file_keep_both_subtasks_busy_if_that_was_asked_for(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     path = tmp_path / "a"
     path.write_text("the largest\n" + "x\n" * 20_000 + "the smallest\n")
 
@@ -129,20 +139,26 @@ def test_compressed_files_are_read_like_others(environment: StreamExecutionEnvir
     assert sorted(found) == sorted(5 * lines)
 
 
-def test_a_file_that_is_missing_fails_the_job_and_is_named(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
+def test_a_file_that_is_missing_fails_the_job_and_is_named(
+    environment: StreamExecutionEnvironment, tmp_path: Path
+) -> None:
     (tmp_path / "a").write_text("x\n")
 
     with pytest.raises(JobExecutionError) as caught:
         collected(lines_of(environment, tmp_path / "a", tmp_path / "missing"))
 
     assert re.search(r"failed: task 'Source: read.*'\n", str(caught.value))
-    assert str(caught.value).endswith(f"flowlet.errors.FlowletError: cannot read {tmp_path / 'missing'}: No such file or directory")
+    assert str(caught.value).endswith(
+        f"flowlet.errors.FlowletError: cannot read {tmp_path / 'missing'}: No such file or directory"
+    )
 
 
 def test_a_damaged_archive_fails_the_job_and_is_named(environment: StreamExecutionEnvironment, tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(b"x\n" * 10_000)[:-4])
 
-    with pytest.raises(JobExecutionError, match=f"cannot read {tmp_path / 'a.gz'}: it ends in the middle of its gzip data"):
+    with pytest.raises(
+        JobExecutionError, match=f"cannot read {tmp_path / 'a.gz'}: it ends in the middle of its gzip data"
+    ):
         collected(lines_of(environment, tmp_path / "a.gz"))
 
 

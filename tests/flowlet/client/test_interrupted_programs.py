@@ -88,7 +88,9 @@ def test_while_it_waits_for_a_job_manager_that_does_not_answer(tmp_path: Path) -
 def job_manager(tmp_path: Path) -> Iterator[tuple[ClusterClient, dict[str, str]]]:
     """One without TaskManagers: a client of it, and the environment of programs that use it."""
     secret_file = tmp_path / "secret"
-    with running("-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error") as program:
+    with running(
+        "-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error"
+    ) as program:
         assert program.process.stdout is not None
         port = int(program.process.stdout.readline().rpartition(":")[2])
         client = RemoteTarget("127.0.0.1", port, secret_file).open(1)
@@ -199,7 +201,10 @@ env.from_collection(numbers())
 def test_an_interrupt_that_the_program_catches_is_its_own_affair(tmp_path: Path) -> None:
     """And what it caught can be run again."""
     with silent_job_manager(tmp_path) as (server, environment):
-        text = f"{_JOB}\ntry:\n    env.execute()\nexcept KeyboardInterrupt:\n    del os.environ['FLOWLET_JOBMANAGER']\n    env.execute()"
+        text = (
+            f"{_JOB}\ntry:\n    env.execute()\nexcept KeyboardInterrupt:\n    del "
+            "os.environ['FLOWLET_JOBMANAGER']\n    env.execute()"
+        )
         with running("-c", f"import os\n{text}", "1", environment=environment) as program:
             connection, _ = server.accept()
             with connection:

@@ -23,10 +23,14 @@ class Receiver:
 
 @pytest.mark.parametrize("status", [404, 409])
 async def test_heartbeats_come_at_their_interval_until_the_job_is_over(status: int) -> None:
-    """A JobManager that does not answer, or answers with something else, is told again after a second; one line says so."""
+    """A JobManager that does not answer, or answers with something else, is told again after a second; one line says
+    so.
+    """
     slept: list[float] = []
     trouble = RpcConnectError("JobManager 127.0.0.1:1: Connection refused")
-    receiver = Receiver(None, trouble, trouble, RpcStatusError(500, ["internal error"]), None, RpcStatusError(status, ["over"]))
+    receiver = Receiver(
+        None, trouble, trouble, RpcStatusError(500, ["internal error"]), None, RpcStatusError(status, ["over"])
+    )
 
     async def sleep(seconds: float) -> None:
         slept.append(seconds)

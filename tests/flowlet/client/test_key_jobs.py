@@ -73,7 +73,9 @@ def collected(stream: Any) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("position", [0, 1])
-def test_a_key_that_cannot_be_one_fails_the_job_with_the_reason(environment: StreamExecutionEnvironment, kind: Kind, position: int) -> None:
+def test_a_key_that_cannot_be_one_fails_the_job_with_the_reason(
+    environment: StreamExecutionEnvironment, kind: Kind, position: int
+) -> None:
     """The record is named, and the way out; the key is a field, or something that a function made."""
     records: list[Any] = [("a", 1), ("b", 1)]
     records.insert(position, (Session(), 1))
@@ -85,7 +87,10 @@ def test_a_key_that_cannot_be_one_fails_the_job_with_the_reason(environment: Str
 
     message = str(caught.value)
     assert "while processing the record (<Session>, 1)" in message
-    assert "a value of type Session cannot be a key: without an __eq__ of its own it goes by its place in memory" in message
+    assert (
+        "a value of type Session cannot be a key: without an __eq__ of its own it goes by its place in memory"
+        in message
+    )
     assert "use a tuple of the fields that identify it, or a frozen dataclass" in message
 
 

@@ -209,9 +209,19 @@ class FailsOnce(MapFunction):
 def test_a_restarted_task_opens_its_selector_again(calls: str) -> None:
     """The first run closes its selector although it fails."""
     environment = environment_of(
-        1, {"restart-strategy.type": "fixed-delay", "restart-strategy.fixed-delay.attempts": "1", "restart-strategy.fixed-delay.delay": "0"}
+        1,
+        {
+            "restart-strategy.type": "fixed-delay",
+            "restart-strategy.fixed-delay.attempts": "1",
+            "restart-strategy.fixed-delay.delay": "0",
+        },
     )
-    counted = environment.from_collection(list(range(9))).map(FailsOnce(calls)).key_by(Remainder(calls)).process(CountPerKey())
+    counted = (
+        environment.from_collection(list(range(9)))
+        .map(FailsOnce(calls))
+        .key_by(Remainder(calls))
+        .process(CountPerKey())
+    )
     counted.add_sink(print_nothing)
 
     environment.execute()

@@ -1,8 +1,10 @@
-"""Jobs in which both sides of a ``key_by`` share a task: no function sees what another one did with a record, and each key is its own.
+"""Jobs in which both sides of a ``key_by`` share a task: no function sees what another one did with a record, and each
+key is its own.
 
 Loops take the records of a first run one by one and look for their shape afterwards, so a job has several runs.
 
-Source: Flink serializes a record on its way through a ``KeyGroupStreamPartitioner``, so that its two sides never share an object.
+Source: Flink serializes a record on its way through a ``KeyGroupStreamPartitioner``, so that its two sides never share
+        an object.
 """
 
 from collections import Counter
@@ -222,7 +224,9 @@ def test_the_keys_of_a_dict_are_what_they_were_when_it_was_emitted(
     assert results == [["text"]] * first_name + [[number] for number in range(first_name, NUM_RECORDS)]
 
 
-def test_the_keys_of_a_dict_that_a_sibling_reads_are_not_changed_behind_key_by(environment: StreamExecutionEnvironment) -> None:
+def test_the_keys_of_a_dict_that_a_sibling_reads_are_not_changed_behind_key_by(
+    environment: StreamExecutionEnvironment,
+) -> None:
     source = numbers(environment).map(lambda number: {Name(number): 1})
     behind = source.key_by(lambda record: 0).map(renamed)
 
@@ -250,7 +254,9 @@ def changed_after_look(row: Row) -> int:
     return seen
 
 
-def test_an_iterator_over_a_row_does_not_see_what_was_changed_behind_key_by(environment: StreamExecutionEnvironment) -> None:
+def test_an_iterator_over_a_row_does_not_see_what_was_changed_behind_key_by(
+    environment: StreamExecutionEnvironment,
+) -> None:
     """It holds the values of the row, and not the row."""
     stream = numbers(environment).map(LookingBack())
 
@@ -313,7 +319,11 @@ def test_the_second_key_by_has_keys_of_its_own(
 ) -> None:
     """Though the records pass through whole between the two, with the keys of the first one."""
     environment.set_parallelism(parallelism)
-    source = numbers(environment).map(make) if is_mapped else environment.from_collection([make(number) for number in range(NUM_RECORDS)])
+    source = (
+        numbers(environment).map(make)
+        if is_mapped
+        else environment.from_collection([make(number) for number in range(NUM_RECORDS)])
+    )
 
     results = collected(between(source.key_by(itemgetter(0))).key_by(itemgetter(1)).sum(2))
 
@@ -326,7 +336,9 @@ class KeyAndValue(KeyedProcessFunction):
 
 
 @pytest.mark.parametrize("parallelism", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_a_column_with_nulls_is_a_key_of_records_that_hold_lists(environment: StreamExecutionEnvironment, parallelism: int) -> None:
+def test_a_column_with_nulls_is_a_key_of_records_that_hold_lists(
+    environment: StreamExecutionEnvironment, parallelism: int
+) -> None:
     """Rows with lists in them are pickled when they are emitted, and nobody can ask a pickle for a column."""
     environment.set_parallelism(parallelism)
     keys = [None if number % 3 == 0 else f"k{number % 2}" for number in range(NUM_RECORDS)]

@@ -89,12 +89,19 @@ class CountedCall(AsyncFunction[int, int]):
 
 def user_metrics(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """By operator and name."""
-    operators = [each for vertex in document["vertices"] for subtask in vertex["subtasks"] for each in subtask["metrics"]["operators"]]
+    operators = [
+        each
+        for vertex in document["vertices"]
+        for subtask in vertex["subtasks"]
+        for each in subtask["metrics"]["operators"]
+    ]
     return {f"{each['name']}/{metric['name']}": metric for each in operators for metric in each["user_metrics"]}
 
 
 def test_each_kind_of_metric_is_in_the_jobs_document(environment: StreamExecutionEnvironment) -> None:
-    """The values at the end of the job are the last ones, also of gauges and meters, which are asked once per second else."""
+    """The values at the end of the job are the last ones, also of gauges and meters, which are asked once per second
+    else.
+    """
     environment.from_collection(list(range(10))).map(Measured()).name("measured").sink_to(DiscardingSink())
 
     client = environment.execute_async("metrics")
@@ -117,7 +124,13 @@ def test_each_kind_of_metric_is_in_the_jobs_document(environment: StreamExecutio
 
 
 def test_functions_of_every_kind_have_metrics(environment: StreamExecutionEnvironment) -> None:
-    numbers = environment.from_collection(list(range(6))).filter(CountedFilter()).name("filter").flat_map(CountedFlatMap()).name("flat map")
+    numbers = (
+        environment.from_collection(list(range(6)))
+        .filter(CountedFilter())
+        .name("filter")
+        .flat_map(CountedFlatMap())
+        .name("flat map")
+    )
     called = AsyncDataStream.ordered_wait(numbers, CountedCall(), Time.seconds(100)).name("call")
     called.key_by(abs).process(CountedProcess()).name("process").sink_to(DiscardingSink())
 

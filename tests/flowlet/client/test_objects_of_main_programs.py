@@ -1,6 +1,7 @@
 """What the main module of a program defines works in its own process and in children alike.
 
-Each program is a real one.  It runs with parallelism 1, where all is in its process, and with 2, where tasks run in other processes.
+Each program is a real one.  It runs with parallelism 1, where all is in its process, and with 2, where tasks run in
+other processes.
 """
 
 from typing import Any
@@ -10,7 +11,9 @@ import pytest
 from flowlet.datastream import StreamExecutionEnvironment
 from tests.flowlet.client.programs import REPOSITORY, Programs
 
-PARALLELISM = pytest.mark.parametrize("parallelism", [pytest.param("1", marks=pytest.mark.slow), pytest.param("2", marks=pytest.mark.slow)])
+PARALLELISM = pytest.mark.parametrize(
+    "parallelism", [pytest.param("1", marks=pytest.mark.slow), pytest.param("2", marks=pytest.mark.slow)]
+)
 
 _START = """\
 import abc, collections, contextlib, datetime, enum, functools, random, sys, threading, typing
@@ -257,7 +260,7 @@ makers["MISSING"] = lambda: MISSING
 class Named:
     n: NewType("UserId", int)
     def __init__(self, n): self.n = n
-"""
+"""  # noqa: E501
 
 _CLASSES_WORK = """
 def make(name):
@@ -313,7 +316,7 @@ if __name__ == "__main__":
     print("are as they were:", methods == (Square.area, Struct.double))
     print("are known there:", sorted(texts) == sorted(shown(make(name)) for name in makers))
     print("work:", [name for name in here if repr(here[name]) != repr(there[name])] or "all")
-"""
+"""  # noqa: E501
 
 # Beside objects that answer no question, which a job must leave alone.
 _FUNCTIONS = """
@@ -414,7 +417,7 @@ if __name__ == "__main__":
         came = list(map(repr, found))
     wanted = [repr(function(6)) for function in functions] + [repr(show([1]))]
     print(sorted(came) == sorted([*wanted, repr((7, {"maxsize": 5, "typed": True}, "fib", "show"))]) or came)
-"""
+"""  # noqa: E501
 
 
 _UNSENDABLE = r"""
@@ -544,7 +547,7 @@ if __name__ == "__main__":
             stream.get_execution_environment().execute("large")
         except JobSubmissionError as error:
             print(error)
-"""
+"""  # noqa: E501
 
 _CLASSES_STAY = """
 seen, table = [], {}
@@ -603,7 +606,7 @@ if __name__ == "__main__":
     Special().put(5)
     Store.note(6)
     print(table, seen, Store.held is seen, Color.RED.known() is Struct().known() is Closed.known_to_all() is Closed().known() is table)
-"""
+"""  # noqa: E501
 
 _SHARED = """
 import os, numpy, pyarrow
@@ -657,7 +660,7 @@ if __name__ == "__main__":
         print(numbers, [str(each.message).partition(", which")[0] for each in caught], {each.filename == __file__ for each in caught})
     run(drawn)
     run(closed())
-"""
+"""  # noqa: E501
 
 
 @pytest.fixture(scope="module")
@@ -672,7 +675,9 @@ def lines_of(programs: Programs, text: str, parallelism: str) -> list[str]:
 
 @PARALLELISM
 def test_objects_of_a_programs_classes_come_back_as_they_are(parallelism: str, programs: Programs) -> None:
-    """Classes with slots, dataclasses, named tuples, structs, enumerations, exceptions, with metaclasses and hooks, abstract, generic."""
+    """Classes with slots, dataclasses, named tuples, structs, enumerations, exceptions, with metaclasses and hooks,
+    abstract, generic.
+    """
     assert lines_of(programs, _CLASSES + _CLASSES_WORK, parallelism)[:4] == [
         "came back: 36 all 0",
         "are the program's: True",
@@ -700,11 +705,13 @@ def test_a_programs_classes_are_as_they_were_after_a_job(parallelism: str, progr
 
 
 @PARALLELISM
-def test_functions_that_functools_made_run_beside_objects_that_answer_no_question(parallelism: str, programs: Programs) -> None:
+def test_functions_that_functools_made_run_beside_objects_that_answer_no_question(
+    parallelism: str, programs: Programs
+) -> None:
     """A cache arrives empty, and is one for all functions of a chain that refer to it.
 
-    Classes without a module, or whose ``__module__`` raises, objects whose attributes raise, and modules that cannot be imported
-    disturb no job.
+    Classes without a module, or whose ``__module__`` raises, objects whose attributes raise, and modules that cannot be
+    imported disturb no job.
     """
     assert lines_of(programs, _FUNCTIONS, parallelism) == ["True"]
 
@@ -715,9 +722,13 @@ def test_what_cannot_be_sent_is_named_by_its_variable(parallelism: str, programs
     lock, text, output, *_ = lines_of(programs, _UNSENDABLE, parallelism)
 
     assert (
-        "`connections[0]`, an attribute of a `Pool` (_thread.lock): TypeError: cannot pickle '_thread.lock' object" in lock
+        "`connections[0]`, an attribute of a `Pool` (_thread.lock): TypeError: cannot pickle '_thread.lock' object"
+        in lock
     )  # a record of a source
-    assert "`connections[0]`, an attribute of a `Pool` (_io.TextIOWrapper): TypeError: cannot pickle '_io.TextIOWrapper' object" in text
+    assert (
+        "`connections[0]`, an attribute of a `Pool` (_io.TextIOWrapper): TypeError: cannot pickle '_io.TextIOWrapper' "
+        "object" in text
+    )
     assert output == "[(True, 1)]"  # it goes by name
 
 
@@ -727,13 +738,17 @@ def test_a_job_that_is_too_large_names_the_variable_and_the_remedy(programs: Pro
 
     assert line.startswith("the functions of job 'large' have 1")
     assert "of them are `others`, a global of `look_up` (dict); " in line
-    assert "more vertices are as large: each has its own copy of what consists of many small objects; read large data in open()" in line
+    assert (
+        "more vertices are as large: each has its own copy of what consists of many small objects; read large data in "
+        "open()" in line
+    )
     assert "env.register_cached_file()" in line
 
 
 @PARALLELISM
 def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: str, programs: Programs) -> None:
-    """Bytes, arrays of numpy and pyarrow, a dictionary of many small objects, which a key selector has, too: four copies are refused.
+    """Bytes, arrays of numpy and pyarrow, a dictionary of many small objects, which a key selector has, too: four
+    copies are refused.
 
     Each vertex has copies of its own, and new ones after a restart.
     """
@@ -744,7 +759,10 @@ def test_what_is_large_and_several_vertices_refer_to_is_sent_once(parallelism: s
 
 @PARALLELISM
 def test_subtasks_draw_random_numbers_of_their_own(parallelism: str, programs: Programs) -> None:
-    """From the generator that a process shares.  Of one that is copied to all subtasks with its state the program is warned."""
+    """From the generator that a process shares.
+
+    Of one that is copied to all subtasks with its state the program is warned.
+    """
     shared, own = lines_of(programs, _SHARED, parallelism)[-2:]
 
     assert shared == "[10, 10, 10, 10, 10] [] set()"
@@ -754,7 +772,10 @@ def test_subtasks_draw_random_numbers_of_their_own(parallelism: str, programs: P
         assert own == "[10, 10, 10, 10] [] set()"
     else:
         assert own.startswith("[5, 5, 5, 10] ")
-        assert all(f"vertex 'Map': {name} ({kind}) is copied to 2 subtasks" in own for name, kind in zip(names, kinds, strict=True))
+        assert all(
+            f"vertex 'Map': {name} ({kind}) is copied to 2 subtasks" in own
+            for name, kind in zip(names, kinds, strict=True)
+        )
         assert own.endswith("{True}")
 
 

@@ -1,4 +1,6 @@
-"""Programs with operator and broadcast state, run in this process; some fail once, behind a checkpoint, and go on from it."""
+"""Programs with operator and broadcast state, run in this process; some fail once, behind a checkpoint, and go on from
+it.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -63,7 +65,11 @@ def test_a_bounded_job_does_not_wait_for_the_next_interval(tmp_path: Path) -> No
     """Its last checkpoint is triggered when all tasks wait for it, not after an hour."""
     env = surviving(tmp_path).enable_checkpointing(3_600_000)
 
-    assert sorted(ran(env.from_collection([1, 2, 3]).key_by(lambda value: value).map(lambda value: 10 * value))) == [10, 20, 30]
+    assert sorted(ran(env.from_collection([1, 2, 3]).key_by(lambda value: value).map(lambda value: 10 * value))) == [
+        10,
+        20,
+        30,
+    ]
 
 
 class Unwilling:
@@ -236,7 +242,9 @@ def test_every_subtask_sees_the_rules(parallelism: int) -> None:
 
     results = ran(numbers.connect(rules).process(Rule(), output_type=Types.PICKLED_BYTE_ARRAY()))
 
-    assert sorted((key, sorted(numbers)) for key, numbers in results) == [(key, list(range(key, 20, 5))) for key in range(5)]
+    assert sorted((key, sorted(numbers)) for key, numbers in results) == [
+        (key, list(range(key, 20, 5))) for key in range(5)
+    ]
 
 
 def test_what_does_not_fit_is_refused_when_the_program_is_built() -> None:
@@ -252,7 +260,10 @@ def test_what_does_not_fit_is_refused_when_the_program_is_built() -> None:
         (lambda: stream.connect(rules).process(Rule()), "call key_by(...) before connect(...)"),
         (lambda: keyed.connect(rules).process(KeepsRules()), "needs a KeyedBroadcastProcessFunction"),
         (lambda: keyed.connect(rules).process(other), "process() needs a KeyedBroadcastProcessFunction here"),
-        (lambda: StreamExecutionEnvironment().from_collection([1]).connect(rules), "two streams of the same environment"),
+        (
+            lambda: StreamExecutionEnvironment().from_collection([1]).connect(rules),
+            "two streams of the same environment",
+        ),
     ]
 
     assert isinstance(rules, BroadcastStream)
@@ -350,7 +361,9 @@ def test_a_reduce_function_has_keyed_state(mode: str, is_chained: bool) -> None:
     if mode == "BATCH":
         assert sorted(map(str, results)) == sorted(map(str, last))
     else:
-        assert [str(each) for each in results] == [str(each) for each in [("a", 1), (1, 1), (True, 1), ("a", 3, 1), (1, 6, 1), ("a", 6, 2)]]
+        assert [str(each) for each in results] == [
+            str(each) for each in [("a", 1), (1, 1), (True, 1), ("a", 3, 1), (1, 6, 1), ("a", 6, 2)]
+        ]
 
 
 class Looks(AsyncFunction, CheckpointedFunction):

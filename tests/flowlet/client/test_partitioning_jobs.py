@@ -46,7 +46,9 @@ def test_broadcast_gives_every_record_to_every_subtask(environment: StreamExecut
     )
 
 
-def test_shuffle_gives_every_record_to_one_subtask_and_all_subtasks_some(environment: StreamExecutionEnvironment) -> None:
+def test_shuffle_gives_every_record_to_one_subtask_and_all_subtasks_some(
+    environment: StreamExecutionEnvironment,
+) -> None:
     """That one of two subtasks gets none of 200 records has a chance of 2^-199."""
     found = received(environment.from_collection(NUMBERS).shuffle())
 
@@ -57,7 +59,9 @@ def test_shuffle_gives_every_record_to_one_subtask_and_all_subtasks_some(environ
 def test_a_partitioner_of_the_user_chooses_the_subtask_by_the_key(environment: StreamExecutionEnvironment) -> None:
     numbers = environment.from_collection(NUMBERS)
 
-    found = received(numbers.partition_custom(lambda key, num_partitions: key % num_partitions, lambda number: number // 10))
+    found = received(
+        numbers.partition_custom(lambda key, num_partitions: key % num_partitions, lambda number: number // 10)
+    )
 
     assert found == Counter((number // 10 % 2, number) for number in NUMBERS)
 
@@ -82,7 +86,9 @@ def test_a_keyed_stream_meets_one_that_is_broadcast(environment: StreamExecution
 
     found = list(keyed.connect(rules).process(Rules()).execute_and_collect())
 
-    assert sorted(each for each in found if each[0] == "rule") == [("rule", subtask, rule) for subtask in (0, 1) for rule in (1, 2, 3)]
+    assert sorted(each for each in found if each[0] == "rule") == [
+        ("rule", subtask, rule) for subtask in (0, 1) for rule in (1, 2, 3)
+    ]
     values = [(subtask, number) for what, subtask, number in found if what == "value"]
     assert sorted(number for _, number in values) == NUMBERS
     assert len({(subtask, number % 7) for subtask, number in values}) == 7

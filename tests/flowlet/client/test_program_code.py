@@ -55,7 +55,13 @@ def test_imported_modules_beside_the_program_are_shipped_and_packages_whole(prog
 
     modules = modules_beside(main)
 
-    assert sorted(modules) == ["models_of_test", "models_of_test.deep", "models_of_test.deep.lazy", "models_of_test.plain", "rules_of_test"]
+    assert sorted(modules) == [
+        "models_of_test",
+        "models_of_test.deep",
+        "models_of_test.deep.lazy",
+        "models_of_test.plain",
+        "rules_of_test",
+    ]
     assert modules["rules_of_test"].source == b"LIMIT = 3"
     assert modules["rules_of_test"].path == str(tmp_path / "rules_of_test.py")
     assert [name for name, module in modules.items() if module.is_package] == ["models_of_test", "models_of_test.deep"]
@@ -99,7 +105,9 @@ def test_an_installed_program_ships_nothing() -> None:
 def test_too_much_source_is_refused_with_the_largest_module(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     main = program({"small_of_test.py": "", "large_of_test.py": "#" * 100}, "small_of_test", "large_of_test")
     monkeypatch.setattr(program_code, "MAX_MODULE_BYTES", 99)
-    with pytest.raises(JobSubmissionError, match=r"100 bytes, the limit is 99 \(the largest is large_of_test with 100\): install"):
+    with pytest.raises(
+        JobSubmissionError, match=r"100 bytes, the limit is 99 \(the largest is large_of_test with 100\): install"
+    ):
         modules_beside(main)
 
 
@@ -149,7 +157,8 @@ def test_objects_that_raise_when_they_are_asked_are_left_out(program: Program, m
     exec(  # a main module
         "class OddMeta(type):\n    __module__ = property(lambda cls: 1 // 0)\n"
         "class Odd(metaclass=OddMeta): pass\n"
-        "class Refusing:\n    def __getattr__(self, name): raise ImportError(name)\n    def __reduce__(self): raise ValueError\n"
+        "class Refusing:\n    def __getattr__(self, name): raise ImportError(name)\n    def __reduce__(self): raise "
+        "ValueError\n"
         "refusing = Refusing()\n"
         "class Plain: pass\n",
         vars(main),
@@ -161,7 +170,9 @@ def test_objects_that_raise_when_they_are_asked_are_left_out(program: Program, m
     assert sorted(modules_beside(main)) == ["beside_of_test"]
 
 
-def test_a_main_module_that_multiprocessing_renamed_is_not_shipped_as_a_module(program: Program, tmp_path: Path) -> None:
+def test_a_main_module_that_multiprocessing_renamed_is_not_shipped_as_a_module(
+    program: Program, tmp_path: Path
+) -> None:
     """What it defines goes by value, under the name that it has as the main module."""
     main = program({"main.py": ""})
     main.__name__ = "__mp_main__"

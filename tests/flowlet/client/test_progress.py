@@ -1,4 +1,6 @@
-"""What a user sees on a terminal while a job runs: where to look, and a line that leaves no trace and mixes with nothing."""
+"""What a user sees on a terminal while a job runs: where to look, and a line that leaves no trace and mixes with
+nothing.
+"""
 
 import fcntl
 import os
@@ -157,7 +159,9 @@ PROGRESS = r"shown RUNNING \d+:\d\d"
 
 
 def environment(**more: str) -> dict[str, str]:
-    inherited = {name: value for name, value in os.environ.items() if name not in ("PYTHONASYNCIODEBUG", "FLOWLET_PROGRESS")}
+    inherited = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONASYNCIODEBUG", "FLOWLET_PROGRESS")
+    }
     return {**inherited, "PYTHONPATH": str(REPOSITORY), "TERM": "xterm", **more}
 
 
@@ -195,20 +199,29 @@ def test_a_line_is_rewritten_in_place_and_leaves_no_trace(where: str, cluster: S
         assert target.secret is not None
         (tmp_path / "secret").write_text(target.secret.hex() + "\n", encoding="ascii")
         (tmp_path / "secret").chmod(0o600)
-        variables = {"FLOWLET_JOBMANAGER": f"{target.host}:{target.port}", "FLOWLET_SECRET_FILE": str(tmp_path / "secret")}
+        variables = {
+            "FLOWLET_JOBMANAGER": f"{target.host}:{target.port}",
+            "FLOWLET_SECRET_FILE": str(tmp_path / "secret"),
+        }
 
     terminal = run_on_terminal(tmp_path, 2 if where == "children" else 1, variables)
 
     lines = [line.partition("> ")[2] if re.match(r"\d+> ", line) else line for line in terminal.screen.lines]
     [look] = [line for line in lines if line.startswith("job ")]
-    address = {"in process": "in this process", "children": "flowlet job [0-9a-f]{8} -m 127.0.0.1:.*", "remote": ".* -m 127.0.0.1:.*"}
+    address = {
+        "in process": "in this process",
+        "children": "flowlet job [0-9a-f]{8} -m 127.0.0.1:.*",
+        "remote": ".* -m 127.0.0.1:.*",
+    }
     assert re.fullmatch(rf"job 'shown' [0-9a-f]{{32}}: {address[where]}", look)
     assert "shown RUNNING" not in "".join(lines)
     assert terminal.screen.region == (1, ROWS)
     printed = {"before", "after"}
     if where != "remote":
         printed |= {
-            text for number in range(30) for text in (f"record {number} from a function", f"line {number} of a process", str(number))
+            text
+            for number in range(30)
+            for text in (f"record {number} from a function", f"line {number} of a process", str(number))
         }
     assert set(lines) == {look, *printed}
     assert len(lines) == len(printed) + 1
@@ -232,9 +245,17 @@ def test_without_a_terminal_nothing_is_shown_unless_it_is_asked_for(
 
 @pytest.mark.parametrize(
     ("mode", "term", "is_shown"),
-    [("auto", "xterm", True), ("off", "xterm", False), ("auto", "dumb", False), ("auto", "", False), ("on", "dumb", True)],
+    [
+        ("auto", "xterm", True),
+        ("off", "xterm", False),
+        ("auto", "dumb", False),
+        ("auto", "", False),
+        ("on", "dumb", True),
+    ],
 )
-def test_on_a_terminal_it_can_be_forbidden(mode: str, term: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_terminal_it_can_be_forbidden(
+    mode: str, term: str, is_shown: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A terminal without a screen has no row for it."""
     with opened() as (_, theirs), open(theirs, "w", encoding="utf-8", closefd=False) as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
@@ -257,12 +278,21 @@ def test_another_value_of_the_variable_is_an_error_before_the_job_starts(monkeyp
 def document(**more: Any) -> dict[str, Any]:
     def vertex(name: str, emitted: int, *busy: int) -> dict[str, Any]:
         operators = [{"num_records_out": emitted}, {"num_records_out": 1}]
-        subtasks = [{"metrics": {"num_records_out": 0, "operators": operators, "busy_ms_per_second": each}} for each in busy]
+        subtasks = [
+            {"metrics": {"num_records_out": 0, "operators": operators, "busy_ms_per_second": each}} for each in busy
+        ]
         return {"id": name, "name": name, "subtasks": subtasks}
 
     nodes = [{"id": "Source", "inputs": []}, {"id": "Map", "inputs": [{"id": "Source"}]}]
     vertices = [vertex("Source", 1_000, 100, 200), vertex("Map", 9_999, 900, 960)]
-    return {"state": "RUNNING", "duration": 3_725_000, "plan": {"nodes": nodes}, "vertices": vertices, "numRestarts": 0, **more}
+    return {
+        "state": "RUNNING",
+        "duration": 3_725_000,
+        "plan": {"nodes": nodes},
+        "vertices": vertices,
+        "numRestarts": 0,
+        **more,
+    }
 
 
 def test_the_line_says_what_the_job_does() -> None:
@@ -315,7 +345,9 @@ def test_a_program_that_reads_key_by_key_has_the_screen_to_itself() -> None:
     assert terminal.text == "the end"
 
 
-def test_what_fails_while_it_is_shown_does_not_fail_the_job(cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_while_it_is_shown_does_not_fail_the_job(
+    cluster: SharedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The job goes on, whatever an answer of the JobManager looks like."""
 
     def fail(*_: object) -> Any:

@@ -47,17 +47,23 @@ def test_a_job_for_a_running_cluster_is_refused() -> None:
     environment.set_python_executable(sys.executable)
     environment.from_collection([1]).print()
 
-    with pytest.raises(JobGraphError, match="has no effect on TaskManagers that run already: start them with that Python"):
+    with pytest.raises(
+        JobGraphError, match="has no effect on TaskManagers that run already: start them with that Python"
+    ):
         environment.execute()
 
 
-def test_files_that_need_processes_do_not_go_with_a_cluster_in_this_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_files_that_need_processes_do_not_go_with_a_cluster_in_this_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("FLOWLET_LOCAL", "inprocess")
     environment = StreamExecutionEnvironment()
     environment.add_python_archive(str(tmp_path / "data.zip"))
     environment.from_collection([1]).print()
 
-    with pytest.raises(JobGraphError, match=r"add_python_archive\(\), .* needs TaskManagers that are processes of their own: unset"):
+    with pytest.raises(
+        JobGraphError, match=r"add_python_archive\(\), .* needs TaskManagers that are processes of their own: unset"
+    ):
         environment.execute()
 
 

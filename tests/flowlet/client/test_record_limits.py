@@ -1,4 +1,6 @@
-"""``flowlet.max-record-bytes`` holds wherever records become bytes: between tasks, in the files of a sorted input, in flight."""
+"""``flowlet.max-record-bytes`` holds wherever records become bytes: between tasks, in the files of a sorted input, in
+flight.
+"""
 
 import pytest
 

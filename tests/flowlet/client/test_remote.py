@@ -47,7 +47,9 @@ def test_a_client_whose_loop_does_not_run_leaves_nothing(monkeypatch: pytest.Mon
         monkeypatch.setattr(remote, limit, 0.01, raising=False)
     threads = set(threading.enumerate())
 
-    with pytest.raises(FlowletError, match=r"the client's event loop did not run within 0\.01 s: the machine is too busy"):
+    with pytest.raises(
+        FlowletError, match=r"the client's event loop did not run within 0\.01 s: the machine is too busy"
+    ):
         RemoteTarget("127.0.0.1", 1, secret=bytes(32)).open(1)
 
     assert set(threading.enumerate()) == threads
@@ -135,7 +137,9 @@ async def test_a_wait_is_over_at_its_end_whenever_the_answers_come(delays_s: tup
     assert 5 <= rpc.now_s - max(0, delays_s[0] - 5) < 7
 
 
-def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(client: ClusterClient, cluster: SharedCluster) -> None:
+def test_channels_of_a_job_that_has_ended_are_an_error_of_their_own(
+    client: ClusterClient, cluster: SharedCluster
+) -> None:
     job_graph, edge_id = word_count(split=lambda line: [(line, 1 // 0)])
     job = cluster.execute(job_graph)
     with pytest.raises(JobExecutionError):

@@ -69,7 +69,15 @@ def test_a_newer_checkpoint_stands_for_one_that_failed() -> None:
 def test_each_channel_has_its_own_barrier_and_arrival_order_stays() -> None:
     buffer = ResultBuffer(2, EXACTLY_ONCE)
 
-    handed_out(buffer, records(0, "a0"), records(1, "b0"), BarrierReceived(1, 1), records(1, "b1"), records(0, "a1"), BarrierReceived(0, 1))
+    handed_out(
+        buffer,
+        records(0, "a0"),
+        records(1, "b0"),
+        BarrierReceived(1, 1),
+        records(1, "b1"),
+        records(0, "a1"),
+        BarrierReceived(0, 1),
+    )
 
     assert handed_out(buffer, CheckpointCompleted(1), JobFinished()) == [["a0", "b0", "a1"], ["b1"]]
 
@@ -78,9 +86,22 @@ def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
     """And hands out the rest, if the news of the checkpoint had not come yet."""
     buffer = ResultBuffer(2, EXACTLY_ONCE)
 
-    handed_out(buffer, records(0, "a0"), BarrierReceived(0, 1), records(0, "a1"), records(1, "b0"), BarrierReceived(1, 1), records(1, "b1"))
+    handed_out(
+        buffer,
+        records(0, "a0"),
+        BarrierReceived(0, 1),
+        records(0, "a1"),
+        records(1, "b0"),
+        BarrierReceived(1, 1),
+        records(1, "b1"),
+    )
     found = handed_out(
-        buffer, JobRestarted(1), records(0, "a1 again"), records(1, "b1 again"), BarrierReceived(0, 5), BarrierReceived(1, 5)
+        buffer,
+        JobRestarted(1),
+        records(0, "a1 again"),
+        records(1, "b1 again"),
+        BarrierReceived(0, 5),
+        BarrierReceived(1, 5),
     )
 
     assert found[0] == ["a0", "b0"]
@@ -123,7 +144,9 @@ def test_records_before_the_checkpoint_that_were_not_read_are_an_error(guarantee
 
     handed_out(buffer, BarrierReceived(0, 4), ChannelEnded(1), BarrierReceived(2, 3))
 
-    with pytest.raises(LostResultsError, match=r"from checkpoint 4, and results before it were not read yet \(of the producers 2\)"):
+    with pytest.raises(
+        LostResultsError, match=r"from checkpoint 4, and results before it were not read yet \(of the producers 2\)"
+    ):
         buffer.handle(JobRestarted(4))
 
 
@@ -149,7 +172,9 @@ def test_a_restart_from_an_older_checkpoint_than_results_were_handed_out_for_is_
     buffer.handle(BarrierReceived(0, 1))
     buffer.handle(CheckpointCompleted(2))
 
-    with pytest.raises(LostResultsError, match="restarted from checkpoint 1, and results up to checkpoint 2 were handed out"):
+    with pytest.raises(
+        LostResultsError, match="restarted from checkpoint 1, and results up to checkpoint 2 were handed out"
+    ):
         buffer.handle(JobRestarted(1))
 
 
@@ -158,7 +183,12 @@ def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behin
     buffer = ResultBuffer(1, Guarantee.UNLESS_FALLEN_BACK)
 
     before = handed_out(
-        buffer, BarrierReceived(0, 1), CheckpointCompleted(1), records(0, "a"), BarrierReceived(0, 2), CheckpointCompleted(2)
+        buffer,
+        BarrierReceived(0, 1),
+        CheckpointCompleted(1),
+        records(0, "a"),
+        BarrierReceived(0, 2),
+        CheckpointCompleted(2),
     )
     after = handed_out(buffer, JobRestarted(1), records(0, "a"), BarrierReceived(0, 3), CheckpointCompleted(3))
 
@@ -169,7 +199,9 @@ def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behin
 def test_at_least_once_hands_out_at_once_and_repeats() -> None:
     buffer = ResultBuffer(1, AT_LEAST_ONCE)
 
-    found = handed_out(buffer, records(0, "a"), BarrierReceived(0, 1), records(0, "b"), JobRestarted(1), records(0, "b"), JobFinished())
+    found = handed_out(
+        buffer, records(0, "a"), BarrierReceived(0, 1), records(0, "b"), JobRestarted(1), records(0, "b"), JobFinished()
+    )
 
     assert found == [["a"], [], ["b"], [], ["b"], []]
 
@@ -178,7 +210,9 @@ def test_without_checkpoints_a_restart_after_the_first_record_is_an_error() -> N
     buffer = ResultBuffer(1, NONE)
 
     assert handed_out(buffer, JobRestarted(NO_CHECKPOINT), records(0, "a")) == [[], ["a"]]
-    with pytest.raises(LostResultsError, match=r"enable checkpoints \(execution.checkpointing.interval\), or no restarts"):
+    with pytest.raises(
+        LostResultsError, match=r"enable checkpoints \(execution.checkpointing.interval\), or no restarts"
+    ):
         buffer.handle(JobRestarted(NO_CHECKPOINT))
 
 
@@ -186,9 +220,11 @@ NUM_CHANNELS = 3
 
 
 class RestartingJob(RuleBasedStateMachine):
-    """Channels that emit 0, 1, 2, ... and barriers; the job restarts from any complete checkpoint; its reader must get each number once.
+    """Channels that emit 0, 1, 2, ... and barriers; the job restarts from any complete checkpoint; its reader must get
+    each number once.
 
-    A checkpoint is complete once every channel that has not ended has passed its barrier at the reader; its news may come late, or never.
+    A checkpoint is complete once every channel that has not ended has passed its barrier at the reader; its news may
+    come late, or never.
     """
 
     def __init__(self) -> None:
@@ -279,7 +315,9 @@ TestRestartingJob = RestartingJob.TestCase
     names=st.lists(st.tuples(st.integers(0, 2), st.integers()), max_size=30),
     guarantee=st.sampled_from([AT_LEAST_ONCE, NONE]),
 )
-def test_without_exactly_once_every_record_is_handed_out_as_it_comes(names: list[tuple[int, int]], guarantee: Guarantee) -> None:
+def test_without_exactly_once_every_record_is_handed_out_as_it_comes(
+    names: list[tuple[int, int]], guarantee: Guarantee
+) -> None:
     buffer = ResultBuffer(3, guarantee)
 
     found = [buffer.handle(RecordsReceived(channel, name, 1)) for channel, name in names]

@@ -57,7 +57,11 @@ def test_completed_checkpoints_are_told_and_asked_after() -> None:
 
 def test_a_new_run_is_told_with_its_channels_and_followed_from_its_checkpoint() -> None:
     told, asked = followed(
-        JobProgress(0, "RESTARTING", -1), run(1, restored=2), JobProgress(1, "RUNNING", 5), JobProgress(1, "FAILING", 5), JobEndedError("")
+        JobProgress(0, "RESTARTING", -1),
+        run(1, restored=2),
+        JobProgress(1, "RUNNING", 5),
+        JobProgress(1, "FAILING", 5),
+        JobEndedError(""),
     )
 
     assert told == [run(1, restored=2), CheckpointCompleted(5)]
@@ -67,7 +71,11 @@ def test_a_new_run_is_told_with_its_channels_and_followed_from_its_checkpoint() 
 def test_a_checkpoint_of_a_later_run_is_told_after_that_run() -> None:
     """The reader may have slept over a whole run."""
     told, _ = followed(
-        JobProgress(2, "RUNNING", 9), run(2, restored=7), JobProgress(2, "RUNNING", 9), JobProgress(2, "FINISHED", 9), JobEndedError("")
+        JobProgress(2, "RUNNING", 9),
+        run(2, restored=7),
+        JobProgress(2, "RUNNING", 9),
+        JobProgress(2, "FINISHED", 9),
+        JobEndedError(""),
     )
 
     assert told == [run(2, restored=7), CheckpointCompleted(9)]

@@ -173,8 +173,16 @@ def test_two_jobs_run_one_after_the_other_on_one_cluster(cluster: SharedCluster)
 def document(state: str, *, task_states: tuple[str, str] = ("FAILED", "CANCELED"), **failure: Any) -> dict[str, Any]:
     info = FailureInfo("E", "m", "", None, "t", 0, None, "tm-1", 0)
     full = {**msgspec.to_builtins(info), **failure} if failure else None
-    subtasks = [{"subtask": number, "state": ended, "tm_id": f"tm-{number + 1}", "stuck": None} for number, ended in enumerate(task_states)]
-    return {"name": "j", "state": state, "vertices": [{"name": "t", "parallelism": 2, "subtasks": subtasks}], "failure": full}
+    subtasks = [
+        {"subtask": number, "state": ended, "tm_id": f"tm-{number + 1}", "stuck": None}
+        for number, ended in enumerate(task_states)
+    ]
+    return {
+        "name": "j",
+        "state": state,
+        "vertices": [{"name": "t", "parallelism": 2, "subtasks": subtasks}],
+        "failure": full,
+    }
 
 
 def test_a_failure_without_a_task_is_its_message() -> None:
@@ -204,14 +212,18 @@ def test_a_failure_without_a_traceback_shows_type_and_message() -> None:
 
 def test_a_failure_of_a_whole_source_names_no_subtask() -> None:
     """The JobManager could not list its files."""
-    text = describe_end(document("FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="flowlet.errors.FlowletError"))
+    text = describe_end(
+        document("FAILED", subtask=-1, tm_id="", message="cannot read x", exception_type="flowlet.errors.FlowletError")
+    )
 
     assert text == "job 'j' failed: task 't'\nflowlet.errors.FlowletError: cannot read x"
 
 
 def test_tasks_that_do_not_end_are_named() -> None:
     """The job has failed for certain, but a blocked function cannot be interrupted."""
-    text = describe_end(document("FAILING", task_states=("FAILED", "CANCELING"), message="gone", exception_type="TaskManagerLost"))
+    text = describe_end(
+        document("FAILING", task_states=("FAILED", "CANCELING"), message="gone", exception_type="TaskManagerLost")
+    )
 
     assert text.splitlines()[-1] == "(these tasks have not ended yet: 't' subtask 2/2 on tm-2)"
 
@@ -219,7 +231,11 @@ def test_tasks_that_do_not_end_are_named() -> None:
 def test_where_a_task_stands_that_does_not_end_is_shown() -> None:
     """Also of a job that was cancelled, for the person who waits."""
     cancelled = document("CANCELLING", task_states=("CANCELED", "CANCELING"))
-    cancelled["vertices"][0]["subtasks"][1]["stuck"] = {"waited-ms": 1_400, "operator": "map", "stack": "  File x, in f"}
+    cancelled["vertices"][0]["subtasks"][1]["stuck"] = {
+        "waited-ms": 1_400,
+        "operator": "map",
+        "stack": "  File x, in f",
+    }
 
     assert describe_end(cancelled).splitlines() == [
         "job 'j' was cancelled",
@@ -252,5 +268,8 @@ def test_results_that_cannot_be_read_are_explained_by_the_task_that_made_the_job
 
     failure = job.explain(FlowletError("no partition"))
 
-    expected = "its results could not be read: no partition; the job has restarted 2 times, last because of tail (1/2): ValueError: four"
+    expected = (
+        "its results could not be read: no partition; the job has restarted 2 times, last because of tail "
+        "(1/2): ValueError: four"
+    )
     assert str(failure) == f"job 'endless': {expected}"

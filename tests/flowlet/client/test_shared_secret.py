@@ -48,7 +48,9 @@ def test_a_job_shares_it_if_somebody_else_may_read_its_state(options: dict[str, 
 
 
 @pytest.mark.slow
-def test_without_a_home_only_a_job_whose_state_stays_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_only_a_job_whose_state_stays_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Any other job runs; it might take a savepoint, which nobody could read."""
     (tmp_path / "file").write_text("no directory")
     monkeypatch.setenv("FLOWLET_SECRET_FILE", str(tmp_path / "file" / "secret"))

@@ -1,6 +1,8 @@
-"""Jobs whose functions are slow: checkpoints are taken between their records, results arrive, a cancellation ends them at once.
+"""Jobs whose functions are slow: checkpoints are taken between their records, results arrive, a cancellation ends them
+at once.
 
-Functions wait for what a test is about, a complete checkpoint or a result, for a moment in each call, and count their calls.
+Functions wait for what a test is about, a complete checkpoint or a result, for a moment in each call, and count their
+calls.
 """
 
 import threading
@@ -143,13 +145,17 @@ def behind_key_by(environment: StreamExecutionEnvironment, folder: Path) -> Data
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [collection, sequence, lines, replayed, stateful, behind_key_by])
 def test_a_job_goes_on_from_the_middle_of_a_chunk_exactly_once(
-    environment: StreamExecutionEnvironment, tmp_path: Path, source: Callable[[StreamExecutionEnvironment, Path], DataStream]
+    environment: StreamExecutionEnvironment,
+    tmp_path: Path,
+    source: Callable[[StreamExecutionEnvironment, Path], DataStream],
 ) -> None:
     """The checkpoint does not wait for the chunk of a thousand records; no record counts twice or is missing."""
     FailsAfterCheckpoint.completed, FailsAfterCheckpoint.num_calls = threading.Event(), []
     environment.enable_checkpointing(20)
 
-    totals = source(environment, tmp_path).map(FailsAfterCheckpoint(), Types.LONG()).key_by(lambda value: 0, Types.LONG())
+    totals = (
+        source(environment, tmp_path).map(FailsAfterCheckpoint(), Types.LONG()).key_by(lambda value: 0, Types.LONG())
+    )
     results = totals.reduce(lambda first, second: first + second).execute_and_collect()
     assert isinstance(results, CloseableIterator)
     with results:
@@ -254,7 +260,9 @@ class SeesWatermarks(KeyedProcessFunction):
         self.has_seen.wait(MOMENT_S)
 
 
-def test_a_watermark_generator_that_asks_the_clock_is_asked_between_records(environment: StreamExecutionEnvironment) -> None:
+def test_a_watermark_generator_that_asks_the_clock_is_asked_between_records(
+    environment: StreamExecutionEnvironment,
+) -> None:
     """In the middle of a chunk, inside a chain; what it says holds for the records behind it alone."""
     SeesWatermarks.has_seen = threading.Event()
     environment.get_config().set_auto_watermark_interval(1)

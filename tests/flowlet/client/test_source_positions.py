@@ -27,7 +27,9 @@ class Seen(Exception):
     """The job was seen."""
 
 
-def graph_of(add: Callable[[StreamExecutionEnvironment], list[DataStream]], *, interval_ms: int | None = None) -> StreamGraph:
+def graph_of(
+    add: Callable[[StreamExecutionEnvironment], list[DataStream]], *, interval_ms: int | None = None
+) -> StreamGraph:
     """What a job would run that prints all these streams."""
     found: list[StreamGraph] = []
 

@@ -1,4 +1,6 @@
-"""Programs that read a ``SplitSource``: watermarks per split, idleness per split, alignment of splits, splits on demand, restarts."""
+"""Programs that read a ``SplitSource``: watermarks per split, idleness per split, alignment of splits, splits on
+demand, restarts.
+"""
 
 import threading
 from collections.abc import Iterator, Mapping
@@ -91,7 +93,12 @@ class LateFinder(ProcessFunction):
 
 
 def operators(document: dict[str, Any]) -> dict[str, Any]:
-    return {each["name"]: each for vertex in document["vertices"] for task in vertex["subtasks"] for each in task["metrics"]["operators"]}
+    return {
+        each["name"]: each
+        for vertex in document["vertices"]
+        for task in vertex["subtasks"]
+        for each in task["metrics"]["operators"]
+    }
 
 
 def test_no_record_of_a_slow_split_is_late(stage: str) -> None:
@@ -149,7 +156,9 @@ def test_a_split_without_records_becomes_idle_by_itself(stage: str) -> None:
 
 
 class Uneven(SplitSource):
-    """A split that is further ahead with each record, and one that stays behind and sees whether the other one gives records."""
+    """A split that is further ahead with each record, and one that stays behind and sees whether the other one gives
+    records.
+    """
 
     is_bounded = False
 
@@ -177,7 +186,9 @@ class Uneven(SplitSource):
 
 
 def test_a_split_that_is_ahead_of_its_group_is_paused(stage: str) -> None:
-    """It gives records at every turn otherwise, so the other one would never be alone; and goes on once that one has ended."""
+    """It gives records at every turn otherwise, so the other one would never be alone; and goes on once that one has
+    ended.
+    """
     environment = environment_of(1)
     strategy = monotonous().with_watermark_alignment("group", Duration.of_seconds(5), Duration.of_millis(10))
     environment.from_source(Uneven(stage), strategy, "splits").sink_to(DiscardingSink())
@@ -209,7 +220,9 @@ class Ranges(SplitSource):
 def test_every_record_of_every_split_is_read_once(stage: str, parallelism: int) -> None:
     environment = environment_of(parallelism)
 
-    found = list(environment.from_source(Ranges(stage, 5), WatermarkStrategy.no_watermarks(), "ranges").execute_and_collect())
+    found = list(
+        environment.from_source(Ranges(stage, 5), WatermarkStrategy.no_watermarks(), "ranges").execute_and_collect()
+    )
     environment.close()
 
     assert sorted(found) == list(range(10_000))
@@ -253,7 +266,8 @@ def test_a_restarted_job_goes_on_in_the_middle_of_its_splits(stage: str, tmp_pat
     numbers = environment.from_source(HeldRanges(stage, 5), WatermarkStrategy.no_watermarks(), "ranges")
     results = numbers.rebalance().map(FailsOnce()).execute_and_collect()
     assert isinstance(results, CloseableIterator)
-    # They are handed out once a checkpoint behind them is complete; one more than the first split has, so that it was seen to end.
+    # They are handed out once a checkpoint behind them is complete; one more than the first split has, so that it was
+    # seen to end.
     found = [next(results) for _ in range(2_001)]
     STAGES[stage].may_go_on.set()
     found += results

@@ -1,4 +1,6 @@
-"""A program runs however it was started: what its main module defines is found under the name that the module has then."""
+"""A program runs however it was started: what its main module defines is found under the name that
+the module has then.
+"""
 
 import textwrap
 from collections.abc import Mapping
@@ -38,7 +40,7 @@ def job():
     with stream.key_by(lambda box: box.inside.number).map(lambda box: box).execute_and_collect() as results:
         found = list(results)
     print(sorted(box.inside.number for box in found), {type(box) for box in found} == {Box}, type(found[0].inside) is Event, flush=True)
-"""
+"""  # noqa: E501
 _SPAWNING = """
 if __name__ == "__main__":
     process = multiprocessing.get_context(sys.argv[2]).Process(target=job)
@@ -71,7 +73,9 @@ _OFTEN: Mapping[str, str] = {"spawn": "12", "fork": "2", "text": "2", "module": 
 @pytest.mark.parametrize(
     ("start", "parallelism"),
     [
-        pytest.param(start, parallelism, marks=pytest.mark.slow if parallelism in _OFTEN.get(start, "") else pytest.mark.long)
+        pytest.param(
+            start, parallelism, marks=pytest.mark.slow if parallelism in _OFTEN.get(start, "") else pytest.mark.long
+        )
         for start in _STARTS
         for parallelism in "12"
     ],
@@ -80,7 +84,8 @@ def test_a_program_runs_however_it_was_started(start: str, parallelism: str, pro
     """Also in a process that multiprocessing started, where the main module has another name, and by runpy."""
     arguments, text = _STARTS[start]
     if start == "runpy":
-        text = text.replace("__main__.helper(1)", "2").replace("pickle.loads(pickled).number", "0")  # __main__ is another module
+        # __main__ is another module.
+        text = text.replace("__main__.helper(1)", "2").replace("pickle.loads(pickled).number", "0")
 
     found = programs.lines(text, *(parallelism if each == "PARALLELISM" else each for each in arguments))
 

@@ -58,7 +58,9 @@ class Everything(KeyedProcessFunction):
         self._list = runtime_context.get_list_state(ListStateDescriptor("list"))
         self._map = runtime_context.get_map_state(MapStateDescriptor("map", Types.STRING(), Types.LONG()))
         self._sum = runtime_context.get_reducing_state(ReducingStateDescriptor("sum", lambda a, b: a + b, Types.LONG()))
-        self._mean = runtime_context.get_aggregating_state(AggregatingStateDescriptor("mean", Mean(), Types.PICKLED_BYTE_ARRAY()))
+        self._mean = runtime_context.get_aggregating_state(
+            AggregatingStateDescriptor("mean", Mean(), Types.PICKLED_BYTE_ARRAY())
+        )
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> None:
         number = value[1]
@@ -246,6 +248,8 @@ def test_without_a_key_the_error_says_what_to_do() -> None:
     env = StreamExecutionEnvironment.get_execution_environment()
     records = env.from_collection([("a", 1)])
 
-    assert "keyed state needs a keyed stream: call key_by(...) before the operator" in failure_of(records.map(Running()))
+    assert "keyed state needs a keyed stream: call key_by(...) before the operator" in failure_of(
+        records.map(Running())
+    )
     assert "the function must ask for its states in open()" in failure_of(records.key_by(by_name).map(Late()))
     assert "state 'n' was used without a current key" in failure_of(records.key_by(by_name).process(Early()))

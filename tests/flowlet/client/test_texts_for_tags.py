@@ -1,4 +1,6 @@
-"""A text where the ``OutputTag`` of a side output was meant: the record goes to the main output, and a warning says so."""
+"""A text where the ``OutputTag`` of a side output was meant: the record goes to the main output,
+and a warning says so.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -69,7 +71,9 @@ def collected(stream: DataStream) -> list[Any]:
         return list(results)
 
 
-def warnings_of(env: StreamExecutionEnvironment, kind: str, records: list[Any], *tags: OutputTag) -> tuple[list[Any], list[Any]]:
+def warnings_of(
+    env: StreamExecutionEnvironment, kind: str, records: list[Any], *tags: OutputTag
+) -> tuple[list[Any], list[Any]]:
     """The warnings, and what arrived at the main output."""
     stream = KINDS[kind](env.from_collection(records))
     sides = [stream.get_side_output(tag).map(lambda value: ("side", value)) for tag in tags]
@@ -86,7 +90,9 @@ def test_a_text_that_is_the_id_of_a_side_output_is_warned_of_once(kind: str, env
     warnings, found = warnings_of(env, kind, records, LATE)
 
     assert set(found) == set(records)
-    assert [(line["side_output"], line["record"], line["log_level"]) for line in warnings] == [("late", "('late', 2)", "warning")]
+    assert [(line["side_output"], line["record"], line["log_level"]) for line in warnings] == [
+        ("late", "('late', 2)", "warning")
+    ]
     assert warnings[0]["operator"]
 
 

@@ -16,7 +16,14 @@ from flowlet.client.executor import EmbeddedTarget
 from flowlet.client.translate import embedded_target, operator_of, translate
 from flowlet.common import Row, Types, WatermarkStrategy
 from flowlet.common.job_client import SubmittedJob
-from flowlet.datastream import DataStream, MapFunction, ReduceFunction, RuntimeContext, RuntimeExecutionMode, StreamExecutionEnvironment
+from flowlet.datastream import (
+    DataStream,
+    MapFunction,
+    ReduceFunction,
+    RuntimeContext,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+)
 from flowlet.datastream.connectors import DiscardingSink, FileSource, Sink, Source, StreamFormat
 from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import JobGraph
@@ -72,7 +79,9 @@ class Edge:
 
 
 def run(graph: JobGraph) -> dict[str | None, list[Any]]:
-    """Run a graph of parallelism 1 vertex by vertex; what came over the edges to each vertex, or to the client (None)."""
+    """Run a graph of parallelism 1 vertex by vertex; what came over the edges to each vertex, or to
+    the client (None).
+    """
     arrived: defaultdict[str | None, list[Any]] = defaultdict(list)
     for vertex in graph.topological_order():
         edges = {edge.id: Edge() for edge in graph.outputs_of(vertex.id)}
@@ -97,7 +106,8 @@ def run(graph: JobGraph) -> dict[str | None, list[Any]]:
 
 
 def collected(
-    build: Callable[[StreamExecutionEnvironment], DataStream], mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING
+    build: Callable[[StreamExecutionEnvironment], DataStream],
+    mode: RuntimeExecutionMode = RuntimeExecutionMode.STREAMING,
 ) -> list[Any]:
     environment = StreamExecutionEnvironment(submit=capture).set_parallelism(1).set_runtime_mode(mode)
     with pytest.raises(CapturedError) as captured:
@@ -131,17 +141,26 @@ def test_a_word_count_counts_words(lines: list[str]) -> None:
     assert dict(collected(count, RuntimeExecutionMode.BATCH)) == expected
     assert dict(collected(count, RuntimeExecutionMode.AUTOMATIC)) == expected
     running = collected(count)
-    assert sorted(running) == sorted((word, number) for word, total in expected.items() for number in range(1, total + 1))
+    assert sorted(running) == sorted(
+        (word, number) for word, total in expected.items() for number in range(1, total + 1)
+    )
 
 
 def test_every_step_does_its_work() -> None:
     def build(env: StreamExecutionEnvironment) -> DataStream:
-        return env.from_collection([1, 2, 3, 4]).map(Offset()).filter(lambda value: value % 2 == 0).flat_map(lambda value: [value, -value])
+        return (
+            env.from_collection([1, 2, 3, 4])
+            .map(Offset())
+            .filter(lambda value: value % 2 == 0)
+            .flat_map(lambda value: [value, -value])
+        )
 
     assert collected(build) == [12, -12, 14, -14]
 
 
-@pytest.mark.parametrize(("mode", "expected"), [(RuntimeExecutionMode.STREAMING, [3, 3, 4, 4]), (RuntimeExecutionMode.BATCH, [3, 4])])
+@pytest.mark.parametrize(
+    ("mode", "expected"), [(RuntimeExecutionMode.STREAMING, [3, 3, 4, 4]), (RuntimeExecutionMode.BATCH, [3, 4])]
+)
 def test_a_reduction_reports_as_the_mode_says(mode: RuntimeExecutionMode, expected: list[int]) -> None:
     def build(env: StreamExecutionEnvironment) -> DataStream:
         return env.from_collection([3, 1, 4, 2]).key_by(lambda value: value % 2).reduce(Largest())
@@ -227,18 +246,28 @@ def test_what_cannot_be_run_is_refused_by_its_operator() -> None:
     environment = StreamExecutionEnvironment(submit=capture)
     environment.from_collection([1]).sink_to(Unknown())
 
-    with pytest.raises(JobGraphError, match=r"operator 'Sink: Writer': a Unknown cannot be run; use DiscardingSink\(\)"):
+    with pytest.raises(
+        JobGraphError, match=r"operator 'Sink: Writer': a Unknown cannot be run; use DiscardingSink\(\)"
+    ):
         environment.execute()
-    node = StreamNode(1, "0" * 32, "strange", "", 1, 128, 100, "default", ChainingStrategy.ALWAYS, Transformation(name="strange"))
+    node = StreamNode(
+        1, "0" * 32, "strange", "", 1, 128, 100, "default", ChainingStrategy.ALWAYS, Transformation(name="strange")
+    )
     with pytest.raises(JobGraphError, match="operator 'strange': no operator is known for a Transformation"):
         operator_of(node, is_batch=False)
 
 
 @pytest.mark.parametrize(
     ("parallelism", "in_process", "expected"),
-    [(1, False, EmbeddedTarget(1, None, True)), (3, False, EmbeddedTarget(3, None, False)), (3, True, EmbeddedTarget(3, None, True))],
+    [
+        (1, False, EmbeddedTarget(1, None, True)),
+        (3, False, EmbeddedTarget(3, None, False)),
+        (3, True, EmbeddedTarget(3, None, True)),
+    ],
 )
-def test_an_embedded_cluster_is_as_wide_as_the_widest_vertex(parallelism: int, in_process: bool, expected: EmbeddedTarget) -> None:
+def test_an_embedded_cluster_is_as_wide_as_the_widest_vertex(
+    parallelism: int, in_process: bool, expected: EmbeddedTarget
+) -> None:
     graph = job_graph_of(lambda env: env.from_collection([1]).map(abs).set_parallelism(parallelism))
 
     assert embedded_target(graph, in_process=in_process) == expected

@@ -1,4 +1,6 @@
-"""What a user's program that ends with an error leaves on the terminal: one traceback, of the user's frames, or one line."""
+"""What a user's program that ends with an error leaves on the terminal: one traceback, of the user's frames, or one
+line.
+"""
 
 import os
 import traceback
@@ -93,20 +95,37 @@ _SUBMITTED = ".sink_to(DiscardingSink()); env.execute()"
     ("mistake", "message"),
     [
         ("stream.map(3)", "JobGraphError: map() needs a callable or a MapFunction, got 3 of type int"),
-        ("stream.map(lambda first, second: first)", "JobGraphError: map() calls its function with one record, but <lambda>(first, second)"),
+        (
+            "stream.map(lambda first, second: first)",
+            "JobGraphError: map() calls its function with one record, but <lambda>(first, second)",
+        ),
         ("stream.key_by('word')", "JobGraphError: key_by() needs a callable or a KeySelector, got 'word' of type str"),
         ("stream.sum(0)", "NotKeyedError: sum() needs a keyed stream: call key_by(...) before it"),
         ("stream.mapp(abs)", "AttributeError: "),
-        ("stream.sink_to(print)", "JobGraphError: sink_to() needs a sink such as DiscardingSink(), got <built-in function print>"),
+        (
+            "stream.sink_to(print)",
+            "JobGraphError: sink_to() needs a sink such as DiscardingSink(), got <built-in function print>",
+        ),
         ("env.from_collection(5)", "JobGraphError: from_collection() needs a list of elements, got 5 of type int"),
-        ("env.from_collection(['a'], Types.INT())", "JobGraphError: from_collection(): element 0 is not a Integer: 'a' is of type str"),
-        ("env.set_parallelism('2')", "JobGraphError: the environment's parallelism must be a whole number of 1 or more, got '2'"),
+        (
+            "env.from_collection(['a'], Types.INT())",
+            "JobGraphError: from_collection(): element 0 is not a Integer: 'a' is of type str",
+        ),
+        (
+            "env.set_parallelism('2')",
+            "JobGraphError: the environment's parallelism must be a whole number of 1 or more, got '2'",
+        ),
         ("env.execute()", "JobGraphError: job 'Flink Streaming Job' has no operators"),
         (f"stream.map(lambda value: lock){_SUBMITTED}", "JobSubmissionError: vertex "),
-        (f"stream.map(abs).forward().map(abs).set_parallelism(2){_SUBMITTED}", "JobGraphError: forward() from 'Map' (parallelism 1)"),
+        (
+            f"stream.map(abs).forward().map(abs).set_parallelism(2){_SUBMITTED}",
+            "JobGraphError: forward() from 'Map' (parallelism 1)",
+        ),
     ],
 )
-def test_a_mistake_is_shown_with_the_users_line_first_and_one_message(mistake: str, message: str, tmp_path: Path) -> None:
+def test_a_mistake_is_shown_with_the_users_line_first_and_one_message(
+    mistake: str, message: str, tmp_path: Path
+) -> None:
     errors = error_of(tmp_path, _BUILDING + mistake + "\n")
 
     program = str(tmp_path / "program.py")
@@ -128,7 +147,8 @@ def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch:
     assert frames(errors)[0] == str(tmp_path / "program.py")
     assert len(frames(errors)) <= 1 + MAX_ENGINE_FRAMES
     assert errors[-1] == (
-        "flowlet.rpc.requests.RpcConnectError: JobManager 127.0.0.1:1: Connection refused: nothing listens there; start a JobManager "
+        "flowlet.rpc.requests.RpcConnectError: JobManager 127.0.0.1:1: Connection refused: nothing listens there; "
+        "start a JobManager "
         "(flowlet jm), or correct host and port"
     )
 
@@ -137,7 +157,9 @@ def test_a_cluster_that_is_not_there_is_one_message(tmp_path: Path, monkeypatch:
 def test_a_cluster_that_is_lost_is_one_line(tmp_path: Path) -> None:
     """While the job waits for slots or runs: no line of the program is wrong."""
     secret_file = tmp_path / "secret"
-    with running("-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error") as job_manager:
+    with running(
+        "-m", "flowlet.jm", "--port", "0", "--secret-file", str(secret_file), "--log-level", "error"
+    ) as job_manager:
         assert job_manager.process.stdout is not None
         port = int(job_manager.process.stdout.readline().rpartition(":")[2])
         (tmp_path / "program.py").write_text(_FAILING + _ENDS["execute"])
@@ -179,8 +201,14 @@ _OPENING = "from flowlet.ingest import open_gate\nopen_gate('clicks', jobmanager
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("127.0.0.1:1", "Connection refused: nothing listens there; start a JobManager (flowlet jm), or correct host and port"),
-        ("no-such-host.invalid:8081", "the host 'no-such-host.invalid' is unknown: correct its name, or give its address"),
+        (
+            "127.0.0.1:1",
+            "Connection refused: nothing listens there; start a JobManager (flowlet jm), or correct host and port",
+        ),
+        (
+            "no-such-host.invalid:8081",
+            "the host 'no-such-host.invalid' is unknown: correct its name, or give its address",
+        ),
     ],
 )
 def test_a_gate_without_a_jobmanager_is_one_line(address: str, reason: str, tmp_path: Path) -> None:

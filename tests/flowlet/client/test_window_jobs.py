@@ -15,7 +15,13 @@ from flowlet.datastream import (
     StreamExecutionEnvironment,
     TimeWindow,
 )
-from flowlet.datastream.window import CountEvictor, CountTrigger, EventTimeSessionWindows, GlobalWindows, TumblingEventTimeWindows
+from flowlet.datastream.window import (
+    CountEvictor,
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    TumblingEventTimeWindows,
+)
 
 RECORDS = [("a", 1, 1), ("b", 3, 1), ("a", 4, 2), ("a", 12, 3), ("b", 27, 4), ("a", 5, 5)]
 
@@ -26,7 +32,9 @@ class SecondField(TimestampAssigner):
 
 
 class Sums(ProcessWindowFunction[Any, Any, Any, TimeWindow]):
-    def process(self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[Any]) -> Iterator[Any]:
+    def process(
+        self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[Any]
+    ) -> Iterator[Any]:
         yield key, context.window().start, sum(each[2] for each in elements)
 
 
@@ -66,7 +74,9 @@ def test_tumbling_windows_by_key_in_both_modes(mode: RuntimeExecutionMode) -> No
 def test_a_windowed_stream_is_windowed_again() -> None:
     """Results have the timestamps of their windows."""
     first = (
-        by_key().window(TumblingEventTimeWindows.of(Time.milliseconds(10))).reduce(lambda one, other: (one[0], one[1], one[2] + other[2]))
+        by_key()
+        .window(TumblingEventTimeWindows.of(Time.milliseconds(10)))
+        .reduce(lambda one, other: (one[0], one[1], one[2] + other[2]))
     )
 
     found = results(first.window_all(TumblingEventTimeWindows.of(Time.milliseconds(20))).apply(Numbers()))

@@ -72,9 +72,20 @@ def test_a_dictionary_is_decoded_where_plain_values_are_declared() -> None:
 def test_records_of_every_kind_become_rows_of_the_schema() -> None:
     records = [Row(n=1, s="a"), (2, None), [3, "c"], {"s": "d", "n": 4}]
 
-    assert [tuple(row) for row in columns_of_records(records, SCHEMA).to_list()] == [(1, "a"), (2, None), (3, "c"), (4, "d")]
-    assert [tuple(row) for row in columns_of_records([5, None], pa.schema([("n", pa.int64())])).to_list()] == [(5,), (None,)]
-    instants, times = [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)], pa.schema([("t", pa.timestamp("us", "UTC"))])
+    assert [tuple(row) for row in columns_of_records(records, SCHEMA).to_list()] == [
+        (1, "a"),
+        (2, None),
+        (3, "c"),
+        (4, "d"),
+    ]
+    assert [tuple(row) for row in columns_of_records([5, None], pa.schema([("n", pa.int64())])).to_list()] == [
+        (5,),
+        (None,),
+    ]
+    instants, times = (
+        [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)],
+        pa.schema([("t", pa.timestamp("us", "UTC"))]),
+    )
     assert [tuple(row) for row in columns_of_records(instants, times).to_list()] == [(instants[0],)]
 
 
@@ -108,7 +119,9 @@ def test_columns_that_do_not_fit_the_schema_are_refused() -> None:
     with pytest.raises(TypeError, match="field 'n' is declared as int64: got a float"):
         batch_of_columns(Columns(1, (ArrayColumn(np.array([0.5])), ConstantColumn("a", 1)), Shape.TUPLE), SCHEMA)
     with pytest.raises(TypeError, match="without nulls"):
-        batch_of_columns(Columns(1, (ListColumn([None]),), Shape.TUPLE), pa.schema([pa.field("n", pa.int64(), nullable=False)]))
+        batch_of_columns(
+            Columns(1, (ListColumn([None]),), Shape.TUPLE), pa.schema([pa.field("n", pa.int64(), nullable=False)])
+        )
 
 
 BERLIN = datetime.timezone(datetime.timedelta(hours=1))
@@ -141,13 +154,19 @@ MISMATCHES: list[tuple[list[Any], Any, str]] = [
 
 def representations(values: list[Any]) -> list[Any]:
     """All columns that stand for these values."""
-    found: list[Any] = [column_of(values), ListColumn(values), CodedColumn(np.array([0, 1], np.uint16), NameTable(values))]
+    found: list[Any] = [
+        column_of(values),
+        ListColumn(values),
+        CodedColumn(np.array([0, 1], np.uint16), NameTable(values)),
+    ]
     found += [ConstantColumn(values[0], 2)] * (values[0] == values[1])
     return [*found, ArrowColumn(pa.array(values))]
 
 
 @pytest.mark.parametrize(("values", "kind", "message"), MISMATCHES)
-def test_values_of_another_type_are_refused_in_whatever_representation(values: list[Any], kind: Any, message: str) -> None:
+def test_values_of_another_type_are_refused_in_whatever_representation(
+    values: list[Any], kind: Any, message: str
+) -> None:
     schema = pa.schema([("x", kind)])
     for column in representations(values):
         with pytest.raises(TypeError, match=f"'x' is declared as .*{message}"):
@@ -184,7 +203,12 @@ def test_values_that_fit_are_the_same_in_whatever_representation(values: list[An
 def test_a_missing_value_where_none_may_be_is_refused_in_whatever_representation() -> None:
     schema = pa.schema([pa.field("x", pa.int64(), nullable=False)])
 
-    for column in (ListColumn([1, None]), ConstantColumn(None, 2), ArrowColumn(pa.array([1, None])), ArrowColumn(pa.array([None, None]))):
+    for column in (
+        ListColumn([1, None]),
+        ConstantColumn(None, 2),
+        ArrowColumn(pa.array([1, None])),
+        ArrowColumn(pa.array([None, None])),
+    ):
         with pytest.raises(TypeError, match="'x' is declared as int64 without nulls, got None"):
             batch_of_columns(Columns(2, (column,), Shape.TUPLE), schema)
 
@@ -200,11 +224,16 @@ def test_nested_rows_count_by_name_and_other_names_are_refused() -> None:
         None,
         {"city": "b", "zip": 2},
     ]
-    assert columns_of_records([([Row(zip=1, city="a")],), (None,)], pa.schema([("x", pa.list_(PLACE))])).fields[0].to_list() == [
+    assert columns_of_records([([Row(zip=1, city="a")],), (None,)], pa.schema([("x", pa.list_(PLACE))])).fields[
+        0
+    ].to_list() == [
         [{"city": "a", "zip": 1}],
         None,
     ]
-    for wrong, message in ((Row(zip=1), "without the field 'city'"), (("a", 1.5), "'zip' is declared as int32: got a float")):
+    for wrong, message in (
+        (Row(zip=1), "without the field 'city'"),
+        (("a", 1.5), "'zip' is declared as int32: got a float"),
+    ):
         with pytest.raises(TypeError, match=f"field 'x' is declared as .*{message}"):
             columns_of_records([(wrong,)], pa.schema([("x", PLACE)]))
 
@@ -228,13 +257,17 @@ def test_what_pyarrow_would_cut_off_is_refused(value: Any, kind: Any, message: s
 def test_infinity_and_nan_are_floats_of_32_bits() -> None:
     values = [float("inf"), -float("inf"), None, 3.4028234663852886e38]
 
-    assert columns_of_records([(each,) for each in values], pa.schema([("x", pa.float32())])).fields[0].to_list() == values
+    assert (
+        columns_of_records([(each,) for each in values], pa.schema([("x", pa.float32())])).fields[0].to_list() == values
+    )
 
 
 def test_rows_and_columns_count_by_name_and_other_names_are_refused() -> None:
     columns = Columns(1, (ConstantColumn("a", 1), ConstantColumn(1, 1)), Shape.ROW, ("s", "n"))
 
-    assert [tuple(row) for row in columns_of_records([Row(1, "a"), Row(s="a", n=1)], SCHEMA).to_list()] == [(1, "a")] * 2
+    assert [tuple(row) for row in columns_of_records([Row(1, "a"), Row(s="a", n=1)], SCHEMA).to_list()] == [
+        (1, "a")
+    ] * 2
     assert batch_of_columns(columns, SCHEMA).to_pylist() == [{"n": 1, "s": "a"}]
     with pytest.raises(TypeError, match="a row without the field 's', its fields are 'n', 't'"):
         columns_of_records([Row(n=1, t="a")], SCHEMA)

@@ -103,5 +103,11 @@ def test_these_are_all_representations() -> None:
 
 @pytest.mark.parametrize("column", COLUMNS, ids=lambda column: type(column).__name__)
 def test_values_come_one_by_one_as_they_come_in_a_list(column: Column) -> None:
-    assert list(column) == column.to_list() == column.as_list() == column.widened().to_list() == column.detached().to_list()
+    assert (
+        list(column)
+        == column.to_list()
+        == column.as_list()
+        == column.widened().to_list()
+        == column.detached().to_list()
+    )
     assert [column.value_type] == [None] or {column.value_type} == set(map(type, column))

@@ -162,7 +162,10 @@ class TestColumns:
         assert table.slice(1, 2).to_list() == [Row(id=2, name="b")]
 
     def test_tuples_and_scalars(self) -> None:
-        assert Columns(2, (ConstantColumn(1, 2), ListColumn(["a", None])), Shape.TUPLE).to_list() == [(1, "a"), (1, None)]
+        assert Columns(2, (ConstantColumn(1, 2), ListColumn(["a", None])), Shape.TUPLE).to_list() == [
+            (1, "a"),
+            (1, None),
+        ]
         assert Columns(2, (ListColumn(["a", None]),), Shape.TUPLE).to_list() == [("a",), (None,)]
         assert Columns(2, (ListColumn(["a", None]),), Shape.SCALAR).to_list() == ["a", None]
 
@@ -185,7 +188,11 @@ class TestColumns:
     def test_parts_have_their_key_where_the_whole_has_it(self) -> None:
         table = Columns(3, (ConstantColumn(1, 3), coded(["b", "a", "b"])), Shape.TUPLE, key_position=1)
 
-        assert [part.key_position for part in (table.slice(0, 2), table.take(np.array([2])), table.narrowed())] == [1, 1, 1]
+        assert [part.key_position for part in (table.slice(0, 2), table.take(np.array([2])), table.narrowed())] == [
+            1,
+            1,
+            1,
+        ]
 
     @pytest.mark.parametrize(
         ("num_rows", "fields", "shape", "names"),
@@ -197,7 +204,9 @@ class TestColumns:
             (2, (ConstantColumn(1, 2),), Shape.ROW, ()),
         ],
     )
-    def test_what_is_no_table_is_refused(self, num_rows: int, fields: tuple[Column, ...], shape: Shape, names: tuple[str, ...]) -> None:
+    def test_what_is_no_table_is_refused(
+        self, num_rows: int, fields: tuple[Column, ...], shape: Shape, names: tuple[str, ...]
+    ) -> None:
         with pytest.raises(AssertionError):
             Columns(num_rows, fields, shape, names)
 
@@ -246,7 +255,9 @@ class TestInspection:
         assert table is not None
         assert [type(column) for column in table.fields] == kinds
 
-    @pytest.mark.parametrize("values", [[], [()], [1, True], [1, "a"], [(1, 2), (1,)], [(1,), [1]], [None], [b"a"], [[1], [1]], [Row(1)]])
+    @pytest.mark.parametrize(
+        "values", [[], [()], [1, True], [1, "a"], [(1, 2), (1,)], [(1,), [1]], [None], [b"a"], [[1], [1]], [Row(1)]]
+    )
     def test_else_the_list_is_the_right_thing(self, values: list[Any]) -> None:
         assert columns_of(values) is None
 

@@ -39,7 +39,9 @@ def scalar(column: Column) -> Columns:
 def kinds() -> st.SearchStrategy[list[list[Any]]]:
     """Several lists of records of the same fields."""
     shapes = st.lists(st.sampled_from(list(ATOMS.values())), min_size=1, max_size=3)
-    return shapes.flatmap(lambda fields: st.lists(st.lists(st.tuples(*fields), min_size=1, max_size=5), min_size=1, max_size=4))
+    return shapes.flatmap(
+        lambda fields: st.lists(st.lists(st.tuples(*fields), min_size=1, max_size=5), min_size=1, max_size=4)
+    )
 
 
 @given(kinds() | st.lists(columns(), min_size=1, max_size=3))
@@ -101,7 +103,12 @@ def test_columns_that_do_not_fit_stay_apart(columns: list[Column]) -> None:
 
 
 def test_the_type_of_a_joined_list_is_known_if_it_is_one() -> None:
-    for second, expected in ((TEXTS, str), (ListColumn(["x", "y"]), None), (ConstantColumn("z", 2), str), (ConstantColumn(1, 2), None)):
+    for second, expected in (
+        (TEXTS, str),
+        (ListColumn(["x", "y"]), None),
+        (ConstantColumn("z", 2), str),
+        (ConstantColumn(1, 2), None),
+    ):
         joined = try_concatenate([scalar(TEXTS), scalar(second)])
         assert joined is not None
         assert isinstance(joined.fields[0], ListColumn)
@@ -118,7 +125,9 @@ def test_shapes_do_not_mix() -> None:
     ]
 
     for first in tables:
-        assert [try_concatenate([first, second]) is not None for second in tables] == [first is second for second in tables]
+        assert [try_concatenate([first, second]) is not None for second in tables] == [
+            first is second for second in tables
+        ]
 
 
 def test_one_table_is_itself() -> None:
@@ -142,7 +151,9 @@ def test_columns_that_do_not_fit_together_become_lists(parts: list[list[Any]]) -
 
 def test_only_the_column_that_does_not_fit_becomes_a_list() -> None:
     texts, codes = ListColumn(["x", "y"], str), CodedColumn(np.array([0, 1], np.uint16), TABLE)
-    joined = concatenated([Columns(2, (column, INTS), Shape.TUPLE, key_position=0) for column in (codes, texts, SHORT_TEXTS)])
+    joined = concatenated(
+        [Columns(2, (column, INTS), Shape.TUPLE, key_position=0) for column in (codes, texts, SHORT_TEXTS)]
+    )
 
     assert joined is not None
     assert [type(field) for field in joined.fields] == [ListColumn, ArrayColumn]

@@ -30,13 +30,22 @@ def test_columns_stand_for_exactly_the_tuples(records: list[Any]) -> None:
     """With their types, signs and bits; anything else is refused."""
     columns = try_number_columns(records)
 
-    is_known = all(type(record) is tuple and record and all(type(value) in (int, float) for value in record) for record in records)
+    is_known = all(
+        type(record) is tuple and record and all(type(value) in (int, float) for value in record) for record in records
+    )
     if columns is not None:
         assert is_known
         assert exact(list(zip(*[column.to_list() for column in columns], strict=True))) == exact(records)
 
 
-NEIGHBOURS = [(5, 6), (-(2**31), -(2**31) + 1), (2**31 - 1, 2**31 - 2), (2**31, 2**45 - 1), (-(2**44), -(2**44) - 7), (2**45, 2**60 - 1)]
+NEIGHBOURS = [
+    (5, 6),
+    (-(2**31), -(2**31) + 1),
+    (2**31 - 1, 2**31 - 2),
+    (2**31, 2**45 - 1),
+    (-(2**44), -(2**44) - 7),
+    (2**45, 2**60 - 1),
+]
 
 
 @pytest.mark.parametrize("num_records", [1, 2, 31, 32, 33, 64, 1_000])
@@ -71,7 +80,9 @@ ODD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("odd", [*(pytest.param(odd, id=repr(odd)) for odd in ODD), pytest.param((1, object()), id="object")])
+@pytest.mark.parametrize(
+    "odd", [*(pytest.param(odd, id=repr(odd)) for odd in ODD), pytest.param((1, object()), id="object")]
+)
 @pytest.mark.parametrize("place", [0, 1, 40, 99])
 def test_one_odd_record_is_enough_to_refuse(odd: Any, place: int) -> None:
     """Wherever it is."""

@@ -29,14 +29,22 @@ def test_a_narrow_column_stands_for_the_same_integers(values: list[int]) -> None
     half = len(values) // 2
     assert column.slice(half, len(values)).to_list() == values[half:]
     assert column.take(np.arange(len(values))[::-1]).to_list() == values[::-1]
-    table, _ = decode_records(memoryview(encode_table(Columns(len(values), (column,), Shape.SCALAR))), 0, len(values), ChannelDictionary())
+    table, _ = decode_records(
+        memoryview(encode_table(Columns(len(values), (column,), Shape.SCALAR))), 0, len(values), ChannelDictionary()
+    )
     assert isinstance(table, Columns)
     assert table.to_list() == values
 
 
 @pytest.mark.parametrize(
     ("values", "dtype"),
-    [(range(100), "i1"), (range(-200, 200), "i2"), (range(200), "u1"), (range(10**12, 10**12 + 60_000), "u2"), ([0, 2**31] * 20, "u4")],
+    [
+        (range(100), "i1"),
+        (range(-200, 200), "i2"),
+        (range(200), "u1"),
+        (range(10**12, 10**12 + 60_000), "u2"),
+        ([0, 2**31] * 20, "u4"),
+    ],
 )
 def test_the_narrowest_type_is_taken(values: list[int], dtype: str) -> None:
     column = narrowed(np.array(values, np.int64))

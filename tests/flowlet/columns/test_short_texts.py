@@ -12,7 +12,11 @@ SHORT = st.text(st.characters(max_codepoint=127), max_size=PACKED16_BYTES).map(l
 
 
 def heads_of(texts: list[str]) -> Packed16Array:
-    return np.array([text.encode() for text in texts] or [b""], f"S{PACKED16_BYTES}").view(np.uint64).reshape(-1, 2)[: len(texts)]
+    return (
+        np.array([text.encode() for text in texts] or [b""], f"S{PACKED16_BYTES}")
+        .view(np.uint64)
+        .reshape(-1, 2)[: len(texts)]
+    )
 
 
 @given(st.lists(SHORT, max_size=20))

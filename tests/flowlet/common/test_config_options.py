@@ -96,7 +96,9 @@ def test_texts_of_files(option: ConfigOption[Any], text: str, value: Any) -> Non
         (key().int_type().as_list().no_default_value(), "1;x", "a list, of which each item is a whole number"),
     ],
 )
-def test_a_text_of_another_type_is_an_error_that_names_the_option(option: ConfigOption[Any], text: str, kind: str) -> None:
+def test_a_text_of_another_type_is_an_error_that_names_the_option(
+    option: ConfigOption[Any], text: str, kind: str
+) -> None:
     with pytest.raises(ConfigError, match=rf"option 'a.key' is '{text}', which is not {kind}"):
         Configuration.from_dict({"a.key": text}).get(option)
 

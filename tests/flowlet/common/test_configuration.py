@@ -24,7 +24,9 @@ def test_unset_options_have_the_default() -> None:
 @given(integer=st.integers(), number=st.floats(allow_nan=False), flag=st.booleans(), data=st.binary(), text=st.text())
 def test_what_is_set_comes_back(integer: int, number: float, flag: bool, data: bytes, text: str) -> None:
     """Options are kept as text and lose nothing by it."""
-    configuration = Configuration().set_integer("i", integer).set_float("f", number).set_boolean("b", flag).set_string("s", text)
+    configuration = (
+        Configuration().set_integer("i", integer).set_float("f", number).set_boolean("b", flag).set_string("s", text)
+    )
     configuration.set_bytearray("y", bytearray(data))
 
     assert configuration.get_integer("i", 0) == integer
@@ -54,7 +56,9 @@ def test_a_value_of_another_type_is_refused_by_the_options_name() -> None:
 
 @pytest.mark.parametrize(("key", "value"), [("", "v"), (1, "v"), ("k", 1), ("k", None)])
 def test_options_are_texts_with_names(key: str, value: str) -> None:
-    with pytest.raises(ConfigError, match=r"an option is a text.*use set_boolean\(\), set_integer\(\) or set_float\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"an option is a text.*use set_boolean\(\), set_integer\(\) or set_float\(\)"
+    ):
         Configuration().set_string(key, value)
 
 
@@ -100,10 +104,26 @@ def test_values_keep_their_types_in_a_dict_and_have_flinks_text_elsewhere() -> N
 
     configuration.add_all_to_dict(typed)
 
-    values = {"s": "1", "b": True, "i": 7, "f": 1e10, "y": bytearray(b"x"), "d": Duration.of_seconds(60), "l": ["a", "b"]}
+    values = {
+        "s": "1",
+        "b": True,
+        "i": 7,
+        "f": 1e10,
+        "y": bytearray(b"x"),
+        "d": Duration.of_seconds(60),
+        "l": ["a", "b"],
+    }
     assert typed == values
     assert {name: type(each) for name, each in typed.items()} == {name: type(each) for name, each in values.items()}
-    assert configuration.to_dict() == {"s": "1", "b": "true", "i": "7", "f": "1.0E10", "y": "eA==", "d": "1 min", "l": "[a, b]"}
+    assert configuration.to_dict() == {
+        "s": "1",
+        "b": "true",
+        "i": "7",
+        "f": "1.0E10",
+        "y": "eA==",
+        "d": "1 min",
+        "l": "[a, b]",
+    }
     assert configuration.get_string("b", "") == "true"
     assert configuration.get_string("d", "") == "1 min"
 

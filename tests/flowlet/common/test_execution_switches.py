@@ -37,7 +37,9 @@ def test_without_automatic_uids_each_operator_needs_one() -> None:
     stream = environment.from_collection([1]).uid("numbers").map(abs)
     stream.print().uid("print")
 
-    with pytest.raises(JobGraphError, match=r"operator 'Map.*' has no uid, and automatic ones are disabled: call uid\(\) on it"):
+    with pytest.raises(
+        JobGraphError, match=r"operator 'Map.*' has no uid, and automatic ones are disabled: call uid\(\) on it"
+    ):
         environment.get_execution_plan()
 
     stream.uid("map")
@@ -47,7 +49,9 @@ def test_without_automatic_uids_each_operator_needs_one() -> None:
 def test_compressed_snapshots_are_remembered_and_warned_of() -> None:
     config = ExecutionConfig().set_use_snapshot_compression(False)
 
-    with pytest.warns(UserWarning, match=r"set_use_snapshot_compression\(\) has no effect here: snapshots are not compressed"):
+    with pytest.warns(
+        UserWarning, match=r"set_use_snapshot_compression\(\) has no effect here: snapshots are not compressed"
+    ):
         config.set_use_snapshot_compression(True)
     assert config.is_use_snapshot_compression()
     assert not config.set_use_snapshot_compression(False).is_use_snapshot_compression()

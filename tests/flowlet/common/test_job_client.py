@@ -164,7 +164,11 @@ def test_a_savepoint_begins_at_the_call_and_is_waited_for_in_its_future() -> Non
     job = ScriptedJob(JobExecutionResult(JobID(JOB_ID), 1))
     client = client_of(job)
 
-    futures = [client.trigger_savepoint(), client.stop_with_savepoint(True, "/there"), client.stop_with_savepoint(False)]
+    futures = [
+        client.trigger_savepoint(),
+        client.stop_with_savepoint(True, "/there"),
+        client.stop_with_savepoint(False),
+    ]
     before = [future.done() for future in futures]
     values = [future.result() for future in futures]
 

@@ -9,7 +9,9 @@ from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import JobGraphError
 
 
-@pytest.mark.parametrize("settings", [{"cancellation_interval_ms": 0}, {"cancellation_timeout_ms": -1}, {"max_record_bytes": 2**31}])
+@pytest.mark.parametrize(
+    "settings", [{"cancellation_interval_ms": 0}, {"cancellation_timeout_ms": -1}, {"max_record_bytes": 2**31}]
+)
 def test_numbers_out_of_range_are_refused_by_name(settings: dict[str, int]) -> None:
     (name,) = settings
 
@@ -32,7 +34,11 @@ def test_the_execution_config_has_flinks_defaults_and_leaves_them_to_the_task_ma
 
 def test_options_of_the_environment_reach_the_job_graph() -> None:
     found: list[JobSettings] = []
-    options = {"task.cancellation.interval": "500", "task.cancellation.timeout": "0", "flowlet.max-record-bytes": "1000"}
+    options = {
+        "task.cancellation.interval": "500",
+        "task.cancellation.timeout": "0",
+        "flowlet.max-record-bytes": "1000",
+    }
 
     def submit(stream_graph: object, *_: object) -> object:
         found.append(stream_graph.settings.job)  # type: ignore[attr-defined]  # a StreamGraph

@@ -78,8 +78,16 @@ def test_a_name_that_pyflink_has_not_either_is_an_ordinary_error() -> None:
         (environment, "create_input", r"use from_source\(\) or add_source\(\)"),
         (lambda: environment().get_config(), "register_type_with_kryo_serializer", "no serializers of Java"),
         (lambda: environment().get_config(), "set_number_of_execution_retries", "use the options restart-strategy"),
-        (lambda: environment().get_checkpoint_config(), "enable_externalized_checkpoints", "use set_externalized_checkpoint_retention"),
-        (lambda: environment().get_checkpoint_config(), "set_prefer_checkpoint_for_recovery", "begins with the newest checkpoint"),
+        (
+            lambda: environment().get_checkpoint_config(),
+            "enable_externalized_checkpoints",
+            "use set_externalized_checkpoint_retention",
+        ),
+        (
+            lambda: environment().get_checkpoint_config(),
+            "set_prefer_checkpoint_for_recovery",
+            "begins with the newest checkpoint",
+        ),
         (stream, "time_window_all", r"use window_all\(TumblingEventTimeWindows.of"),
         (stream, "write_as_text", r"use sink_to\(FileSink.for_row_format\("),
         (stream, "assign_ascending_timestamps", r"use WatermarkStrategy.for_bounded_out_of_orderness"),
@@ -89,7 +97,9 @@ def test_a_name_that_pyflink_has_not_either_is_an_ordinary_error() -> None:
 def test_a_name_of_an_earlier_pyflink_says_what_to_call_now(make: Callable[[], Any], name: str, instead: str) -> None:
     owner = make()
 
-    with pytest.raises(NotSupportedYetError, match=f"{type(owner).__name__}' object has no attribute '{name}': .*{instead}"):
+    with pytest.raises(
+        NotSupportedYetError, match=f"{type(owner).__name__}' object has no attribute '{name}': .*{instead}"
+    ):
         getattr(owner, name)
     assert not hasattr(owner, name)
 
@@ -126,7 +136,9 @@ def test_a_package_is_public_or_says_that_it_is_internal() -> None:
     packages = {".".join(path.parent.relative_to(root.parent).parts): path for path in root.rglob("__init__.py")}
 
     internal = {
-        name for name, path in packages.items() if "Internal: not a public API" in (ast.get_docstring(ast.parse(path.read_text())) or "")
+        name
+        for name, path in packages.items()
+        if "Internal: not a public API" in (ast.get_docstring(ast.parse(path.read_text())) or "")
     }
 
     assert internal == packages.keys() - PUBLIC
@@ -143,20 +155,41 @@ def test_the_error_is_of_both_trees() -> None:
     [
         (
             "from flowlet.datastream import DataStream, CustomCheckpointStorage",
-            "'flowlet.datastream' has no 'CustomCheckpointStorage': it wraps a Java object; use FileSystemCheckpointStorage",
+            (
+                "'flowlet.datastream' has no 'CustomCheckpointStorage': it wraps a Java object; use "
+                "FileSystemCheckpointStorage"
+            ),
         ),
         ("from flowlet.datastream.connectors.file_system import FileCompactor", "a file sink cannot compact files yet"),
         ("from flowlet.datastream.connectors.pulsar import PulsarSource", "Java virtual machine; use a SourceFunction"),
         ("from flowlet.datastream.connectors.kafka import FlinkKafkaConsumer", "older interface; use KafkaSource"),
         ("from flowlet.common.typeinfo import ExternalTypeInfo", "use Types.PICKLED_BYTE_ARRAY"),
         ("from flowlet.table import TableEnvironment", "use the DataStream API"),
-        ("from flowlet.datastream import TimeCharacteristic", "event time needs no switch; call assign_timestamps_and_watermarks"),
+        (
+            "from flowlet.datastream import TimeCharacteristic",
+            "event time needs no switch; call assign_timestamps_and_watermarks",
+        ),
         ("from flowlet.datastream.connectors import StreamingFileSink", "use FileSink, which has the same builders"),
-        ("from flowlet.datastream.connectors import FlinkKafkaProducer", "older interface; use KafkaSource and KafkaSink"),
-        ("from flowlet.datastream import FsStateBackend", r"use HashMapStateBackend\(\), and FileSystemCheckpointStorage"),
-        ("from flowlet.datastream.state_backend import RocksDBStateBackend", "it is called EmbeddedRocksDBStateBackend"),
-        ("from flowlet.datastream import ExternalizedCheckpointCleanup", "it is called ExternalizedCheckpointRetention"),
-        ("from flowlet.dataset import ExecutionEnvironment", "one environment for BATCH and STREAMING mode: StreamExecutionEnvironment"),
+        (
+            "from flowlet.datastream.connectors import FlinkKafkaProducer",
+            "older interface; use KafkaSource and KafkaSink",
+        ),
+        (
+            "from flowlet.datastream import FsStateBackend",
+            r"use HashMapStateBackend\(\), and FileSystemCheckpointStorage",
+        ),
+        (
+            "from flowlet.datastream.state_backend import RocksDBStateBackend",
+            "it is called EmbeddedRocksDBStateBackend",
+        ),
+        (
+            "from flowlet.datastream import ExternalizedCheckpointCleanup",
+            "it is called ExternalizedCheckpointRetention",
+        ),
+        (
+            "from flowlet.dataset import ExecutionEnvironment",
+            "one environment for BATCH and STREAMING mode: StreamExecutionEnvironment",
+        ),
         ("from flowlet.datastream import ExecutionEnvironment", r"with set_runtime_mode\(RuntimeExecutionMode.BATCH\)"),
         ("from flowlet.datastream import StreamTableEnvironment", "the Table API is not part of flowlet"),
         ("from flowlet import StreamExecutionEnvironment", "StreamExecutionEnvironment is in flowlet.datastream"),
@@ -164,9 +197,15 @@ def test_the_error_is_of_both_trees() -> None:
         ("from flowlet.datastream import KafkaSource", "KafkaSource is in flowlet.datastream.connectors.kafka"),
         ("from flowlet.datastream import RestartStrategies", "RestartStrategies is in flowlet.common"),
         ("from flowlet.datastream import ValueStateDescriptor", "ValueStateDescriptor is in flowlet.datastream.state"),
-        ("from flowlet.datastream import TumblingEventTimeWindows", "TumblingEventTimeWindows is in flowlet.datastream.window"),
+        (
+            "from flowlet.datastream import TumblingEventTimeWindows",
+            "TumblingEventTimeWindows is in flowlet.datastream.window",
+        ),
         ("from flowlet.common import JsonLinesEncoder", "JsonLinesEncoder is in flowlet.datastream.formats.json_lines"),
-        ("from flowlet.common.serialization import JsonRowDeserializationSchema", "is in flowlet.datastream.formats.json"),
+        (
+            "from flowlet.common.serialization import JsonRowDeserializationSchema",
+            "is in flowlet.datastream.formats.json",
+        ),
     ],
 )
 def test_an_import_of_a_later_feature_says_what_comes_and_what_to_use(statement: str, reason: str) -> None:
@@ -195,10 +234,17 @@ def test_a_name_is_explained_only_while_it_is_missing() -> None:
     """A feature that is built leaves the lists."""
     from flowlet.common import not_yet
 
-    packages = ("flowlet.common", "flowlet.datastream", "flowlet.datastream.functions", "flowlet.datastream.connectors.file_system")
+    packages = (
+        "flowlet.common",
+        "flowlet.datastream",
+        "flowlet.datastream.functions",
+        "flowlet.datastream.connectors.file_system",
+    )
     present = {name for package in packages for name in vars(importlib.import_module(package))}
     assert not present & set(not_yet.MISSING_NAMES)
-    assert not [name for name in not_yet.MISSING_MODULES if importlib.machinery.PathFinder.find_spec(name, _path_of(name))]
+    assert not [
+        name for name in not_yet.MISSING_MODULES if importlib.machinery.PathFinder.find_spec(name, _path_of(name))
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""What a path or URL means that a user writes; the same for sources, sinks, checkpoints, savepoints and files that a program ships."""
+"""What a path or URL means that a user writes; the same for sources, sinks, checkpoints, savepoints and files that a
+program ships.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +37,9 @@ def of_a_sink(path: str) -> str:
 
 
 def options(**values: str) -> Configuration:
-    return Configuration.from_dict({f"execution.{name.replace('__', '.').replace('_', '-')}": value for name, value in values.items()})
+    return Configuration.from_dict(
+        {f"execution.{name.replace('__', '.').replace('_', '-')}": value for name, value in values.items()}
+    )
 
 
 def of_checkpoints(path: str) -> str:
@@ -103,7 +107,9 @@ def test_what_names_no_file_is_refused_with_what_to_write(place: Callable[[str],
 @pytest.mark.parametrize("text", ["s3://bucket/x", "hdfs:///x", "x:y"])
 def test_files_of_another_scheme_are_refused_with_what_to_do(place: Callable[[str], str], text: str) -> None:
     advice = "" if "//" in text else f"; if the colon is a part of the name, write './{text}'"
-    with pytest.raises((FlowletError, ValueError), match=f"{text}' has the scheme .*: mount that store, or copy the files{advice}$"):
+    with pytest.raises(
+        (FlowletError, ValueError), match=f"{text}' has the scheme .*: mount that store, or copy the files{advice}$"
+    ):
         place(text)
 
 
@@ -115,7 +121,9 @@ def test_checkpoints_may_be_at_a_url() -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["model", "file:model", "file://localhost{work}/model", "~/model", "{work}/../work//model"])
+@pytest.mark.parametrize(
+    "text", ["model", "file:model", "file://localhost{work}/model", "~/model", "{work}/../work//model"]
+)
 def test_files_that_a_program_ships_are_found_by_the_same_rule(text: str, tmp_path: Path) -> None:
     for folder in ("work", "home"):
         (tmp_path / folder / "model").write_text("weights")
@@ -129,5 +137,7 @@ def test_files_that_a_program_ships_are_found_by_the_same_rule(text: str, tmp_pa
 def test_files_that_cannot_be_shipped_are_named_with_what_to_do(text: str) -> None:
     settings = DependencySettings(cached=(CachedPath("m", text),))
 
-    with pytest.raises(FlowletError, match=r"register_cached_file\(\): '.*host/model' (has the scheme 'hdfs'|names the host 'host')"):
+    with pytest.raises(
+        FlowletError, match=r"register_cached_file\(\): '.*host/model' (has the scheme 'hdfs'|names the host 'host')"
+    ):
         pack(settings)

@@ -38,7 +38,12 @@ def test_a_job_restarts_as_its_strategy_says() -> None:
     fixed, rate = settings_with(FIXED), settings_with(RATE)
 
     assert (fixed.kind, fixed.attempts, fixed.delay_ms) == (RestartKind.FIXED_DELAY, 3, 10_000)
-    assert (rate.kind, rate.max_failures, rate.interval_ms, rate.delay_ms) == (RestartKind.FAILURE_RATE, 5, 60_000, 15_500)
+    assert (rate.kind, rate.max_failures, rate.interval_ms, rate.delay_ms) == (
+        RestartKind.FAILURE_RATE,
+        5,
+        60_000,
+        15_500,
+    )
     assert settings_with(RestartStrategies.no_restart()).kind is RestartKind.NONE
     assert settings_with(RestartStrategies.fall_back_restart()) == settings_with(None)
 
@@ -61,7 +66,10 @@ def test_a_strategy_takes_the_place_of_the_one_before() -> None:
         (FIXED, "Restart with fixed delay (PT10S). #3 restart attempts."),
         (RATE, "Failure rate restart with maximum of 5 failures within interval PT1M and fixed delay PT15.5S."),
         (RestartStrategies.fixed_delay_restart(1, 0), "Restart with fixed delay (PT0S). #1 restart attempts."),
-        (RestartStrategies.fixed_delay_restart(1, 3_600_001), "Restart with fixed delay (PT1H0.001S). #1 restart attempts."),
+        (
+            RestartStrategies.fixed_delay_restart(1, 3_600_001),
+            "Restart with fixed delay (PT1H0.001S). #1 restart attempts.",
+        ),
     ],
 )
 def test_descriptions(strategy: RestartStrategyConfiguration, description: str) -> None:

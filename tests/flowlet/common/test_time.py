@@ -20,7 +20,9 @@ def test_a_duration_in_milliseconds_is_rounded_down() -> None:
 
 
 def test_times_of_all_units_agree() -> None:
-    assert Time.days(1) == Time.hours(24) == Time.minutes(24 * 60) == Time.seconds(86_400) == Time.milliseconds(86_400_000)
+    assert (
+        Time.days(1) == Time.hours(24) == Time.minutes(24 * 60) == Time.seconds(86_400) == Time.milliseconds(86_400_000)
+    )
     assert Time.seconds(1).to_milliseconds() == 1000
     assert Time(1) != Time(2)
     assert hash(Time(1)) == hash(Time.milliseconds(1))

@@ -63,7 +63,9 @@ def test_types_print_as_in_flink() -> None:
     row = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 
     assert repr(row) == "RowTypeInfo(name: String, age: Integer)"
-    assert repr(Types.TUPLE([Types.LONG(), Types.LIST(Types.BOOLEAN())])) == "TupleTypeInfo(Long, ListTypeInfo<Boolean>)"
+    assert (
+        repr(Types.TUPLE([Types.LONG(), Types.LIST(Types.BOOLEAN())])) == "TupleTypeInfo(Long, ListTypeInfo<Boolean>)"
+    )
     assert repr(Types.MAP(Types.STRING(), Types.DOUBLE())) == "MapTypeInfo<String, Double>"
     assert repr(Types.PICKLED_BYTE_ARRAY()) == "PickledByteArrayTypeInfo"
     assert repr(Types.SQL_DATE()) == "DateTypeInfo"
@@ -106,7 +108,9 @@ def test_arrays_refuse_what_they_cannot_hold() -> None:
     assert Types.BASIC_ARRAY(Types.STRING()) != Types.OBJECT_ARRAY(Types.STRING())
 
 
-@pytest.mark.parametrize("make", [Types.LIST, Types.OBJECT_ARRAY, lambda part: Types.ROW([part]), lambda part: Types.TUPLE([part])])
+@pytest.mark.parametrize(
+    "make", [Types.LIST, Types.OBJECT_ARRAY, lambda part: Types.ROW([part]), lambda part: Types.TUPLE([part])]
+)
 def test_types_are_made_of_types(make: Callable[[object], TypeInformation]) -> None:
     with pytest.raises(TypeError, match="made of type information"):
         make(Types.STRING)

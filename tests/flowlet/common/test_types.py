@@ -87,7 +87,12 @@ def test_as_dict_reaches_into_nested_rows_only_when_asked() -> None:
     row = Row(key=1, value=Row(age=2, name="a"), many=[Row(x=1)], named={"k": Row(y=2)})
 
     assert row.as_dict()["value"] == Row(age=2, name="a")
-    assert row.as_dict(recursive=True) == {"key": 1, "value": {"age": 2, "name": "a"}, "many": [{"x": 1}], "named": {"k": {"y": 2}}}
+    assert row.as_dict(recursive=True) == {
+        "key": 1,
+        "value": {"age": 2, "name": "a"},
+        "many": [{"x": 1}],
+        "named": {"k": {"y": 2}},
+    }
     with pytest.raises(TypeError, match="no field names"):
         Row(1).as_dict()
 
@@ -116,7 +121,11 @@ def test_row_kinds_print_as_in_flink() -> None:
     assert [str(kind) for kind in RowKind] == ["+I", "-U", "+U", "-D"]
 
 
-@given(values=st.lists(st.one_of(st.integers(), st.text(), st.none())), kind=st.sampled_from(RowKind), is_named=st.booleans())
+@given(
+    values=st.lists(st.one_of(st.integers(), st.text(), st.none())),
+    kind=st.sampled_from(RowKind),
+    is_named=st.booleans(),
+)
 def test_pickling_keeps_everything(values: list[object], kind: RowKind, is_named: bool) -> None:
     """Rows travel between processes: values, names and kind arrive as they were."""
     row = Row.of_kind(kind, *values)

@@ -1,13 +1,19 @@
 """Promises of the watermark generators.
 
-Source: Flink ``BoundedOutOfOrdernessWatermarksTest``, ``AscendingTimestampsWatermarksTest``, ``WatermarksWithIdlenessTest``.
+Source: Flink ``BoundedOutOfOrdernessWatermarksTest``, ``AscendingTimestampsWatermarksTest``,
+        ``WatermarksWithIdlenessTest``.
 """
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.common.watermark_generator import BoundedOutOfOrdernessWatermarks, NoWatermarks, WatermarkGenerator, WatermarksWithIdleness
+from flowlet.common.watermark_generator import (
+    BoundedOutOfOrdernessWatermarks,
+    NoWatermarks,
+    WatermarkGenerator,
+    WatermarksWithIdleness,
+)
 from flowlet.errors import JobGraphError
 from flowlet.records import MIN_TIMESTAMP
 

@@ -45,7 +45,8 @@ def test_strategies_print_as_they_are_written() -> None:
     )
     assert repr(full) == (
         "WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_nanos(7)).with_timestamp_assigner(First)"
-        ".with_idleness(Duration.of_nanos(8)).with_watermark_alignment('g', 1000 ms).with_max_future_skew(Duration.of_nanos(9))"
+        ".with_idleness(Duration.of_nanos(8)).with_watermark_alignment('g', 1000 "
+        "ms).with_max_future_skew(Duration.of_nanos(9))"
     )
 
 
@@ -88,7 +89,9 @@ def test_a_refined_strategy_is_a_new_one() -> None:
 
 
 def test_alignment_may_be_updated_at_another_interval() -> None:
-    strategy = WatermarkStrategy.no_watermarks().with_watermark_alignment("g", Duration.of_millis(0), Duration.of_millis(50))
+    strategy = WatermarkStrategy.no_watermarks().with_watermark_alignment(
+        "g", Duration.of_millis(0), Duration.of_millis(50)
+    )
 
     assert strategy.alignment == WatermarkAlignment("g", 0, 50)
 
@@ -120,8 +123,14 @@ def test_a_strategy_can_be_sent_to_a_task(strategy: WatermarkStrategy) -> None:
         (lambda: WatermarkStrategy.for_generator(3), "needs a callable"),  # type: ignore[arg-type]
         (lambda: WatermarkStrategy.for_generator(int).create_generator(never_asked), "which is no WatermarkGenerator"),  # type: ignore[arg-type]
         (lambda: WatermarkStrategy.no_watermarks().with_watermark_alignment("", SECOND), "name of a group"),
-        (lambda: WatermarkStrategy.no_watermarks().with_watermark_alignment("g", Duration.of_millis(-1)), "at least 0 ns"),
-        (lambda: WatermarkStrategy.no_watermarks().with_watermark_alignment("g", SECOND, Duration.of_nanos(5)), "at least 1000000 ns"),
+        (
+            lambda: WatermarkStrategy.no_watermarks().with_watermark_alignment("g", Duration.of_millis(-1)),
+            "at least 0 ns",
+        ),
+        (
+            lambda: WatermarkStrategy.no_watermarks().with_watermark_alignment("g", SECOND, Duration.of_nanos(5)),
+            "at least 1000000 ns",
+        ),
         (lambda: WatermarkStrategy.no_watermarks().with_max_future_skew(Duration.of_millis(-1)), "at least 0 ns"),
     ],
 )
@@ -131,7 +140,9 @@ def test_what_makes_no_sense_is_refused_when_it_is_said(make: Any, message: str)
 
 
 def test_bounds_are_whole_milliseconds() -> None:
-    generator = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_nanos(1_999_999)).create_generator(never_asked)
+    generator = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_nanos(1_999_999)).create_generator(
+        never_asked
+    )
 
     assert isinstance(generator, BoundedOutOfOrdernessWatermarks)
     assert repr(generator).startswith("<BoundedOutOfOrdernessWatermarks by 1 ms")

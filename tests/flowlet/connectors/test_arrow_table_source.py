@@ -32,7 +32,9 @@ def test_a_table_is_read_in_equal_shares(parallelism: int) -> None:
 def test_what_is_left_is_dealt_out_to_another_number_of_readers(width: int) -> None:
     source = arrow_table_source.ArrowTableSource(TABLE)
     readers = [source.create_reader(subtask, 2) for subtask in range(2)]
-    given: list[Any] = [row["n"] for reader in readers for row in (reader.poll_chunk() or pytest.fail("no rows")).values]
+    given: list[Any] = [
+        row["n"] for reader in readers for row in (reader.poll_chunk() or pytest.fail("no rows")).values
+    ]
     positions = [reader.snapshot_position() for reader in readers]
 
     for subtask in range(width):

@@ -55,7 +55,9 @@ def flattened(elements: list[Any]) -> list[Any]:
     flat: list[Any] = []
     for element in elements:
         if isinstance(element, Chunk):
-            stamps: list[int | None] = [*element.timestamps] if element.timestamps is not None else [None] * len(element)
+            stamps: list[int | None] = (
+                [*element.timestamps] if element.timestamps is not None else [None] * len(element)
+            )
             flat += zip(element.values, stamps, strict=True)
         else:
             flat.append(element)

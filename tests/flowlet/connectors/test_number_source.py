@@ -110,7 +110,9 @@ def polled(readers: Sequence[NumberReader]) -> list[Any]:
 
 @pytest.mark.parametrize("widths", [(1, 2, 3), (3, 2, 1), (2, 5, 2)])
 def test_positions_are_dealt_out_to_other_numbers_of_readers(widths: tuple[int, ...]) -> None:
-    """Each time every reader gives a little first; in the end every number was given once, and those of each reader rise."""
+    """Each time every reader gives a little first; in the end every number was given once, and those of each reader
+    rise.
+    """
     source, given = NumberSource(0, 30 * MAX_CHUNK_RECORDS), list[Any]()
     enumerator = source.create_enumerator()
     enumerator.discover(widths[0])
@@ -120,7 +122,10 @@ def test_positions_are_dealt_out_to_other_numbers_of_readers(widths: tuple[int, 
         positions, state = [reader.snapshot_position() for reader in readers], enumerator.snapshot()
         enumerator = source.create_enumerator()
         enumerator.restore(state, width)
-        shares = [source.redistribute_positions(positions, StateShare(subtask, width, 128, len(positions))) for subtask in range(width)]
+        shares = [
+            source.redistribute_positions(positions, StateShare(subtask, width, 128, len(positions)))
+            for subtask in range(width)
+        ]
         readers = started(source, width, enumerator, shares)
 
     left = rest(readers[0])
@@ -138,7 +143,10 @@ def test_numbers_are_dealt_out_in_ascending_order() -> None:
     """So that no reader goes back in event time."""
     positions = [NumberPosition(((6, 8),)), NumberPosition(((0, 2), (8, 10)))]
 
-    shares = [NumberSource(0, 10).redistribute_positions(positions, StateShare(subtask, 2, 128, 2)).runs for subtask in range(2)]
+    shares = [
+        NumberSource(0, 10).redistribute_positions(positions, StateShare(subtask, 2, 128, 2)).runs
+        for subtask in range(2)
+    ]
 
     assert shares == [((0, 2), (6, 7)), ((7, 8), (8, 10))]
 

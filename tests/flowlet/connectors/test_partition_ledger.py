@@ -7,7 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlet.common.settings.gate_settings import RetryRule
-from flowlet.connectors.partition_ledger import AttemptCursor, HeldPartition, PartitionKey, PartitionLedger, UnfitAttemptError, merged
+from flowlet.connectors.partition_ledger import (
+    AttemptCursor,
+    HeldPartition,
+    PartitionKey,
+    PartitionLedger,
+    UnfitAttemptError,
+    merged,
+)
 
 KEY, OTHER = PartitionKey("job", 0, 0), PartitionKey("job", 0, 1)
 
@@ -30,7 +37,10 @@ def test_an_attempt_may_begin_where_a_checkpoint_ends() -> None:
     ledger = PartitionLedger(restored=[HeldPartition(KEY, 0, 10, has_ended=False)])
 
     assert new_records(ledger, ledger.open(KEY, 0, 4), 8) == 2
-    with pytest.raises(UnfitAttemptError, match="goes on with record 13, but the gate holds 12: its job went back to an older checkpoint"):
+    with pytest.raises(
+        UnfitAttemptError,
+        match="goes on with record 13, but the gate holds 12: its job went back to an older checkpoint",
+    ):
         ledger.open(KEY, 0, 13)
     with pytest.raises(UnfitAttemptError, match="goes on with record 1, but the gate holds 0"):
         ledger.open(OTHER, 0, 1)
@@ -44,7 +54,10 @@ def test_attempts_of_other_lengths_are_refused() -> None:
 
     short = ledger.open(KEY, 1, 0)
     ledger.admit(short, 9)
-    with pytest.raises(UnfitAttemptError, match="has 9 records for this subtask, of which 10 are in already: attempts must have the same"):
+    with pytest.raises(
+        UnfitAttemptError,
+        match="has 9 records for this subtask, of which 10 are in already: attempts must have the same",
+    ):
         ledger.end(short)
     with pytest.raises(UnfitAttemptError, match="has more than the 10 records that an earlier attempt had"):
         ledger.admit(short, 2)
@@ -115,7 +128,9 @@ def test_with_another_parallelism_complete_partitions_are_complete_everywhere_an
 
 @dataclass
 class Model:
-    """One subtask, with checkpoints and failures; ``out`` is what a job would hold: it goes back to a checkpoint, as its state does."""
+    """One subtask, with checkpoints and failures; ``out`` is what a job would hold: it goes back to a checkpoint, as
+    its state does.
+    """
 
     num_records: int
     ledger: PartitionLedger = field(default_factory=PartitionLedger)
@@ -172,7 +187,9 @@ STEPS = st.lists(
 def test_every_record_is_in_the_state_once_and_none_that_was_acknowledged_is_lost(
     num_records: int, steps: list[tuple[object, ...]]
 ) -> None:
-    """Attempts from the start (another process) and from what was acknowledged (the same call), beside each other and after failures."""
+    """Attempts from the start (another process) and from what was acknowledged (the same call), beside each other and
+    after failures.
+    """
     model = Model(num_records)
     for kind, *values in steps:
         match kind, values:

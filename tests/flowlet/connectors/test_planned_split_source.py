@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.connectors.planned_split_source``: splits take turns, wait, are paused, and go on after a restart."""
+"""Tests of ``flowlet.connectors.planned_split_source``: splits take turns, wait, are paused, and go
+on after a restart.
+"""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence

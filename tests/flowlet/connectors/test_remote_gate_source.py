@@ -53,7 +53,10 @@ class Rig:
         self.requests: list[int] = []
         self.reports: list[GateCounts] = []
         self.reader = RemoteGateReader(
-            cast(OfferedInputGate, self.gate), lambda counts, completed: self.reports.append(counts), self.requests.append, declared=None
+            cast(OfferedInputGate, self.gate),
+            lambda counts, completed: self.reports.append(counts),
+            self.requests.append,
+            declared=None,
         )
 
     def end(self, *channels: int) -> None:

@@ -84,7 +84,9 @@ def test_what_functions_print_stands_between_the_printed_records(capsys: pytest.
 
 
 @pytest.mark.parametrize(("encoding", "expected"), [("ascii", rb"\xe9 \ud83d"), ("utf-8", b"\xc3\xa9 \\ud83d")])
-def test_print_escapes_what_the_terminal_cannot_show(encoding: str, expected: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_print_escapes_what_the_terminal_cannot_show(
+    encoding: str, expected: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))
 
@@ -116,10 +118,14 @@ def test_print_to_a_closed_output_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     closed.close()
     for stream in (Broken(), closed):
         monkeypatch.setattr(sys, "stdout", stream)
-        with pytest.raises(ClosedOutputError, match=r"operator 'show' \(subtask 1\) cannot write to standard output: it"):
+        with pytest.raises(
+            ClosedOutputError, match=r"operator 'show' \(subtask 1\) cannot write to standard output: it"
+        ):
             Harness(PrintSink(name="show"), subtask=1).process(1)
     monkeypatch.setattr(sys, "stdout", None)
-    with pytest.raises(ClosedOutputError, match=r"cannot write to standard output: it is closed; start the program with one"):
+    with pytest.raises(
+        ClosedOutputError, match=r"cannot write to standard output: it is closed; start the program with one"
+    ):
         Harness(PrintSink(name="show"))
 
 

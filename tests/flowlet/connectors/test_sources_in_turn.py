@@ -79,7 +79,9 @@ def test_a_position_of_a_source_that_was_no_hybrid_one_is_refused() -> None:
     other: Any = NumberPosition(())
     reader = NUMBERS.create_reader(0, 2)
 
-    with pytest.raises(StateRestoreError, match=r"that was no hybrid one \(NumberPosition\): give the hybrid source another uid"):
+    with pytest.raises(
+        StateRestoreError, match=r"that was no hybrid one \(NumberPosition\): give the hybrid source another uid"
+    ):
         reader.restore_position(other)
     with pytest.raises(StateRestoreError, match="that was no hybrid one"):
         NUMBERS.redistribute_positions([None, other], StateShare(0, 1, 2, 1))
@@ -148,14 +150,20 @@ def test_a_reader_that_had_finished_its_source_asks_again_and_goes_on_with_a_lat
 
 
 def dealt(positions: Sequence[TurnPosition | None], parallelism: int) -> list[TurnPosition]:
-    return [NUMBERS.redistribute_positions(positions, StateShare(each, parallelism, 128, len(positions))) for each in range(parallelism)]
+    return [
+        NUMBERS.redistribute_positions(positions, StateShare(each, parallelism, 128, len(positions)))
+        for each in range(parallelism)
+    ]
 
 
 def test_what_is_left_of_the_newest_source_is_dealt_out() -> None:
     """Who is at an earlier one has nothing left of it."""
     positions = [TurnPosition(0, NumberPosition(())), None, TurnPosition(1, NumberPosition(((102, 106),)))]
 
-    assert dealt(positions, 2) == [TurnPosition(1, NumberPosition(((102, 104),))), TurnPosition(1, NumberPosition(((104, 106),)))]
+    assert dealt(positions, 2) == [
+        TurnPosition(1, NumberPosition(((102, 104),))),
+        TurnPosition(1, NumberPosition(((104, 106),))),
+    ]
 
 
 def test_a_program_with_fewer_sources_is_refused() -> None:

@@ -92,15 +92,32 @@ def test_splits_together_give_every_line_once(
     path = tmp_path_factory.getbasetemp() / "any.txt"
     path.write_bytes(content)
 
-    assert read(path, split_bytes=split_bytes, block_bytes=block_bytes) == reference_lines(content.decode("utf-8", "replace"))
+    assert read(path, split_bytes=split_bytes, block_bytes=block_bytes) == reference_lines(
+        content.decode("utf-8", "replace")
+    )
 
 
-CHARSETS = ["utf-16", "utf-16-le", "utf-32", "utf-8-sig", "latin-1", "shift_jis", "gb18030", "cp037", "ascii", "utf-7", "iso2022_jp", "hz"]
+CHARSETS = [
+    "utf-16",
+    "utf-16-le",
+    "utf-32",
+    "utf-8-sig",
+    "latin-1",
+    "shift_jis",
+    "gb18030",
+    "cp037",
+    "ascii",
+    "utf-7",
+    "iso2022_jp",
+    "hz",
+]
 
 
 @pytest.mark.parametrize("charset", CHARSETS)
 @given(content=CONTENTS, split_bytes=st.integers(1, 40), block_bytes=st.integers(1, 40))
-def test_other_charsets(tmp_path_factory: pytest.TempPathFactory, charset: str, content: bytes, split_bytes: int, block_bytes: int) -> None:
+def test_other_charsets(
+    tmp_path_factory: pytest.TempPathFactory, charset: str, content: bytes, split_bytes: int, block_bytes: int
+) -> None:
     """Valid text in each of them, also those in which a line end is not one byte."""
     # "~" and ESC begin the escapes of the stateful ones: alone they are no text in them.
     text = content.translate(None, b"~\x1b").decode("utf-8", "ignore").encode(charset, "ignore").decode(charset)
@@ -308,7 +325,9 @@ def test_a_compressed_file_that_is_cut_short_is_named(suffix: str, tmp_path: Pat
     path = tmp_path / f"a{suffix}"
     path.write_bytes(COMPRESSED[suffix](CONTENT)[:-1])
 
-    with pytest.raises(FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its zstd data are damaged: Truncated)"):
+    with pytest.raises(
+        FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its zstd data are damaged: Truncated)"
+    ):
         lines_of(alone(TextLineSource(FileSet((str(path),)))))
 
 
@@ -336,7 +355,10 @@ GARBAGE, ZEROS = b"garbage that no stream begins with", b"\0\0\0"
 
 @pytest.mark.parametrize(
     ("suffix", "damage"),
-    [*[(suffix, GARBAGE) for suffix in COMPRESSED], *[(suffix, ZEROS) for suffix in (".bz2", ".xz", ".zst", ".deflate")]],
+    [
+        *[(suffix, GARBAGE) for suffix in COMPRESSED],
+        *[(suffix, ZEROS) for suffix in (".bz2", ".xz", ".zst", ".deflate")],
+    ],
 )
 def test_what_stands_behind_a_stream_and_is_none_is_an_error(suffix: str, damage: bytes, tmp_path: Path) -> None:
     """Else the records of a damaged second stream would be missing in silence.  In gzip zeros are padding."""
@@ -355,7 +377,9 @@ def test_a_second_stream_that_is_cut_short_is_named(suffix: str, tmp_path: Path)
     for num_bytes in (1, 2, 5, len(second) - 1):
         path.write_bytes(COMPRESSED[suffix](b"1\n") + second[:num_bytes])
 
-        with pytest.raises(FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its .* data are damaged)"):
+        with pytest.raises(
+            FlowletError, match=rf"cannot read {path}: (it ends in the middle of its|its .* data are damaged)"
+        ):
             lines_of(alone(TextLineSource(FileSet((str(path),)))))
 
 
@@ -377,7 +401,9 @@ def test_compressed_content_is_found_by_its_first_bytes_whatever_the_name(suffix
 
     assert read(path, split_bytes=64, block_bytes=128 << 10) == reference_lines(CONTENT.decode())
     assert lines_of(reader_of(FileSplit(str(path), 64, size))) == []
-    assert lines_of(reader_of(FileSplit(str(path), 0, 64), FileSplit(str(path), 64, size))) == reference_lines(CONTENT.decode())
+    assert lines_of(reader_of(FileSplit(str(path), 0, 64), FileSplit(str(path), 64, size))) == reference_lines(
+        CONTENT.decode()
+    )
 
 
 def test_a_compressed_file_of_no_bytes_is_an_error(tmp_path: Path) -> None:
@@ -406,7 +432,9 @@ def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(name: str, cha
 
 def test_files_without_a_size_are_read_to_their_end() -> None:
     """The kernel's files have content, although they say that they have none; others say more than they have."""
-    source = TextLineSource(FileSet(("/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"), split_bytes=16))
+    source = TextLineSource(
+        FileSet(("/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"), split_bytes=16)
+    )
 
     lines = lines_of(alone(source))
 

@@ -30,13 +30,33 @@ def running(function: Extreme, records: list[Any]) -> list[Any]:
 
 
 def test_min_and_max_change_one_field_of_the_first_record() -> None:
-    assert [each[1:] for each in running(smallest("min", 1, keeps_record=False), RECORDS)] == [(3, "x"), (3, "x"), (1, "x"), (1, "x")]
-    assert [each[1:] for each in running(largest("max", 1, keeps_record=False), RECORDS)] == [(3, "x"), (5, "x"), (5, "x"), (5, "x")]
+    assert [each[1:] for each in running(smallest("min", 1, keeps_record=False), RECORDS)] == [
+        (3, "x"),
+        (3, "x"),
+        (1, "x"),
+        (1, "x"),
+    ]
+    assert [each[1:] for each in running(largest("max", 1, keeps_record=False), RECORDS)] == [
+        (3, "x"),
+        (5, "x"),
+        (5, "x"),
+        (5, "x"),
+    ]
 
 
 def test_min_by_and_max_by_keep_whole_records_and_the_first_of_equal_ones() -> None:
-    assert [each[1:] for each in running(smallest("min_by", 1, keeps_record=True), RECORDS)] == [(3, "x"), (3, "x"), (1, "z"), (1, "z")]
-    assert [each[1:] for each in running(largest("max_by", 1, keeps_record=True), RECORDS)] == [(3, "x"), (5, "y"), (5, "y"), (5, "y")]
+    assert [each[1:] for each in running(smallest("min_by", 1, keeps_record=True), RECORDS)] == [
+        (3, "x"),
+        (3, "x"),
+        (1, "z"),
+        (1, "z"),
+    ]
+    assert [each[1:] for each in running(largest("max_by", 1, keeps_record=True), RECORDS)] == [
+        (3, "x"),
+        (5, "y"),
+        (5, "y"),
+        (5, "y"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,9 @@ def test_what_is_not_understood_is_any_object(annotation: Any) -> None:
         (int, Types.SQL_TIME(), "int is not TimeTypeInfo"),
     ],
 )
-def test_an_annotation_contradicts_a_type_that_none_of_its_values_has(annotation: Any, declared: Any, reason: str) -> None:
+def test_an_annotation_contradicts_a_type_that_none_of_its_values_has(
+    annotation: Any, declared: Any, reason: str
+) -> None:
     found = contradiction(annotation, declared)
 
     assert found is not None
@@ -159,7 +161,9 @@ def test_results_that_are_iterated_over_have_the_annotation_of_each() -> None:
     def pairs(text: str) -> tuple[int, int]:
         return 1, 2
 
-    found = [annotated_result(each, "flat_map", is_iterated=True) for each in (yielding, generating, listing, bare, pairs)]
+    found = [
+        annotated_result(each, "flat_map", is_iterated=True) for each in (yielding, generating, listing, bare, pairs)
+    ]
 
     assert found == [tuple[str, int], str, int, None, None]
 
@@ -181,7 +185,10 @@ def test_streams_show_what_annotations_say_and_keep_their_type() -> None:
 
     assert pairs.get_type() == Types.PICKLED_BYTE_ARRAY()
     assert repr(pairs.get_type()) == "PickledByteArrayTypeInfo(TupleTypeInfo(String, Long))"
-    assert repr(stream.flat_map(Words()).filter(bool).get_type()) == "PickledByteArrayTypeInfo(TupleTypeInfo(String, Long))"
+    assert (
+        repr(stream.flat_map(Words()).filter(bool).get_type())
+        == "PickledByteArrayTypeInfo(TupleTypeInfo(String, Long))"
+    )
     assert repr(stream.process(Yielding()).get_type()) == "PickledByteArrayTypeInfo(String)"
     assert pairs.union(stream.map(lambda text: (text, 1))).get_type() == Types.PICKLED_BYTE_ARRAY()
 
@@ -197,10 +204,17 @@ def test_a_declared_type_that_the_annotation_contradicts_is_refused() -> None:
     stream = StreamExecutionEnvironment.get_execution_environment().from_collection(["a"])
     triple = Types.TUPLE([Types.STRING(), Types.STRING()])
 
-    with pytest.raises(JobGraphError, match=r"map\(\) declares the type TupleTypeInfo\(String, String\), but pair_of returns another one"):
+    with pytest.raises(
+        JobGraphError,
+        match=r"map\(\) declares the type TupleTypeInfo\(String, String\), but pair_of returns another one",
+    ):
         stream.map(pair_of, triple)
-    with pytest.raises(JobGraphError, match=r"flat_map\(\) declares .* returns results of another one by its annotation: field 1: int"):
+    with pytest.raises(
+        JobGraphError, match=r"flat_map\(\) declares .* returns results of another one by its annotation: field 1: int"
+    ):
         stream.flat_map(Words(), triple)
     with pytest.raises(JobGraphError, match=r"process_element.* str is not Integer"):
         stream.process(Yielding(), Types.INT())
-    assert stream.map(pair_of, Types.TUPLE([Types.STRING(), Types.INT()])).get_type() == Types.TUPLE([Types.STRING(), Types.INT()])
+    assert stream.map(pair_of, Types.TUPLE([Types.STRING(), Types.INT()])).get_type() == Types.TUPLE(
+        [Types.STRING(), Types.INT()]
+    )

@@ -10,7 +10,13 @@ from flowlet.client.translate import operator_of
 from flowlet.common import Time, Types
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.time import Duration
-from flowlet.datastream import AsyncDataStream, AsyncFunction, AsyncRetryStrategy, DataStream, StreamExecutionEnvironment
+from flowlet.datastream import (
+    AsyncDataStream,
+    AsyncFunction,
+    AsyncRetryStrategy,
+    DataStream,
+    StreamExecutionEnvironment,
+)
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
@@ -87,7 +93,11 @@ def test_a_coroutine_function_and_a_duration_do_as_well() -> None:
 
     AsyncDataStream.ordered_wait(source, lookup, Duration.of_millis(5), capacity=7).print()
 
-    (step,) = [node.transformation for node in graph().nodes.values() if isinstance(node.transformation, AsyncWaitTransformation)]
+    (step,) = [
+        node.transformation
+        for node in graph().nodes.values()
+        if isinstance(node.transformation, AsyncWaitTransformation)
+    ]
     assert isinstance(step, AsyncWaitTransformation)
     assert (step.function, step.timeout_ms, step.capacity) == (lookup, 5, 7)
 
@@ -107,7 +117,9 @@ def test_a_coroutine_function_and_a_duration_do_as_well() -> None:
         ({"output_type": int}, "a type is declared with type information"),
     ],
 )
-def test_wrong_arguments_are_refused_while_the_program_is_built(method: str, arguments: dict[str, Any], message: str) -> None:
+def test_wrong_arguments_are_refused_while_the_program_is_built(
+    method: str, arguments: dict[str, Any], message: str
+) -> None:
     source, _ = stream()
 
     with pytest.raises(JobGraphError, match=message):

@@ -36,7 +36,10 @@ def test_a_fixed_delay_is_the_same_for_every_attempt() -> None:
     assert [strategy.can_retry(attempts) for attempts in (1, 2, 3)] == [True, True, False]
     assert [strategy.get_backoff_time_millis(attempts) for attempts in (1, 2)] == [50, 50]
     predicate = strategy.get_retry_predicate()
-    assert (predicate.result_predicate(), predicate.exception_predicate()) == (empty_result_predicate, has_exception_predicate)
+    assert (predicate.result_predicate(), predicate.exception_predicate()) == (
+        empty_result_predicate,
+        has_exception_predicate,
+    )
 
 
 def test_an_exponential_delay_grows_up_to_its_limit() -> None:
@@ -70,12 +73,24 @@ def test_a_delay_too_great_for_a_float_is_the_limit() -> None:
         (partial(FixedDelayRetryStrategy, 0, 1, None, None), "max_attempts of 1 or more, got 0"),
         (partial(FixedDelayRetryStrategy, 1, 0, None, None), "backoff_time_millis of 1 or more, got 0"),
         (lambda: FixedDelayRetryStrategy(1, cast("int", 1.5), None, None), "backoff_time_millis of 1 or more, got 1.5"),
-        (partial(ExponentialBackoffDelayRetryStrategy, True, 1, 1, 2, None, None), "max_attempts of 1 or more, got True"),
+        (
+            partial(ExponentialBackoffDelayRetryStrategy, True, 1, 1, 2, None, None),
+            "max_attempts of 1 or more, got True",
+        ),
         (partial(ExponentialBackoffDelayRetryStrategy, 1, 0, 1, 2, None, None), "initial_delay of 1 or more, got 0"),
-        (partial(ExponentialBackoffDelayRetryStrategy, 1, 1, -1, 2, None, None), "max_retry_delay of 1 or more, got -1"),
+        (
+            partial(ExponentialBackoffDelayRetryStrategy, 1, 1, -1, 2, None, None),
+            "max_retry_delay of 1 or more, got -1",
+        ),
         (partial(ExponentialBackoffDelayRetryStrategy, 1, 1, 1, 0, None, None), "multiplier greater than 0, got 0"),
-        (partial(ExponentialBackoffDelayRetryStrategy, 1, 1, 1, float("nan"), None, None), "multiplier greater than 0, got nan"),
-        (lambda: ExponentialBackoffDelayRetryStrategy(1, 1, 1, cast("float", "2"), None, None), "multiplier greater than 0, got '2'"),
+        (
+            partial(ExponentialBackoffDelayRetryStrategy, 1, 1, 1, float("nan"), None, None),
+            "multiplier greater than 0, got nan",
+        ),
+        (
+            lambda: ExponentialBackoffDelayRetryStrategy(1, 1, 1, cast("float", "2"), None, None),
+            "multiplier greater than 0, got '2'",
+        ),
     ],
 )
 def test_wrong_numbers_are_refused_while_the_program_is_built(make: Any, message: str) -> None:

@@ -45,7 +45,9 @@ def settings_of(prepare: Callable[[StreamExecutionEnvironment], object]) -> JobS
 
 
 def checkpoints_of(prepare: Callable[[CheckpointConfig], object]) -> CheckpointSettings:
-    found = settings_of(lambda environment: prepare(environment.enable_checkpointing(1000).get_checkpoint_config())).checkpoints
+    found = settings_of(
+        lambda environment: prepare(environment.enable_checkpointing(1000).get_checkpoint_config())
+    ).checkpoints
     assert found is not None
     return found
 
@@ -54,7 +56,10 @@ def test_without_them_a_job_takes_no_checkpoints() -> None:
     environment = StreamExecutionEnvironment()
 
     assert settings_of(lambda _: None).checkpoints is None
-    assert (environment.get_checkpoint_interval(), environment.get_checkpoint_config().is_checkpointing_enabled()) == (-1, False)
+    assert (environment.get_checkpoint_interval(), environment.get_checkpoint_config().is_checkpointing_enabled()) == (
+        -1,
+        False,
+    )
     assert environment.get_checkpointing_mode() is CheckpointingMode.EXACTLY_ONCE
 
 
@@ -107,22 +112,42 @@ def test_errors_of_checkpoints_fail_the_job_or_never_do() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda config: config.set_checkpoint_interval(9), "'execution.checkpointing.interval' is '9', .* 10 ms or more"),
+        (
+            lambda config: config.set_checkpoint_interval(9),
+            "'execution.checkpointing.interval' is '9', .* 10 ms or more",
+        ),
         (lambda config: config.set_checkpoint_interval("soon"), "'execution.checkpointing.interval' is 'soon'"),
         (lambda config: config.set_checkpoint_timeout(0), "'execution.checkpointing.timeout' is '0'"),
-        (lambda config: config.set_max_concurrent_checkpoints(0), "'execution.checkpointing.max-concurrent-checkpoints' is '0'"),
+        (
+            lambda config: config.set_max_concurrent_checkpoints(0),
+            "'execution.checkpointing.max-concurrent-checkpoints' is '0'",
+        ),
         (
             lambda config: config.set_tolerable_checkpoint_failure_number(-1),
             "'execution.checkpointing.tolerable-failed-checkpoints' is '-1'",
         ),
-        (lambda config: config.set_checkpointing_mode("EXACTLY_ONCE"), "a CheckpointingMode is needed, got 'EXACTLY_ONCE'"),
-        (lambda config: config.enable_unaligned_checkpoints("often"), "unaligned.enabled' is 'often', which is not true or false"),
+        (
+            lambda config: config.set_checkpointing_mode("EXACTLY_ONCE"),
+            "a CheckpointingMode is needed, got 'EXACTLY_ONCE'",
+        ),
+        (
+            lambda config: config.enable_unaligned_checkpoints("often"),
+            "unaligned.enabled' is 'often', which is not true or false",
+        ),
         (lambda config: config.set_force_unaligned_checkpoints("often"), "needs True or False, got 'often'"),
-        (lambda config: config.set_alignment_timeout(1000), r"needs a Duration such as Duration.of_seconds\(5\), got 1000"),
-        (lambda config: config.set_alignment_timeout(Duration.of_seconds(-1)), "aligned-checkpoint-timeout' is '-1000'"),
+        (
+            lambda config: config.set_alignment_timeout(1000),
+            r"needs a Duration such as Duration.of_seconds\(5\), got 1000",
+        ),
+        (
+            lambda config: config.set_alignment_timeout(Duration.of_seconds(-1)),
+            "aligned-checkpoint-timeout' is '-1000'",
+        ),
     ],
 )
-def test_what_cannot_be_is_refused_at_once_and_changes_nothing(change: Callable[[CheckpointConfig], object], message: str) -> None:
+def test_what_cannot_be_is_refused_at_once_and_changes_nothing(
+    change: Callable[[CheckpointConfig], object], message: str
+) -> None:
     options = Configuration()
 
     with pytest.raises(ConfigError, match=message):
@@ -140,23 +165,32 @@ def test_unaligned_checkpoints_reach_the_job_and_their_getters() -> None:
     settings = checkpoints_of(prepare)
 
     assert (settings.is_unaligned, settings.aligned_timeout_ms) == (True, 2000)
-    assert not checkpoints_of(lambda config: config.enable_unaligned_checkpoints().disable_unaligned_checkpoints()).is_unaligned
+    assert not checkpoints_of(
+        lambda config: config.enable_unaligned_checkpoints().disable_unaligned_checkpoints()
+    ).is_unaligned
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         (lambda config: config.set_max_concurrent_checkpoints(2), "one is under way at a time, not 2: set execution"),
-        (lambda config: config.set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE), "exactly once only: set execution"),
+        (
+            lambda config: config.set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE),
+            "exactly once only: set execution",
+        ),
     ],
 )
-def test_unaligned_checkpoints_are_taken_exactly_once_and_one_at_a_time(change: Callable[[CheckpointConfig], object], message: str) -> None:
+def test_unaligned_checkpoints_are_taken_exactly_once_and_one_at_a_time(
+    change: Callable[[CheckpointConfig], object], message: str
+) -> None:
     with pytest.raises(JobGraphError, match=message):
         checkpoints_of(lambda config: change(config.enable_unaligned_checkpoints()))
 
 
 def test_a_timeout_of_alignments_without_unaligned_checkpoints_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"'execution\.checkpointing\.aligned-checkpoint-timeout' is set and has no effect"):
+    with pytest.raises(
+        ConfigError, match=r"'execution\.checkpointing\.aligned-checkpoint-timeout' is set and has no effect"
+    ):
         checkpoints_of(lambda config: config.set_aligned_checkpoint_timeout(Duration.of_seconds(1)))
 
 
@@ -191,8 +225,12 @@ def test_a_batch_job_takes_no_checkpoints(mode: RuntimeExecutionMode) -> None:
     assert settings.checkpoints is None
 
 
-@pytest.mark.parametrize("mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC, RuntimeExecutionMode.STREAMING])
-def test_a_batch_job_of_a_cluster_needs_no_directory_for_checkpoints(mode: RuntimeExecutionMode, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "mode", [RuntimeExecutionMode.BATCH, RuntimeExecutionMode.AUTOMATIC, RuntimeExecutionMode.STREAMING]
+)
+def test_a_batch_job_of_a_cluster_needs_no_directory_for_checkpoints(
+    mode: RuntimeExecutionMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It takes none; a STREAMING job is refused as before."""
     monkeypatch.setenv("FLOWLET_JOBMANAGER", "127.0.0.1:6123")
 

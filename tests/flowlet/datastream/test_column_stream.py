@@ -39,7 +39,9 @@ def same_batches(batch: Any) -> Iterator[Any]:
     yield batch
 
 
-@pytest.mark.parametrize("function", [lambda batch: batch, same_batches, SameBatch()], ids=["function", "generator function", "object"])
+@pytest.mark.parametrize(
+    "function", [lambda batch: batch, same_batches, SameBatch()], ids=["function", "generator function", "object"]
+)
 def test_functions_of_batches_are_of_several_kinds(env: StreamExecutionEnvironment, function: Any) -> None:
     assert env.from_arrow(TABLE).map_batches(function)._transformation.function is function  # type: ignore[attr-defined]  # a map of batches
 
@@ -94,10 +96,14 @@ def test_arrow_data_of_every_kind_is_a_stream(env: StreamExecutionEnvironment, s
 
 
 @pytest.mark.parametrize(
-    ("view", "plain"), [(pa.string_view(), pa.string()), (pa.binary_view(), pa.binary())], ids=["texts of polars", "bytes of polars"]
+    ("view", "plain"),
+    [(pa.string_view(), pa.string()), (pa.binary_view(), pa.binary())],
+    ids=["texts of polars", "bytes of polars"],
 )
 def test_views_of_another_library_become_plain_columns(env: StreamExecutionEnvironment, view: Any, plain: Any) -> None:
-    """They are how polars and DuckDB keep texts; rows of views cannot be selected, so nobody could do anything with them."""
+    """They are how polars and DuckDB keep texts; rows of views cannot be selected, so nobody could do anything with
+    them.
+    """
     rows = pa.table({"v": pa.array(["a", None, "long enough for a buffer of its own"]), "n": [1, 2, 3]}).cast(
         pa.schema([("v", plain), ("n", pa.int64())])
     )
@@ -136,13 +142,21 @@ def test_tables_of_other_libraries_are_streams(env: StreamExecutionEnvironment, 
         ((pa.table({}),), "there is none"),
         ((pa.Table.from_arrays([[1], [2]], names=["a", "a"]),), "each with a name of its own: a"),
         ((TABLE, pa.schema([("other", pa.int64())])), "got Table"),
-        ((pa.table({"v": pa.array(["a"], pa.string_view())}),), "Arrow cannot select rows of 'v', a string_view; cast it"),
+        (
+            (pa.table({"v": pa.array(["a"], pa.string_view())}),),
+            "Arrow cannot select rows of 'v', a string_view; cast it",
+        ),
         ((pa.table({"v": pa.array([["a"]], pa.list_(pa.string_view()))}),), "cannot select rows of 'v', a list<"),
-        ((pa.table({"v": pa.RunEndEncodedArray.from_arrays([1], [1])}),), "cannot select rows of 'v', a run_end_encoded"),
+        (
+            (pa.table({"v": pa.RunEndEncodedArray.from_arrays([1], [1])}),),
+            "cannot select rows of 'v', a run_end_encoded",
+        ),
         ((pa.table({"v": [pa.MonthDayNano([1, 2, 3])]}),), "cannot select rows of 'v', a month_day_nano_interval"),
     ],
 )
-def test_what_is_no_arrow_data_is_refused(env: StreamExecutionEnvironment, arguments: tuple[Any, ...], message: str) -> None:
+def test_what_is_no_arrow_data_is_refused(
+    env: StreamExecutionEnvironment, arguments: tuple[Any, ...], message: str
+) -> None:
     with pytest.raises(JobGraphError, match=message):
         env.from_arrow(*arguments)
 
@@ -165,18 +179,33 @@ def test_schemas_are_known_while_the_program_is_built(env: StreamExecutionEnviro
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda stream: stream.key_by("words"), "key_by.'words'.: there is no such column, there are 'word', 'n', 'x', 'when', 'tags'"),
+        (
+            lambda stream: stream.key_by("words"),
+            "key_by.'words'.: there is no such column, there are 'word', 'n', 'x', 'when', 'tags'",
+        ),
         (lambda stream: stream.key_by("tags"), "key_by.'tags'.: a list<.*> cannot be a key; keys are integers"),
         (lambda stream: stream.key_by("when"), "cast it to timestamp"),
-        (lambda stream: stream.key_by("word").sum("word"), "sum.'word'. adds integers or floats, the column is a string"),
+        (
+            lambda stream: stream.key_by("word").sum("word"),
+            "sum.'word'. adds integers or floats, the column is a string",
+        ),
         (lambda stream: stream.key_by("word").sum("m"), "sum.'m'.: there is no such column"),
         (lambda stream: stream.key_by("word").sum(7), "sum.7.: there is no such column"),
-        (lambda stream: stream.key_by("word").min("tags"), "min.'tags'. needs values that have an order; those of a list<.*> have none"),
+        (
+            lambda stream: stream.key_by("word").min("tags"),
+            "min.'tags'. needs values that have an order; those of a list<.*> have none",
+        ),
         (lambda stream: stream.key_by("word").sum("n", emit="rows"), "emits 'row' or 'batch', got emit='rows'"),
         (lambda stream: stream.map_batches(lambda: None), "map_batches.. calls its function with one record"),
-        (lambda stream: stream.map_batches(7), "map_batches.. needs a callable or an object with map_batch.batch., got 7 of type int"),
+        (
+            lambda stream: stream.map_batches(7),
+            "map_batches.. needs a callable or an object with map_batch.batch., got 7 of type int",
+        ),
         (lambda stream: stream.map_batches(Same()), "needs a callable or an object with map_batch"),
-        (lambda stream: stream.map_batches(len, pa.schema([("v", pa.string_view())])), "cannot select rows of 'v', a string_view"),
+        (
+            lambda stream: stream.map_batches(len, pa.schema([("v", pa.string_view())])),
+            "cannot select rows of 'v', a string_view",
+        ),
         (lambda stream: stream.map_batches(len, 7), "map_batches.. needs a pyarrow.Schema, got 7"),
         (lambda stream: stream.key_by(lambda row: 1).count(emit=None), "got emit=None"),
         (
@@ -185,7 +214,9 @@ def test_schemas_are_known_while_the_program_is_built(env: StreamExecutionEnviro
         ),
     ],
 )
-def test_mistakes_are_found_while_the_program_is_built(env: StreamExecutionEnvironment, call: Any, message: str) -> None:
+def test_mistakes_are_found_while_the_program_is_built(
+    env: StreamExecutionEnvironment, call: Any, message: str
+) -> None:
     with pytest.raises(JobGraphError, match=message):
         call(env.from_arrow(TABLE))
 

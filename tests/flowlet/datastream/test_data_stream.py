@@ -86,9 +86,9 @@ def test_a_word_count_becomes_its_operators() -> None:
     environment, graph = new_environment()
     split = Split()
 
-    environment.from_collection(["to be"]).flat_map(split).map(str.lower).filter(bool).map(lambda word: (word, 1)).key_by(FirstField()).sum(
-        1
-    ).print()
+    environment.from_collection(["to be"]).flat_map(split).map(str.lower).filter(bool).map(
+        lambda word: (word, 1)
+    ).key_by(FirstField()).sum(1).print()
 
     nodes = list(graph().nodes.values())
     assert [node.name for node in nodes] == [
@@ -137,7 +137,9 @@ def test_a_reduction_keeps_its_function_and_key() -> None:
         (lambda stream: stream, Forward()),
     ],
 )
-def test_a_partitioning_is_that_of_the_next_operator(partition: Callable[[DataStream], DataStream], partitioner: Partitioner) -> None:
+def test_a_partitioning_is_that_of_the_next_operator(
+    partition: Callable[[DataStream], DataStream], partitioner: Partitioner
+) -> None:
     environment, graph = new_environment()
     mapped = environment.from_collection([1]).map(abs)
 
@@ -163,7 +165,9 @@ def test_a_partitioning_is_that_of_the_next_operator(partition: Callable[[DataSt
         (lambda stream: stream.force_non_parallel(), "max_parallelism", 1),
     ],
 )
-def test_settings_reach_the_node_and_return_the_stream(change: Callable[[DataStream], DataStream], field: str, expected: object) -> None:
+def test_settings_reach_the_node_and_return_the_stream(
+    change: Callable[[DataStream], DataStream], field: str, expected: object
+) -> None:
     environment, graph = new_environment()
     mapped = environment.from_collection([1]).map(abs)
 
@@ -177,12 +181,24 @@ def test_a_sink_has_settings_too() -> None:
     sink = DiscardingSink()
 
     written = environment.from_collection([1]).sink_to(sink)
-    result = written.name("nowhere").uid("end").set_parallelism(1).set_description("why").disable_chaining().slot_sharing_group("heavy")
+    result = (
+        written.name("nowhere")
+        .uid("end")
+        .set_parallelism(1)
+        .set_description("why")
+        .disable_chaining()
+        .slot_sharing_group("heavy")
+    )
 
     assert result is written
     assert isinstance(written, DataStreamSink)
     node = last_node(graph())
-    assert (node.name, node.description, node.parallelism, node.slot_sharing_group) == ("nowhere: Writer", "why", 1, "heavy")
+    assert (node.name, node.description, node.parallelism, node.slot_sharing_group) == (
+        "nowhere: Writer",
+        "why",
+        1,
+        "heavy",
+    )
     assert node.chaining is ChainingStrategy.NEVER
     assert isinstance(node.transformation, SinkTransformation)
     assert node.transformation.sink is sink
@@ -257,34 +273,121 @@ def test_what_this_version_cannot_do_is_absent(method: str) -> None:
 
 
 BAD_PROGRAMS: list[tuple[Callable[[DataStream], object], str]] = [
-    (lambda stream: stream.map(7), r"map\(\) needs a callable or a MapFunction"),  # type: ignore[arg-type]  # refused at run time
-    (lambda stream: stream.map(Split()), r"map\(\) needs a callable or a MapFunction"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.flat_map(None), r"flat_map\(\) needs a callable or a FlatMapFunction"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.filter("x"), r"filter\(\) needs a callable or a FilterFunction"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.key_by(0), r"key_by\(\) needs a callable or a KeySelector"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.key_by(abs).reduce(0), r"reduce\(\) needs a callable or a ReduceFunction"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.key_by(abs).reduce(abs), r"reduce\(\) calls its function with 2 records"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.key_by(abs).sum(None), r"sum\(\) needs the position or the name of a field, got None"),  # type: ignore[arg-type]  # as above
+    (
+        lambda stream: stream.map(7),  # type: ignore[arg-type]  # refused at run time
+        (
+            r"map\(\) needs a callable or a "
+            r"MapFunction"
+        ),
+    ),
+    (
+        lambda stream: stream.map(Split()),  # type: ignore[arg-type]  # as above
+        (
+            r"map\(\) needs a callable or a "
+            r"MapFunction"
+        ),
+    ),
+    (
+        lambda stream: stream.flat_map(None),  # type: ignore[arg-type]  # as above
+        (
+            r"flat_map\(\) needs a callable or a "
+            r"FlatMapFunction"
+        ),
+    ),
+    (
+        lambda stream: stream.filter("x"),  # type: ignore[arg-type]  # as above
+        (
+            r"filter\(\) needs a callable or a "
+            r"FilterFunction"
+        ),
+    ),
+    (
+        lambda stream: stream.key_by(0),  # type: ignore[arg-type]  # as above
+        (
+            r"key_by\(\) needs a callable or a "
+            r"KeySelector"
+        ),
+    ),
+    (
+        lambda stream: stream.key_by(abs).reduce(0),  # type: ignore[arg-type]  # as above
+        (
+            r"reduce\(\) needs a callable or a "
+            r"ReduceFunction"
+        ),
+    ),
+    (
+        lambda stream: stream.key_by(abs).reduce(abs),  # type: ignore[arg-type]  # as above
+        (
+            r"reduce\(\) calls its function with 2 "
+            r"records"
+        ),
+    ),
+    (
+        lambda stream: stream.key_by(abs).sum(None),  # type: ignore[arg-type]  # as above
+        (
+            r"sum\(\) needs the position or the name of a field, got "
+            r"None"
+        ),
+    ),
     (lambda stream: stream.key_by(abs).sum(True), "got True"),
-    (lambda stream: stream.key_by(abs).min_by(None), r"min_by\(\) needs the position or the name of a field, got None"),  # type: ignore[arg-type]  # as above
+    (
+        lambda stream: stream.key_by(abs).min_by(None),  # type: ignore[arg-type]  # as above
+        (
+            r"min_by\(\) needs the position or the name of a field, got "
+            r"None"
+        ),
+    ),
     (lambda stream: stream.key_by(abs).sum(""), "got ''"),
-    (lambda stream: stream.map(abs, "int"), r"type information such as Types\.STRING\(\), got 'int'"),  # type: ignore[arg-type]  # as above
+    (
+        lambda stream: stream.map(abs, "int"),  # type: ignore[arg-type]  # as above
+        (
+            r"type information such as Types\.STRING\(\), got "
+            r"'int'"
+        ),
+    ),
     (lambda stream: stream.key_by(abs, int), "got <class 'int'>"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.sink_to(print), r"sink_to\(\) needs a sink such as DiscardingSink\(\), got <built-in"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.print(7), r"print\(\) needs a text that is not empty, got 7"),  # type: ignore[arg-type]  # as above
+    (
+        lambda stream: stream.sink_to(print),  # type: ignore[arg-type]  # as above
+        (
+            r"sink_to\(\) needs a sink such as DiscardingSink\(\), got "
+            r"<built-in"
+        ),
+    ),
+    (
+        lambda stream: stream.print(7),  # type: ignore[arg-type]  # as above
+        (
+            r"print\(\) needs a text that is not empty, got "
+            r"7"
+        ),
+    ),
     (lambda stream: stream.name(""), r"name\(\) needs a text that is not empty, got ''"),
     (lambda stream: stream.uid(None), r"uid\(\) needs a text"),  # type: ignore[arg-type]  # as above
     (lambda stream: stream.set_description(""), r"set_description\(\) needs a text"),
     (lambda stream: stream.slot_sharing_group(""), "name of a slot sharing group"),
-    (lambda stream: stream.set_parallelism(0), "operator 'Map': its parallelism must be a whole number of 1 or more, got 0"),
+    (
+        lambda stream: stream.set_parallelism(0),
+        "operator 'Map': its parallelism must be a whole number of 1 or more, got 0",
+    ),
     (lambda stream: stream.set_parallelism(-1), "got -1"),
     (lambda stream: stream.print().set_parallelism(0), r"operator 'Sink: Print to Std\. Out': its parallelism"),
-    (lambda stream: stream.set_max_parallelism(0), "operator 'Map': its max parallelism must be a whole number from 1 to 32768, got 0"),
+    (
+        lambda stream: stream.set_max_parallelism(0),
+        "operator 'Map': its max parallelism must be a whole number from 1 to 32768, got 0",
+    ),
     (lambda stream: stream.set_buffer_timeout(-2), r"operator 'Map': its buffer timeout must be -1 .* got -2"),
     (lambda stream: stream.set_buffer_timeout(1.5), "got 1.5"),  # type: ignore[arg-type]  # as above
-    (lambda stream: stream.force_non_parallel().set_parallelism(2), "'Map' cannot run in parallel: its parallelism must be 1, got 2"),
-    (lambda stream: stream.force_non_parallel().set_max_parallelism(2), "'Map' cannot run in parallel: its max parallelism must be 1"),
-    (lambda stream: stream.rebalance().set_parallelism(2), r"set_parallelism\(\) on a REBALANCE partitioning, which is no operator"),
+    (
+        lambda stream: stream.force_non_parallel().set_parallelism(2),
+        "'Map' cannot run in parallel: its parallelism must be 1, got 2",
+    ),
+    (
+        lambda stream: stream.force_non_parallel().set_max_parallelism(2),
+        "'Map' cannot run in parallel: its max parallelism must be 1",
+    ),
+    (
+        lambda stream: stream.rebalance().set_parallelism(2),
+        r"set_parallelism\(\) on a REBALANCE partitioning, which is no operator",
+    ),
     (lambda stream: stream.key_by(abs).set_parallelism(2), r"set_parallelism\(\) on a HASH partitioning"),
     (lambda stream: stream.key_by(abs).name("x"), r"name\(\) on a HASH"),
     (lambda stream: stream.key_by(abs).get_name(), r"get_name\(\) on a HASH"),
@@ -296,10 +399,16 @@ BAD_PROGRAMS: list[tuple[Callable[[DataStream], object], str]] = [
     (lambda stream: stream.key_by(abs).disable_chaining(), r"disable_chaining\(\) on a HASH"),
     (lambda stream: stream.key_by(abs).slot_sharing_group("x"), r"slot_sharing_group\(\) on a HASH"),
     (lambda stream: stream.key_by(abs).set_description("x"), r"set_description\(\) on a HASH"),
-    (lambda stream: stream.key_by(abs).rebalance(), "a keyed stream keeps its partitioning, it cannot become REBALANCE"),
+    (
+        lambda stream: stream.key_by(abs).rebalance(),
+        "a keyed stream keeps its partitioning, it cannot become REBALANCE",
+    ),
     (lambda stream: stream.key_by(abs).forward(), "cannot become FORWARD"),
     (lambda stream: stream.key_by(abs).broadcast(), "cannot become BROADCAST"),
-    (lambda stream: stream.execute_and_collect(limit=0), r"execute_and_collect\(\) needs a limit of 1 or more records, got 0"),
+    (
+        lambda stream: stream.execute_and_collect(limit=0),
+        r"execute_and_collect\(\) needs a limit of 1 or more records, got 0",
+    ),
     (lambda stream: stream.execute_and_collect(limit=True), "got True"),
 ]
 
@@ -318,7 +427,9 @@ def test_a_collection_cannot_be_read_in_parallel() -> None:
     stream = environment.from_collection([1])
 
     assert stream.set_parallelism(1) is stream
-    with pytest.raises(JobGraphError, match="'Source: Collection Source' cannot run in parallel: its parallelism must be 1, got 2"):
+    with pytest.raises(
+        JobGraphError, match="'Source: Collection Source' cannot run in parallel: its parallelism must be 1, got 2"
+    ):
         stream.set_parallelism(2)
 
 
@@ -347,7 +458,9 @@ def test_a_side_output_has_one_type() -> None:
     stream.get_side_output(OutputTag("late", Types.INT())).print()
     stream.get_side_output(OutputTag("late", Types.STRING())).print()
 
-    with pytest.raises(JobGraphError, match="operator 'Process': its side output 'late' is read as Integer and as String"):
+    with pytest.raises(
+        JobGraphError, match="operator 'Process': its side output 'late' is read as Integer and as String"
+    ):
         graph()
 
 

@@ -31,7 +31,12 @@ def test_the_timeout_of_sqlite() -> None:
     [
         ("postgresql://h/db", "postgresql://h/db", None, None),
         ("postgres://u:p%40ss@h:5433/db", "postgresql://u@h:5433/db", "u", "p@ss"),
-        ("jdbc:postgresql://h/db?user=u&password=secret&sslmode=require", "postgresql://h/db?sslmode=require", "u", "secret"),
+        (
+            "jdbc:postgresql://h/db?user=u&password=secret&sslmode=require",
+            "postgresql://h/db?sslmode=require",
+            "u",
+            "secret",
+        ),
         (
             "postgresql://u:secret@h1:1,h2:2/db?target_session_attrs=any",
             "postgresql://u@h1:1,h2:2/db?target_session_attrs=any",
@@ -39,7 +44,8 @@ def test_the_timeout_of_sqlite() -> None:
             "secret",
         ),
         ("postgresql:///db?host=/run/postgresql", "postgresql:///db?host=/run/postgresql", None, None),
-        ("postgresql://h/db?options=-c%20a%3Db", "postgresql://h/db?options=-c%20a%3Db", None, None),  # libpq knows no + for a space
+        # Libpq knows no + for a space.
+        ("postgresql://h/db?options=-c%20a%3Db", "postgresql://h/db?options=-c%20a%3Db", None, None),
         ("postgresql://?dbname=db", "postgresql://?dbname=db", None, None),
         ("postgresql://u:a:b@h/db", "postgresql://u@h/db", "u", "a:b"),
     ],
@@ -54,7 +60,10 @@ def test_servers_of_postgresql(url: str, text: str, user: str | None, password: 
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("mysql://root:secret@h/db", "'mysql' is no database that can be written; use sqlite:///folder/file.db or postgresql://user@host"),
+        (
+            "mysql://root:secret@h/db",
+            "'mysql' is no database that can be written; use sqlite:///folder/file.db or postgresql://user@host",
+        ),
         ("secret", "'secret' is no database"),
         ("sqlite:file.db", "needs an absolute path"),
         ("sqlite::memory:", "needs an absolute path"),

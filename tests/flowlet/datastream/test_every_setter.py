@@ -1,4 +1,5 @@
-"""Every setter of the API with PyFlink's names has an effect, or warns that it has none and keeps its value, or is refused.
+"""Every setter of the API with PyFlink's names has an effect, or warns that it has none and keeps its value, or is
+refused.
 
 The table has each of them; what a setter changes is seen in the graph of a job.
 """
@@ -142,38 +143,52 @@ ENVIRONMENT: dict[str, Row] = {
     "register_cached_file": Effective(lambda env: env.register_cached_file("a.txt", "a")),
     "register_slot_sharing_group": Default(lambda env: env.register_slot_sharing_group(SlotSharingGroup("a"))),
     "set_buffer_timeout": Effective(lambda env: env.set_buffer_timeout(7)),
-    "set_default_local_parallelism": Effective(lambda env: env.set_default_local_parallelism(97), StreamExecutionEnvironment),
+    "set_default_local_parallelism": Effective(
+        lambda env: env.set_default_local_parallelism(97), StreamExecutionEnvironment
+    ),
     "set_default_savepoint_directory": Effective(lambda env: env.set_default_savepoint_directory("/there")),
     "set_max_parallelism": Effective(lambda env: env.set_max_parallelism(77)),
     "set_parallelism": Effective(lambda env: env.set_parallelism(5)),
     "set_python_executable": Effective(lambda env: env.set_python_executable("python3")),
     "set_python_requirements": Effective(lambda env: env.set_python_requirements("a.txt")),
-    "set_restart_strategy": Effective(lambda env: env.set_restart_strategy(RestartStrategies.fixed_delay_restart(9, 1))),
+    "set_restart_strategy": Effective(
+        lambda env: env.set_restart_strategy(RestartStrategies.fixed_delay_restart(9, 1))
+    ),
     "set_runtime_mode": Effective(lambda env: env.set_runtime_mode(RuntimeExecutionMode.BATCH)),
     "set_state_backend": Effective(lambda env: env.set_state_backend(EmbeddedRocksDBStateBackend())),
 }
 CONFIG: dict[str, Row] = {
     "disable_auto_generated_uids": Effective(on_config(lambda config: config.disable_auto_generated_uids())),
     "disable_closure_cleaner": Kept(
-        on_config(lambda config: config.disable_closure_cleaner()), on_config(lambda config: config.is_closure_cleaner_enabled()), False
+        on_config(lambda config: config.disable_closure_cleaner()),
+        on_config(lambda config: config.is_closure_cleaner_enabled()),
+        False,
     ),
     "disable_force_avro": Default(on_config(lambda config: config.disable_force_avro())),
     "disable_force_kryo": Default(on_config(lambda config: config.disable_force_kryo())),
     "disable_generic_types": Kept(
-        on_config(lambda config: config.disable_generic_types()), on_config(lambda config: config.has_generic_types_disabled()), True
+        on_config(lambda config: config.disable_generic_types()),
+        on_config(lambda config: config.has_generic_types_disabled()),
+        True,
     ),
     "disable_object_reuse": Default(on_config(lambda config: config.disable_object_reuse())),
     "enable_auto_generated_uids": Default(on_config(lambda config: config.enable_auto_generated_uids())),
     "enable_closure_cleaner": Default(on_config(lambda config: config.enable_closure_cleaner())),
     "enable_force_avro": Kept(
-        on_config(lambda config: config.enable_force_avro()), on_config(lambda config: config.is_force_avro_enabled()), True
+        on_config(lambda config: config.enable_force_avro()),
+        on_config(lambda config: config.is_force_avro_enabled()),
+        True,
     ),
     "enable_force_kryo": Kept(
-        on_config(lambda config: config.enable_force_kryo()), on_config(lambda config: config.is_force_kryo_enabled()), True
+        on_config(lambda config: config.enable_force_kryo()),
+        on_config(lambda config: config.is_force_kryo_enabled()),
+        True,
     ),
     "enable_generic_types": Default(on_config(lambda config: config.enable_generic_types())),
     "enable_object_reuse": Kept(
-        on_config(lambda config: config.enable_object_reuse()), on_config(lambda config: config.is_object_reuse_enabled()), True
+        on_config(lambda config: config.enable_object_reuse()),
+        on_config(lambda config: config.is_object_reuse_enabled()),
+        True,
     ),
     "set_auto_watermark_interval": Effective(on_config(lambda config: config.set_auto_watermark_interval(9))),
     "set_global_job_parameters": Effective(on_config(lambda config: config.set_global_job_parameters({"a": 1}))),
@@ -189,23 +204,38 @@ CONFIG: dict[str, Row] = {
     ),
 }
 CHECKPOINTS: dict[str, Row] = {
-    "disable_unaligned_checkpoints": Effective(on_checkpoints(lambda config: config.disable_unaligned_checkpoints()), with_unaligned),
-    "enable_unaligned_checkpoints": Effective(on_checkpoints(lambda config: config.enable_unaligned_checkpoints()), with_checkpoints),
+    "disable_unaligned_checkpoints": Effective(
+        on_checkpoints(lambda config: config.disable_unaligned_checkpoints()), with_unaligned
+    ),
+    "enable_unaligned_checkpoints": Effective(
+        on_checkpoints(lambda config: config.enable_unaligned_checkpoints()), with_checkpoints
+    ),
     "set_aligned_checkpoint_timeout": Effective(
         on_checkpoints(lambda config: config.set_aligned_checkpoint_timeout(Duration.of_seconds(9))), with_unaligned
     ),
-    "set_alignment_timeout": Effective(on_checkpoints(lambda config: config.set_alignment_timeout(Duration.of_seconds(9))), with_unaligned),
+    "set_alignment_timeout": Effective(
+        on_checkpoints(lambda config: config.set_alignment_timeout(Duration.of_seconds(9))), with_unaligned
+    ),
     "set_checkpoint_interval": Effective(on_checkpoints(lambda config: config.set_checkpoint_interval(20))),
     "set_checkpoint_storage": Effective(
-        on_checkpoints(lambda config: config.set_checkpoint_storage(FileSystemCheckpointStorage("/there"))), with_checkpoints
+        on_checkpoints(lambda config: config.set_checkpoint_storage(FileSystemCheckpointStorage("/there"))),
+        with_checkpoints,
     ),
-    "set_checkpoint_storage_dir": Effective(on_checkpoints(lambda config: config.set_checkpoint_storage_dir("/there")), with_checkpoints),
-    "set_checkpoint_timeout": Effective(on_checkpoints(lambda config: config.set_checkpoint_timeout(99)), with_checkpoints),
+    "set_checkpoint_storage_dir": Effective(
+        on_checkpoints(lambda config: config.set_checkpoint_storage_dir("/there")), with_checkpoints
+    ),
+    "set_checkpoint_timeout": Effective(
+        on_checkpoints(lambda config: config.set_checkpoint_timeout(99)), with_checkpoints
+    ),
     "set_checkpointing_mode": Effective(
         on_checkpoints(lambda config: config.set_checkpointing_mode(CheckpointingMode.AT_LEAST_ONCE)), with_checkpoints
     ),
     "set_externalized_checkpoint_retention": Effective(
-        on_checkpoints(lambda config: config.set_externalized_checkpoint_retention(ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION)),
+        on_checkpoints(
+            lambda config: config.set_externalized_checkpoint_retention(
+                ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+            )
+        ),
         with_checkpoints,
     ),
     "set_fail_on_checkpointing_errors": Effective(
@@ -216,7 +246,9 @@ CHECKPOINTS: dict[str, Row] = {
         on_checkpoints(lambda config: config.is_force_unaligned_checkpoints()),
         True,
     ),
-    "set_max_concurrent_checkpoints": Effective(on_checkpoints(lambda config: config.set_max_concurrent_checkpoints(2)), with_checkpoints),
+    "set_max_concurrent_checkpoints": Effective(
+        on_checkpoints(lambda config: config.set_max_concurrent_checkpoints(2)), with_checkpoints
+    ),
     "set_min_pause_between_checkpoints": Effective(
         on_checkpoints(lambda config: config.set_min_pause_between_checkpoints(9)), with_checkpoints
     ),
@@ -225,13 +257,17 @@ CHECKPOINTS: dict[str, Row] = {
     ),
 }
 ROCKSDB: dict[str, Row] = {
-    "set_db_storage_paths": Effective(on_rocksdb(lambda backend: backend.set_db_storage_paths("/a", "/b")), with_rocksdb),
+    "set_db_storage_paths": Effective(
+        on_rocksdb(lambda backend: backend.set_db_storage_paths("/a", "/b")), with_rocksdb
+    ),
     "set_number_of_transfer_threads": Kept(
         on_rocksdb(lambda backend: backend.set_number_of_transfer_threads(8)),
         lambda env: backend_of(env).get_number_of_transfer_threads(),
         8,
     ),
-    "set_options": Refused(on_rocksdb(lambda backend: backend.set_options("org.example.Factory")), "names a Java class, .*; leave it out"),
+    "set_options": Refused(
+        on_rocksdb(lambda backend: backend.set_options("org.example.Factory")), "names a Java class, .*; leave it out"
+    ),
     "set_predefined_options": Kept(
         on_rocksdb(lambda backend: backend.set_predefined_options(PredefinedOptions.FLASH_SSD_OPTIMIZED)),
         lambda env: backend_of(env).get_predefined_options(),
@@ -270,7 +306,9 @@ def test_a_setter_is_effective_or_told_of_or_refused(row: Row, recwarn: pytest.W
             before = seen_in(environment)
             call(environment)
             assert [type(each.message) for each in recwarn.list] == [IgnoredOptionWarning]
-            assert Path(recwarn.list[0].filename).name == Path(__file__).name, "the warning names the line of the program"
+            assert Path(recwarn.list[0].filename).name == Path(__file__).name, (
+                "the warning names the line of the program"
+            )
             assert getter(environment) == value
             assert seen_in(environment) == before
         case Refused(call, words):
@@ -287,8 +325,12 @@ def test_a_setter_is_effective_or_told_of_or_refused(row: Row, recwarn: pytest.W
 
 
 @pytest.mark.parametrize("name", [*IGNORED, *(f"{prefix}anything" for prefix in IGNORED_PREFIXES)])
-def test_an_option_without_an_effect_is_told_of_and_the_job_is_the_same(name: str, recwarn: pytest.WarningsRecorder) -> None:
-    environment = StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({name: "true"})).set_parallelism(3)
+def test_an_option_without_an_effect_is_told_of_and_the_job_is_the_same(
+    name: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    environment = StreamExecutionEnvironment.get_execution_environment(
+        Configuration.from_dict({name: "true"})
+    ).set_parallelism(3)
 
     assert [str(each.message).split(":")[0] for each in recwarn.list] == [f"option {name!r} has no effect here"]
     assert Path(recwarn.list[0].filename).name == Path(__file__).name
@@ -379,5 +421,7 @@ def test_a_storage_keeps_the_sizes_of_its_files_and_warns() -> None:
 
 
 def test_a_storage_that_would_lose_checkpoints_is_refused() -> None:
-    with pytest.raises(FlowletError, match=r"not kept in the memory of the JobManager, whose end would lose them: use FileSystem"):
+    with pytest.raises(
+        FlowletError, match=r"not kept in the memory of the JobManager, whose end would lose them: use FileSystem"
+    ):
         CheckpointConfig().set_checkpoint_storage(JobManagerCheckpointStorage())

@@ -31,7 +31,9 @@ class Keep(FilterFunction):
         return value is not None
 
 
-@pytest.mark.parametrize("function_class", [MapFunction, FlatMapFunction, FilterFunction, ReduceFunction, KeySelector, RuntimeContext])
+@pytest.mark.parametrize(
+    "function_class", [MapFunction, FlatMapFunction, FilterFunction, ReduceFunction, KeySelector, RuntimeContext]
+)
 def test_a_function_without_its_method_cannot_be_made(function_class: type[object]) -> None:
     with pytest.raises(TypeError, match="abstract"):
         function_class()
@@ -47,9 +49,13 @@ def test_opening_and_closing_is_optional_and_functions_travel() -> None:
     assert isinstance(function, Function)
 
 
-@pytest.mark.parametrize(("kind", "instead"), [(SinkFunction, r"invoke\(value, context\)"), (SourceFunction, r"run\(ctx\)")])
+@pytest.mark.parametrize(
+    ("kind", "instead"), [(SinkFunction, r"invoke\(value, context\)"), (SourceFunction, r"run\(ctx\)")]
+)
 def test_a_class_of_java_is_answered_with_what_to_write(kind: Any, instead: str) -> None:
-    with pytest.raises(JobGraphError, match=f"'org.example.Mine'.* written in Java cannot be used; derive a class with {instead}"):
+    with pytest.raises(
+        JobGraphError, match=f"'org.example.Mine'.* written in Java cannot be used; derive a class with {instead}"
+    ):
         kind("org.example.Mine")
 
 

@@ -26,11 +26,17 @@ def test_options_as_pyflink_builds_them() -> None:
         .with_password("s3cret")
         .build()
     )
-    execution = JdbcExecutionOptions.builder().with_batch_interval_ms(1000).with_batch_size(200).with_max_retries(5).build()
+    execution = (
+        JdbcExecutionOptions.builder().with_batch_interval_ms(1000).with_batch_size(200).with_max_retries(5).build()
+    )
 
     assert (connection.get_db_url(), connection.get_driver_name()) == ("postgresql://h/db", "psycopg")
     assert (connection.get_user_name(), connection.get_password()) == ("flink", "s3cret")
-    assert (execution.get_batch_interval_ms(), execution.get_batch_size(), execution.get_max_retries()) == (1000, 200, 5)
+    assert (execution.get_batch_interval_ms(), execution.get_batch_size(), execution.get_max_retries()) == (
+        1000,
+        200,
+        5,
+    )
 
 
 def test_the_defaults_are_flinks() -> None:
@@ -64,7 +70,10 @@ def test_a_sink_is_pickled_with_its_password() -> None:
         ((INSERT, ROW, "url"), "needs a JdbcConnectionOptions, got an object of type str"),
         ((INSERT, ROW, options(), 5), "needs a JdbcExecutionOptions, got 5"),
         ((INSERT, Types.LONG(), options()), "needs the type of its rows"),
-        ((INSERT, Types.TUPLE([Types.LONG()]), options()), r"has 2 placeholders \(\?\), the type has 1 fields: \['f0'\]"),
+        (
+            (INSERT, Types.TUPLE([Types.LONG()]), options()),
+            r"has 2 placeholders \(\?\), the type has 1 fields: \['f0'\]",
+        ),
     ],
 )
 def test_wrong_arguments_are_refused(arguments: Any, reason: str) -> None:

@@ -31,7 +31,9 @@ ELSEWHERE = {"FLOWLET_JOBMANAGER": "elsewhere:1"}
         ({"flowlet.jobmanager": "own:2", "rest.address": "here"}, {}, ("own", 2)),
     ],
 )
-def test_options_of_the_program_beat_variables(options: dict[str, str], variables: dict[str, str], address: tuple[str, int] | None) -> None:
+def test_options_of_the_program_beat_variables(
+    options: dict[str, str], variables: dict[str, str], address: tuple[str, int] | None
+) -> None:
     assert job_manager_address(Configuration.from_dict(options), variables) == address
 
 
@@ -47,16 +49,30 @@ def test_options_of_the_program_beat_variables(options: dict[str, str], variable
         ({}, {"FLOWLET_JOBMANAGER": "host:x"}, "must be host:port"),
         ({}, {"FLOWLET_JOBMANAGER": "host:²"}, "must be host:port"),
         ({}, {"FLOWLET_JOBMANAGER": ":1"}, "FLOWLET_JOBMANAGER is ':1': '' and 1 are no host and port"),
-        ({"flowlet.jobmanager": "host:0"}, {}, "option 'flowlet.jobmanager' is 'host:0': 'host' and 0 are no host and port"),
+        (
+            {"flowlet.jobmanager": "host:0"},
+            {},
+            "option 'flowlet.jobmanager' is 'host:0': 'host' and 0 are no host and port",
+        ),
         ({"flowlet.jobmanager": ""}, {}, "option 'flowlet.jobmanager' is ''"),
-        ({"rest.address": "here", "rest.port": "65536"}, {}, "options 'rest.address' and 'rest.port': 'here' and 65536"),
+        (
+            {"rest.address": "here", "rest.port": "65536"},
+            {},
+            "options 'rest.address' and 'rest.port': 'here' and 65536",
+        ),
         ({"rest.address": "here", "rest.port": "x"}, {}, "option 'rest.port' is 'x', which is not a whole number"),
         ({"rest.address": " "}, {}, "option 'rest.address' is ' ', which is not a host"),
-        ({"rest.address": "here", "rest.port": "0"}, {}, "option 'rest.port' is '0', which is not a whole number of 1 or more"),
+        (
+            {"rest.address": "here", "rest.port": "0"},
+            {},
+            "option 'rest.port' is '0', which is not a whole number of 1 or more",
+        ),
         ({"rest.port": "9"}, ELSEWHERE, "option 'rest.port' is set and has no effect: set 'rest.address', too"),
     ],
 )
-def test_what_is_no_address_is_refused_by_its_name(options: dict[str, str], variables: dict[str, str], message: str) -> None:
+def test_what_is_no_address_is_refused_by_its_name(
+    options: dict[str, str], variables: dict[str, str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         job_manager_address(Configuration.from_dict(options), variables)
 
@@ -98,7 +114,11 @@ def test_what_is_no_address_is_named_and_never_dialled(tmp_path: Path, address: 
 
 @pytest.mark.parametrize(
     ("address", "expected"),
-    [("http://localhost:1/", ("localhost", 1)), ("[::1]:80", ("::1", 80)), (" jm.internal:8081 ", ("jm.internal", 8081))],
+    [
+        ("http://localhost:1/", ("localhost", 1)),
+        ("[::1]:80", ("::1", 80)),
+        (" jm.internal:8081 ", ("jm.internal", 8081)),
+    ],
 )
 def test_addresses_as_people_write_them(address: str, expected: tuple[str, int]) -> None:
     assert parse_address(address, "--jobmanager") == expected

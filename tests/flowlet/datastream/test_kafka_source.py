@@ -17,7 +17,12 @@ from flowlet.splits.kafka_split import OffsetKind, OffsetRule
 
 
 def builder() -> KafkaSourceBuilder:
-    return KafkaSource.builder().set_bootstrap_servers("a:1").set_topics("t").set_value_only_deserializer(SimpleStringSchema())
+    return (
+        KafkaSource.builder()
+        .set_bootstrap_servers("a:1")
+        .set_topics("t")
+        .set_value_only_deserializer(SimpleStringSchema())
+    )
 
 
 def test_the_defaults_are_those_of_flink_but_for_offsets_that_are_not_there() -> None:
@@ -44,7 +49,9 @@ def test_a_bounded_source_looks_for_partitions_once() -> None:
 def test_properties_of_the_connector_are_taken_out() -> None:
     source = (
         builder()
-        .set_properties({"partition.discovery.interval.ms": "-1", "commit.offsets.on.checkpoint": "false", "fetch.min.bytes": "7"})
+        .set_properties(
+            {"partition.discovery.interval.ms": "-1", "commit.offsets.on.checkpoint": "false", "fetch.min.bytes": "7"}
+        )
         .set_property("auto.offset.reset", "latest")
         .set_property("default.api.timeout.ms", "1500")
         .set_client_id_prefix("c")
@@ -80,7 +87,10 @@ def test_partitions_and_patterns_are_other_ways_to_subscribe() -> None:
     pattern = KafkaSource.builder().set_topic_pattern("a.*")
     schema = SimpleStringSchema()
 
-    assert partitions.set_bootstrap_servers("a:1").set_value_only_deserializer(schema).build().topics.partitions == (("a", 0), ("b", 2))
+    assert partitions.set_bootstrap_servers("a:1").set_value_only_deserializer(schema).build().topics.partitions == (
+        ("a", 0),
+        ("b", 2),
+    )
     assert pattern.set_bootstrap_servers("a:1").set_value_only_deserializer(schema).build().topics.pattern == "a.*"
 
 
@@ -90,15 +100,27 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
         lambda: KafkaSource.builder().set_bootstrap_servers("a:1").build(),
         r"needs set_topics\(\), set_topic_pattern\(\) or set_partitions\(\)",
     ),
-    (lambda: KafkaSource.builder().set_bootstrap_servers("a:1").set_topics("t").build(), r"needs set_value_only_deserializer\(\)"),
+    (
+        lambda: KafkaSource.builder().set_bootstrap_servers("a:1").set_topics("t").build(),
+        r"needs set_value_only_deserializer\(\)",
+    ),
     (lambda: builder().set_topics("u"), "call one of the methods, once"),
     (lambda: KafkaSource.builder().set_topics(), r"set_topics\(\) needs names"),
     (lambda: KafkaSource.builder().set_topic_pattern("("), "needs a regular expression, got '\\('"),
     (lambda: builder().set_property("enable.auto.commit", "true").build(), "sets enable.auto.commit itself"),
-    (lambda: builder().set_property("auto.offset.reset", "soon").build(), "one of earliest, latest and none, got 'soon'"),
-    (lambda: builder().set_property("partition.discovery.interval.ms", "5 s").build(), "a number of milliseconds, got '5 s'"),
+    (
+        lambda: builder().set_property("auto.offset.reset", "soon").build(),
+        "one of earliest, latest and none, got 'soon'",
+    ),
+    (
+        lambda: builder().set_property("partition.discovery.interval.ms", "5 s").build(),
+        "a number of milliseconds, got '5 s'",
+    ),
     (lambda: builder().set_property("a", 1), "two texts, got 'a' and 1"),  # type: ignore[arg-type]  # the mistake
-    (lambda: builder().set_starting_offsets(KafkaOffsetsInitializer.committed_offsets()).build(), "needs a consumer group"),
+    (
+        lambda: builder().set_starting_offsets(KafkaOffsetsInitializer.committed_offsets()).build(),
+        "needs a consumer group",
+    ),
     (lambda: builder().set_starting_offsets(5), "needs a KafkaOffsetsInitializer"),  # type: ignore[arg-type]  # the mistake
     (lambda: KafkaOffsetsInitializer.timestamp(-1), "needs milliseconds since 1970, got -1"),
     (lambda: KafkaOffsetsInitializer.offsets({KafkaTopicPartition("t", 0): -1}), "needs numbers from 0 on"),

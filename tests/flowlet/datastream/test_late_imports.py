@@ -13,9 +13,16 @@ HEAVY = {"aiohttp", "cryptography", "numpy", "pyarrow", "rich", "structlog", "ty
 
 def loaded_by(statement: str) -> set[str]:
     """The packages of others that a program with this statement has loaded."""
-    program = f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}} - set(sys.stdlib_module_names)))"
+    program = (
+        f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}} - "
+        "set(sys.stdlib_module_names)))"
+    )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    return {name for name in done.stdout.splitlines()[-1].split() if not name.startswith("_")} - {"flowlet", "netstack", "distutils"}
+    return {name for name in done.stdout.splitlines()[-1].split() if not name.startswith("_")} - {
+        "flowlet",
+        "netstack",
+        "distutils",
+    }
 
 
 @pytest.mark.parametrize(
@@ -97,7 +104,8 @@ def test_a_program_with_a_plain_job_loads_nothing_for_other_jobs(parallelism: in
         f"env.from_collection(['a', 'b']).{step}.print()\n"
         "env.execute()\n"
         f"prefixes = {FOR_OTHER_JOBS!r} + ('cryptography', 'numpy')\n"
-        "print('>', *[name for name in sorted(sys.modules) if any(name == each or name.startswith(each + '.') for each in prefixes)])"
+        "print('>', *[name for name in sorted(sys.modules) if any(name == each or name.startswith(each + '.') for each "
+        "in prefixes)])"
     )
     done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True)
 
@@ -106,7 +114,9 @@ def test_a_program_with_a_plain_job_loads_nothing_for_other_jobs(parallelism: in
 
 @pytest.mark.slow
 def test_a_task_manager_has_loaded_what_tasks_import_late() -> None:
-    """A module of the program with the name of one of Python's or of others cannot come between, and no job waits for imports."""
+    """A module of the program with the name of one of Python's or of others cannot come between, and no job waits for
+    imports.
+    """
     run = (
         "import sys\n"
         "from flowlet.datastream import StreamExecutionEnvironment\n"
@@ -131,7 +141,8 @@ def test_a_function_in_a_task_manager_finds_no_http_loaded() -> None:
         "from flowlet.datastream import StreamExecutionEnvironment\n"
         "env = StreamExecutionEnvironment.get_execution_environment()\n"
         "env.set_parallelism(2)\n"
-        "env.from_collection([1]).map(lambda _: sorted({'aiohttp', 'rich', 'structlog', 'typer'} & set(sys.modules))).print()\n"
+        "env.from_collection([1]).map(lambda _: sorted({'aiohttp', 'rich', 'structlog', 'typer'} & "
+        "set(sys.modules))).print()\n"
         "env.execute()"
     )
     done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True)

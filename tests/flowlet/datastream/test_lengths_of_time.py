@@ -1,4 +1,6 @@
-"""Sizes, gaps, delays and intervals are a ``Time``, a ``Duration`` or a ``timedelta`` everywhere, and anything else gets one sentence."""
+"""Sizes, gaps, delays and intervals are a ``Time``, a ``Duration`` or a ``timedelta`` everywhere, and anything else
+gets one sentence.
+"""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -54,10 +56,14 @@ LENGTHS: dict[str, Use] = {
     "TumblingEventTimeWindows.of": lambda length: TumblingEventTimeWindows.of(length),
     "TumblingEventTimeWindows.of, offset": lambda length: TumblingEventTimeWindows.of(Time.seconds(9), length),
     "TumblingProcessingTimeWindows.of": lambda length: TumblingProcessingTimeWindows.of(length),
-    "TumblingProcessingTimeWindows.of, offset": lambda length: TumblingProcessingTimeWindows.of(Time.seconds(9), length),
+    "TumblingProcessingTimeWindows.of, offset": lambda length: TumblingProcessingTimeWindows.of(
+        Time.seconds(9), length
+    ),
     "SlidingEventTimeWindows.of": lambda length: SlidingEventTimeWindows.of(length, Time.seconds(1)),
     "SlidingEventTimeWindows.of, slide": lambda length: SlidingEventTimeWindows.of(Time.seconds(9), length),
-    "SlidingEventTimeWindows.of, offset": lambda length: SlidingEventTimeWindows.of(Time.seconds(9), Time.seconds(9), length),
+    "SlidingEventTimeWindows.of, offset": lambda length: SlidingEventTimeWindows.of(
+        Time.seconds(9), Time.seconds(9), length
+    ),
     "SlidingProcessingTimeWindows.of": lambda length: SlidingProcessingTimeWindows.of(length, Time.seconds(1)),
     "SlidingProcessingTimeWindows.of, slide": lambda length: SlidingProcessingTimeWindows.of(Time.seconds(9), length),
     "EventTimeSessionWindows.with_gap": lambda length: EventTimeSessionWindows.with_gap(length),
@@ -137,7 +143,9 @@ def test_a_gap_of_a_record_may_be_a_length_of_time() -> None:
     windows = [list(sessions.assign_windows(gap, 1000, None)) for gap in (*FIVE_SECONDS, 5000)]
 
     assert [(window.start, window.end) for [window] in windows] == [(1000, 6000)] * 4
-    with pytest.raises(JobGraphError, match=r"GapOf\.extract\(\) gives needs a Duration such as Duration\.of_seconds\(5\), got '5 s'"):
+    with pytest.raises(
+        JobGraphError, match=r"GapOf\.extract\(\) gives needs a Duration such as Duration\.of_seconds\(5\), got '5 s'"
+    ):
         sessions.assign_windows("5 s", 1000, None)
 
 

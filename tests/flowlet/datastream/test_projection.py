@@ -38,7 +38,9 @@ def test_one_field_is_a_tuple_too(environment: StreamExecutionEnvironment) -> No
 
 
 @pytest.mark.parametrize("positions", [(), (3,), (-1,), ("a",), (True,)])
-def test_a_position_that_no_field_has_is_refused(environment: StreamExecutionEnvironment, positions: tuple[int, ...]) -> None:
+def test_a_position_that_no_field_has_is_refused(
+    environment: StreamExecutionEnvironment, positions: tuple[int, ...]
+) -> None:
     stream = environment.from_collection([("a", 1, 0.5)], PAIRS)
 
     with pytest.raises(JobGraphError, match=r"project\(\) needs"):

@@ -89,7 +89,11 @@ class ScriptedCluster:
     targets: list[tuple[tuple[str, int] | None, bool]] = field(default_factory=list)
 
     def __call__(
-        self, stream_graph: StreamGraph, address: tuple[str, int] | None, in_process: bool, keep: Callable[[RunningJob], None]
+        self,
+        stream_graph: StreamGraph,
+        address: tuple[str, int] | None,
+        in_process: bool,
+        keep: Callable[[RunningJob], None],
     ) -> SubmittedJob:
         if self.refusal is not None:
             raise self.refusal
@@ -132,9 +136,16 @@ def test_defaults_are_flinks() -> None:
 def test_settings_are_kept_and_return_the_environment() -> None:
     environment = StreamExecutionEnvironment()
 
-    assert environment.set_parallelism(3).set_max_parallelism(5).set_buffer_timeout(0).disable_operator_chaining() is environment
+    assert (
+        environment.set_parallelism(3).set_max_parallelism(5).set_buffer_timeout(0).disable_operator_chaining()
+        is environment
+    )
 
-    assert (environment.get_parallelism(), environment.get_max_parallelism(), environment.get_buffer_timeout()) == (3, 5, 0)
+    assert (environment.get_parallelism(), environment.get_max_parallelism(), environment.get_buffer_timeout()) == (
+        3,
+        5,
+        0,
+    )
     assert environment.get_config().get_parallelism() == 3
     assert not environment.is_chaining_enabled()
 
@@ -148,7 +159,9 @@ def test_a_job_is_attached_as_its_start_and_the_options_say() -> None:
     assert stream.execute_and_collect(limit=1) == []
     stream.print()
     environment.execute()
-    environment.configure(Configuration.from_dict({"execution.shutdown-on-attached-exit": "true", "client.heartbeat.timeout": "900"}))
+    environment.configure(
+        Configuration.from_dict({"execution.shutdown-on-attached-exit": "true", "client.heartbeat.timeout": "900"})
+    )
     stream.print()
     environment.execute()
     stream.print()
@@ -177,7 +190,9 @@ def test_options_are_settings() -> None:
 
     (graph,) = cluster.graphs
     assert (graph.name, graph.is_batch, graph.is_chaining_enabled) == ("counting", True, False)
-    assert {(node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in graph.nodes.values()} == {(3, 9, -1)}
+    assert {(node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in graph.nodes.values()} == {
+        (3, 9, -1)
+    }
 
 
 @pytest.mark.parametrize(
@@ -198,8 +213,8 @@ BAD_SETTINGS: list[tuple[Callable[[StreamExecutionEnvironment], object], str]] =
     (lambda env: env.set_parallelism(0), "the environment's parallelism"),
     (lambda env: env.set_max_parallelism(0), "the environment's max parallelism"),
     (lambda env: env.set_buffer_timeout(-2), r"buffer timeout must be -1 \(no limit\)"),
-    (lambda env: env.set_runtime_mode("BATCH"), "needs a RuntimeExecutionMode, got 'BATCH'"),  # type: ignore[arg-type]  # refused at run time
-    (lambda env: env.register_slot_sharing_group("x"), "needs a SlotSharingGroup, got 'x'"),  # type: ignore[arg-type]  # as above
+    (lambda env: env.set_runtime_mode("BATCH"), ("needs a RuntimeExecutionMode, got 'BATCH'")),  # type: ignore[arg-type]  # refused at run time
+    (lambda env: env.register_slot_sharing_group("x"), ("needs a SlotSharingGroup, got 'x'")),  # type: ignore[arg-type]  # as above
 ]
 
 
@@ -309,14 +324,20 @@ def test_a_source_takes_every_strategy() -> None:
     monotonous = WatermarkStrategy.for_monotonous_timestamps()
 
     second = Duration.of_seconds(1)
-    for strategy in (monotonous, monotonous.with_idleness(second), monotonous.with_watermark_alignment("group", second)):
+    for strategy in (
+        monotonous,
+        monotonous.with_idleness(second),
+        monotonous.with_watermark_alignment("group", second),
+    ):
         for source in (file_source(), Generator()):
             stream = environment.from_source(source, strategy, "numbers")
             assert isinstance(stream._transformation, SourceTransformation)
             assert stream._transformation.strategy is strategy
 
 
-@pytest.mark.parametrize(("mode", "is_batch"), [(RuntimeExecutionMode.STREAMING, False), (RuntimeExecutionMode.AUTOMATIC, False)])
+@pytest.mark.parametrize(
+    ("mode", "is_batch"), [(RuntimeExecutionMode.STREAMING, False), (RuntimeExecutionMode.AUTOMATIC, False)]
+)
 def test_unbounded_sources_give_running_results(mode: RuntimeExecutionMode, is_batch: bool) -> None:
     cluster = ScriptedCluster()
     environment = StreamExecutionEnvironment(submit=cluster).set_runtime_mode(mode)

@@ -14,7 +14,10 @@ def build():
     env.from_collection([1, 2]).map(str).print()
     return env
 """
-LINE = "flowlet: the streams up to 'Sink: Print to Std. Out' were built and never executed: call execute() of their environment\n"
+LINE = (
+    "flowlet: the streams up to 'Sink: Print to Std. Out' were built and never executed: call execute() of their "
+    "environment\n"
+)
 QUIET = """
 build().execute()
 list(build().from_collection([1]).map(abs).execute_and_collect())
@@ -61,7 +64,8 @@ def test_a_module_that_is_imported_by_a_worker_says_nothing(tmp_path: Path) -> N
     spawned = (
         "import multiprocessing\nenv = build()\n"
         "if __name__ == '__main__':\n"
-        "    child = multiprocessing.get_context('spawn').Process(target=len, args=('',))\n    child.start()\n    child.join()"
+        "    child = multiprocessing.get_context('spawn').Process(target=len, args=('',))\n    child.start()\n    "
+        "child.join()"
     )
 
     assert stderr_of(tmp_path, spawned) == LINE

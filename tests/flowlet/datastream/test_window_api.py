@@ -62,11 +62,14 @@ def numbers() -> Any:
 
 def test_the_module_has_pyflinks_names() -> None:
     names = (
-        "Window TimeWindow CountWindow GlobalWindow WindowAssigner TumblingProcessingTimeWindows TumblingEventTimeWindows "
+        "Window TimeWindow CountWindow GlobalWindow WindowAssigner TumblingProcessingTimeWindows "
+        "TumblingEventTimeWindows "
         "SlidingProcessingTimeWindows SlidingEventTimeWindows ProcessingTimeSessionWindows EventTimeSessionWindows "
         "DynamicProcessingTimeSessionWindows DynamicEventTimeSessionWindows GlobalWindows MergingWindowAssigner "
-        "CountTumblingWindowAssigner CountSlidingWindowAssigner TriggerResult Trigger EventTimeTrigger ProcessingTimeTrigger "
-        "ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger NeverTrigger PurgingTrigger CountTrigger TimeWindowSerializer "
+        "CountTumblingWindowAssigner CountSlidingWindowAssigner TriggerResult Trigger EventTimeTrigger "
+        "ProcessingTimeTrigger "
+        "ContinuousEventTimeTrigger ContinuousProcessingTimeTrigger NeverTrigger PurgingTrigger CountTrigger "
+        "TimeWindowSerializer "
         "CountWindowSerializer GlobalWindowSerializer SessionWindowTimeGapExtractor"
     )
 
@@ -128,7 +131,12 @@ def test_numbers_that_make_no_windows_are_refused(make: Any, reason: str) -> Non
 
 
 def test_trigger_results_are_pairs() -> None:
-    assert [(each.is_fire(), each.is_purge()) for each in TriggerResult] == [(False, False), (True, True), (True, False), (False, True)]
+    assert [(each.is_fire(), each.is_purge()) for each in TriggerResult] == [
+        (False, False),
+        (True, True),
+        (True, False),
+        (False, True),
+    ]
 
 
 def test_an_evictor_with_a_value_without_timestamp() -> None:

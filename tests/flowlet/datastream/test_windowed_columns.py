@@ -69,7 +69,9 @@ def test_results_have_the_key_the_window_and_the_aggregations(rows: ColumnStream
     assert [name for name in operators(results) if "Window" in name] == ["Local Window", "Window"]
 
 
-@pytest.mark.parametrize("windows", [EventTimeSessionWindows.with_gap(Time.seconds(1)), TumblingProcessingTimeWindows.of(Time.minutes(1))])
+@pytest.mark.parametrize(
+    "windows", [EventTimeSessionWindows.with_gap(Time.seconds(1)), TumblingProcessingTimeWindows.of(Time.minutes(1))]
+)
 def test_only_columns_that_are_needed_travel(rows: ColumnStream, windows: Any) -> None:
     """Of windows whose rows are not known before they are where their key is."""
     results = rows.key_by("user").window(windows).sum("n")
@@ -78,7 +80,9 @@ def test_only_columns_that_are_needed_travel(rows: ColumnStream, windows: Any) -
 
 
 @pytest.mark.parametrize("way", ["forward", "rebalance", "rescale", "shuffle", "global_", "broadcast"])
-@pytest.mark.parametrize("windows", [MINUTES, EventTimeSessionWindows.with_gap(Time.seconds(1))], ids=["two steps", "one step"])
+@pytest.mark.parametrize(
+    "windows", [MINUTES, EventTimeSessionWindows.with_gap(Time.seconds(1))], ids=["two steps", "one step"]
+)
 def test_of_several_partitionings_the_last_counts(rows: ColumnStream, way: str, windows: Any) -> None:
     """The first step is where the rows are; it ran in one subtask."""
     results = getattr(rows, way)().key_by("user").window(windows).sum("n")
@@ -110,7 +114,9 @@ def test_all_columns_travel_if_late_rows_are_wanted(rows: ColumnStream) -> None:
     assert [name for name in operators(results) if name in ("Select", "Local Window", "Window")] == ["Window"]
 
 
-@pytest.mark.parametrize(("method", "kind"), [("sum", pa.float64()), ("mean", pa.float64()), ("min", pa.float32()), ("max", pa.float32())])
+@pytest.mark.parametrize(
+    ("method", "kind"), [("sum", pa.float64()), ("mean", pa.float64()), ("min", pa.float32()), ("max", pa.float32())]
+)
 def test_one_aggregation_keeps_the_name_of_its_column(rows: ColumnStream, method: str, kind: Any) -> None:
     results = getattr(rows.key_by("user").window(MINUTES), method)("x")
 
@@ -139,7 +145,9 @@ def test_windows_of_all_rows_run_in_one_subtask(rows: ColumnStream) -> None:
         ({"window_end": "count"}, "have a column 'window_end' already"),
     ],
 )
-def test_aggregations_that_cannot_be_are_refused(rows: ColumnStream, aggregations: dict[str, Any], message: str) -> None:
+def test_aggregations_that_cannot_be_are_refused(
+    rows: ColumnStream, aggregations: dict[str, Any], message: str
+) -> None:
     with pytest.raises(JobGraphError, match=message):
         rows.key_by("user").window(MINUTES).agg(**aggregations)
 
@@ -158,7 +166,8 @@ def test_windows_by_the_clock_have_no_late_rows(rows: ColumnStream) -> None:
 
 
 @pytest.mark.parametrize(
-    "assigner", [EventTimeSessionWindows.with_gap(Time.seconds(1)), ProcessingTimeSessionWindows.with_gap(Time.seconds(1))]
+    "assigner",
+    [EventTimeSessionWindows.with_gap(Time.seconds(1)), ProcessingTimeSessionWindows.with_gap(Time.seconds(1))],
 )
 def test_sessions_are_windows_of_columns(rows: ColumnStream, assigner: Any) -> None:
     assert "Window" in operators(rows.key_by("user").window(assigner).count())
@@ -193,7 +202,10 @@ def test_late_rows_keep_all_their_columns(rows: ColumnStream) -> None:
 
 @pytest.mark.parametrize(
     ("column", "message"),
-    [("who", r"with_event_time\('who'\): there is no such column"), ("x", r"with_event_time\('x'\): the column is a float; a time is a")],
+    [
+        ("who", r"with_event_time\('who'\): there is no such column"),
+        ("x", r"with_event_time\('x'\): the column is a float; a time is a"),
+    ],
 )
 def test_a_column_without_times_is_refused(rows: ColumnStream, column: str, message: str) -> None:
     with pytest.raises(JobGraphError, match=message):
@@ -206,7 +218,12 @@ def test_a_column_without_times_is_refused(rows: ColumnStream, column: str, mess
 def test_a_join_has_the_key_the_window_and_the_columns(rows: ColumnStream) -> None:
     other = rows.map_batches(lambda batch: batch, pa.schema([("name", pa.string()), ("y", pa.int64())]))
 
-    joined = rows.join(other).where("user").equal_to("name").window(SlidingEventTimeWindows.of(Time.seconds(2), Time.seconds(1)))
+    joined = (
+        rows.join(other)
+        .where("user")
+        .equal_to("name")
+        .window(SlidingEventTimeWindows.of(Time.seconds(2), Time.seconds(1)))
+    )
 
     assert joined.select(n=("left", "n"), y=("right", "y")).schema == pa.schema(
         [
@@ -217,7 +234,17 @@ def test_a_join_has_the_key_the_window_and_the_columns(rows: ColumnStream) -> No
             pa.field("y", pa.int64()),
         ]
     )
-    assert joined.select().schema.names == ["user", "window_start", "window_end", "n", "x", "price", "when", "tags", "y"]
+    assert joined.select().schema.names == [
+        "user",
+        "window_start",
+        "window_end",
+        "n",
+        "x",
+        "price",
+        "when",
+        "tags",
+        "y",
+    ]
     assert "Join" in operators(joined.select())
 
 
@@ -226,14 +253,32 @@ def test_a_join_has_the_key_the_window_and_the_columns(rows: ColumnStream) -> No
     [
         (lambda rows: rows.join(rows, how="cross"), "is not one of 'inner', 'left', 'right', 'outer'"),
         (lambda rows: rows.join(rows.to_records()), "needs another stream of columns"),
-        (lambda rows: rows.join(rows).where("user").select(), r"comes after where\(column\), equal_to\(column\) and window"),
+        (
+            lambda rows: rows.join(rows).where("user").select(),
+            r"comes after where\(column\), equal_to\(column\) and window",
+        ),
         (lambda rows: rows.join(rows).where("nobody"), "there is no such column"),
         (lambda rows: rows.join(rows).where("user").equal_to("n").window(MINUTES).select(), "never are the same key"),
-        (lambda rows: rows.join(rows).where("n").equal_to("n").window(MINUTES).select(), "would have several columns 'price', 'tags'"),
-        (lambda rows: rows.join(rows).where("n").equal_to("n").window(MINUTES).select(a="x"), r"needs \(\"left\", column\)"),
-        (lambda rows: rows.join(rows).where("n").equal_to("n").window(MINUTES).select(a=("left", "b")), r"select\('b'\): there is no such"),
         (
-            lambda rows: rows.join(rows).where("n").equal_to("n").window(EventTimeSessionWindows.with_gap(Time.seconds(1))).select(),
+            lambda rows: rows.join(rows).where("n").equal_to("n").window(MINUTES).select(),
+            "would have several columns 'price', 'tags'",
+        ),
+        (
+            lambda rows: rows.join(rows).where("n").equal_to("n").window(MINUTES).select(a="x"),
+            r"needs \(\"left\", column\)",
+        ),
+        (
+            lambda rows: rows.join(rows).where("n").equal_to("n").window(MINUTES).select(a=("left", "b")),
+            r"select\('b'\): there is no such",
+        ),
+        (
+            lambda rows: (
+                rows.join(rows)
+                .where("n")
+                .equal_to("n")
+                .window(EventTimeSessionWindows.with_gap(Time.seconds(1)))
+                .select()
+            ),
             "tumbling or sliding windows of event time",
         ),
     ],

@@ -181,7 +181,9 @@ def test_windows_that_only_the_watermark_evaluates_are_chained_behind_a_key_by()
     assert names(job_graph(windowed(source()))) == ["Source: S -> W"]
 
 
-@pytest.mark.parametrize("changes", [{"trigger": CountTrigger.of(3)}, {"key": ColumnKey("k")}], ids=["trigger", "column"])
+@pytest.mark.parametrize(
+    "changes", [{"trigger": CountTrigger.of(3)}, {"key": ColumnKey("k")}], ids=["trigger", "column"]
+)
 def test_windows_with_a_trigger_of_their_own_and_those_of_columns_are_apart(changes: dict[str, Any]) -> None:
     """A trigger may register timers of the clock; columns are not taken apart on the way."""
     assert names(job_graph(windowed(source(), **changes))) == ["Source: S", "W"]
@@ -198,10 +200,15 @@ def test_timers_without_an_exchange_are_chained() -> None:
 def test_an_edge_begins_at_the_operator_that_feeds_it() -> None:
     start = source()
     middle = mapped("A", start)
-    graph = job_graph(mapped("B", middle), mapped("C", partitioned(start, Rebalance())), mapped("D", partitioned(middle, Rebalance())))
+    graph = job_graph(
+        mapped("B", middle), mapped("C", partitioned(start, Rebalance())), mapped("D", partitioned(middle, Rebalance()))
+    )
 
     assert names(graph) == ["Source: S -> A -> B", "C", "D"]
-    assert [(edge.source_operator, graph.vertex(edge.target or "").name) for edge in graph.edges] == [(0, "C"), (1, "D")]
+    assert [(edge.source_operator, graph.vertex(edge.target or "").name) for edge in graph.edges] == [
+        (0, "C"),
+        (1, "D"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -221,7 +228,10 @@ def test_two_operators_are_apart_when_anything_forbids_the_chain(first: dict[str
 
 
 def test_a_head_may_be_followed() -> None:
-    assert names(job_graph(mapped("B", mapped("A", source(), chaining=ChainingStrategy.HEAD)))) == ["Source: S", "A -> B"]
+    assert names(job_graph(mapped("B", mapped("A", source(), chaining=ChainingStrategy.HEAD)))) == [
+        "Source: S",
+        "A -> B",
+    ]
 
 
 def test_chaining_can_be_off_for_the_whole_job() -> None:

@@ -11,7 +11,9 @@ INTERVAL, TIMEOUT = "client.heartbeat.interval", "client.heartbeat.timeout"
 
 
 def of(options: dict[str, str], *, is_collecting: bool = False, is_attached: bool = False) -> ClientHeartbeat | None:
-    return ClientHeartbeat.of_options(Configuration.from_dict(options), is_collecting=is_collecting, is_attached=is_attached)
+    return ClientHeartbeat.of_options(
+        Configuration.from_dict(options), is_collecting=is_collecting, is_attached=is_attached
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,7 +27,9 @@ def of(options: dict[str, str], *, is_collecting: bool = False, is_attached: boo
         ({TIMEOUT: "9", INTERVAL: "2"}, ClientHeartbeat(2, 9)),
     ],
 )
-def test_a_job_whose_results_are_read_needs_its_reader(options: dict[str, str], expected: ClientHeartbeat | None) -> None:
+def test_a_job_whose_results_are_read_needs_its_reader(
+    options: dict[str, str], expected: ClientHeartbeat | None
+) -> None:
     assert of(options, is_collecting=True) == expected
 
 

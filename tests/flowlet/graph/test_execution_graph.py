@@ -43,7 +43,9 @@ def reported(attempt: bytes, state: ExecutionState, cause: FailureInfo | None = 
 
 
 def waiting_graph() -> ExecutionGraph:
-    return ExecutionGraph.create([ExecutionVertex(A, "v", 0), ExecutionVertex(B, "v", 1), ExecutionVertex(C, "w", 0)], created_ms=100)
+    return ExecutionGraph.create(
+        [ExecutionVertex(A, "v", 0), ExecutionVertex(B, "v", 1), ExecutionVertex(C, "w", 0)], created_ms=100
+    )
 
 
 def graph_after(*events: Event) -> ExecutionGraph:
@@ -148,9 +150,15 @@ class TestDeploying:
 class TestReports:
     @pytest.mark.parametrize("before", ExecutionState)
     @pytest.mark.parametrize("after", REPORTABLE)
-    def test_a_report_is_accepted_exactly_when_the_table_allows_it(self, before: ExecutionState, after: ExecutionState) -> None:
+    def test_a_report_is_accepted_exactly_when_the_table_allows_it(
+        self, before: ExecutionState, after: ExecutionState
+    ) -> None:
         """A refused one changes nothing but the counter; an echo of a live state not even that."""
-        graph = graph_after(SlotsAllocated(PLACES)) if before not in (ExecutionState.CREATED, ExecutionState.SCHEDULED) else waiting_graph()
+        graph = (
+            graph_after(SlotsAllocated(PLACES))
+            if before not in (ExecutionState.CREATED, ExecutionState.SCHEDULED)
+            else waiting_graph()
+        )
         graph.executions[A].state = before  # by force: some states end the job, which is another test's business
         allowed = graph.executions[A].tm_id is not None and after in EXECUTION_TRANSITIONS[before]
         is_echo = graph.executions[A].tm_id is not None and before is after and not before.is_terminal
@@ -174,7 +182,9 @@ class TestReports:
         assert (graph.status, graph.num_ignored_events) == (JobStatus.RUNNING, 1)
 
     def test_the_job_finishes_with_its_last_task(self) -> None:
-        graph = graph_after(SlotsAllocated(PLACES), reported(A, ExecutionState.FINISHED), reported(B, ExecutionState.FINISHED))
+        graph = graph_after(
+            SlotsAllocated(PLACES), reported(A, ExecutionState.FINISHED), reported(B, ExecutionState.FINISHED)
+        )
 
         effects = graph.handle(reported(C, ExecutionState.FINISHED), 200)
 
@@ -198,7 +208,9 @@ class TestReports:
 
 class TestFailing:
     def test_all_others_that_live_are_cancelled(self) -> None:
-        graph = graph_after(SlotsAllocated(PLACES), reported(B, ExecutionState.RUNNING), reported(C, ExecutionState.FINISHED))
+        graph = graph_after(
+            SlotsAllocated(PLACES), reported(B, ExecutionState.RUNNING), reported(C, ExecutionState.FINISHED)
+        )
 
         effects = graph.handle(reported(A, ExecutionState.FAILED), 200)
 
@@ -244,7 +256,12 @@ class TestFailing:
 
     @pytest.mark.parametrize(
         ("exception_type", "expected"),
-        [("netstack.errors.ConnectError", True), ("ConnectError", True), ("builtins.ValueError", False), ("NotConnectError", False)],
+        [
+            ("netstack.errors.ConnectError", True),
+            ("ConnectError", True),
+            ("builtins.ValueError", False),
+            ("NotConnectError", False),
+        ],
     )
     def test_symptoms_are_known_by_their_last_name(self, exception_type: str, expected: bool) -> None:
         assert is_symptom(failure(exception_type)) == expected
@@ -294,7 +311,9 @@ class TestSource:
         assert orders(effects) == [CancelExecution(A, "tm-1"), CancelExecution(B, "tm-2"), CancelExecution(C, "tm-1")]
         assert graph.failure is cause
 
-    @pytest.mark.parametrize("status", [JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED])
+    @pytest.mark.parametrize(
+        "status", [JobStatus.FAILING, JobStatus.CANCELLING, JobStatus.FAILED, JobStatus.CANCELED, JobStatus.FINISHED]
+    )
     def test_a_job_that_ends_anyway_keeps_its_reason(self, status: JobStatus) -> None:
         graph = graph_in(status)
         before = graph.failure
@@ -337,7 +356,9 @@ class TestCancelling:
         assert statuses(effects) == [JobStatus.CANCELED]
         assert graph.failure is None
 
-    @pytest.mark.parametrize("status", [status for status in STATUSES if status not in (JobStatus.CREATED, JobStatus.RUNNING)])
+    @pytest.mark.parametrize(
+        "status", [status for status in STATUSES if status not in (JobStatus.CREATED, JobStatus.RUNNING)]
+    )
     def test_in_every_other_status_it_changes_nothing(self, status: JobStatus) -> None:
         """It is not counted as stale either: people press the button twice."""
         graph = graph_in(status)
@@ -380,7 +401,9 @@ EVENTS: st.SearchStrategy[Event] = st.one_of(
 
 @given(st.lists(EVENTS, max_size=30), st.booleans())
 def test_laws_of_every_schedule(events: list[Event], starts: bool) -> None:
-    """At most one Deploy and one Cancel per attempt, Cancel only after Deploy, slots released once and last, terminal for ever."""
+    """At most one Deploy and one Cancel per attempt, Cancel only after Deploy, slots released once and last, terminal
+    for ever.
+    """
     graph = waiting_graph()
     effects: list[Effect] = []
     for number, event in enumerate([SlotsAllocated(PLACES), *events] if starts else events):
@@ -389,11 +412,15 @@ def test_laws_of_every_schedule(events: list[Event], starts: bool) -> None:
         effects += new
         graph.check_invariants()
         assert not (was_terminal and new)
-        assert all(not before.is_terminal or before is after for before, after in zip(ended, states(graph), strict=True))
+        assert all(
+            not before.is_terminal or before is after for before, after in zip(ended, states(graph), strict=True)
+        )
 
     ordered = orders(effects)
     assert len(set(ordered)) == len(ordered)
-    assert all(ordered.index(Deploy(e.attempt, e.tm_id)) < ordered.index(e) for e in ordered if isinstance(e, CancelExecution))
+    assert all(
+        ordered.index(Deploy(e.attempt, e.tm_id)) < ordered.index(e) for e in ordered if isinstance(e, CancelExecution)
+    )
     assert ordered.count(ReleaseSlots()) == graph.status.is_globally_terminal_state()
     if graph.status.is_globally_terminal_state():
         assert effects[-1] == ReleaseSlots()

@@ -82,7 +82,11 @@ def test_vertices_and_their_edges_are_found() -> None:
 def test_slots_are_those_of_the_widest_vertex_of_each_group() -> None:
     graph = JobGraph(
         "slots",
-        vertices=[replace(SOURCE, parallelism=3), COUNT, replace(COUNT, id=stable_id("other"), parallelism=4, slot_sharing_group="heavy")],
+        vertices=[
+            replace(SOURCE, parallelism=3),
+            COUNT,
+            replace(COUNT, id=stable_id("other"), parallelism=4, slot_sharing_group="heavy"),
+        ],
     )
 
     assert slots_by_group(graph) == {"default": 3, "heavy": 4}
@@ -90,7 +94,9 @@ def test_slots_are_those_of_the_widest_vertex_of_each_group() -> None:
 
 
 @given(order=st.permutations(range(6)), edges=st.sets(st.tuples(st.integers(0, 5), st.integers(0, 5))))
-def test_topological_order_puts_every_vertex_behind_what_it_reads(order: list[int], edges: set[tuple[int, int]]) -> None:
+def test_topological_order_puts_every_vertex_behind_what_it_reads(
+    order: list[int], edges: set[tuple[int, int]]
+) -> None:
     """For every acyclic graph, in whatever order its vertices are listed."""
     vertices = [replace(COUNT, id=stable_id(number)) for number in range(6)]
     forward = [JobEdge(stable_id(low), 0, stable_id(high), Forward()) for low, high in edges if low < high]
@@ -125,14 +131,23 @@ def test_a_cycle_is_refused_by_the_names_on_it() -> None:
         (replace(GRAPH, edges=[SPLIT_TO_COUNT, SPLIT_TO_COUNT]), "the edge id .* occurs twice"),
         (with_source(id="x"), "vertex 'Source -> Split': an id has 32 lower-case hex digits, got 'x'"),
         (with_source(name=""), "needs a name"),
-        (with_source(slot_sharing_group=""), r"vertex 'Source -> Split' \(.*\): the name of its slot sharing group is empty"),
+        (
+            with_source(slot_sharing_group=""),
+            r"vertex 'Source -> Split' \(.*\): the name of its slot sharing group is empty",
+        ),
         (with_source(parallelism=0), "parallelism must be 1 or more, got 0"),
         (with_source(max_parallelism=0), "max parallelism must be from 1 to 32768, got 0"),
         (with_source(max_parallelism=32769), "max parallelism must be from 1 to 32768, got 32769"),
         (with_source(max_parallelism=1), "its parallelism 2 exceeds its max parallelism 1; lower"),
         (with_source(chain=[]), "its chain is empty"),
-        (with_source(chain=[Link(None, 0)]), "operator 0 of its chain has parent 0; it must be -1, because it is the head"),
-        (with_source(chain=[Link(None, -1), Link(None, 1)]), r"operator 1 of its chain has parent 1; it must be one of 0\.\.0"),
+        (
+            with_source(chain=[Link(None, 0)]),
+            "operator 0 of its chain has parent 0; it must be -1, because it is the head",
+        ),
+        (
+            with_source(chain=[Link(None, -1), Link(None, 1)]),
+            r"operator 1 of its chain has parent 1; it must be one of 0\.\.0",
+        ),
         (with_source(chain=[Link(None, -1), Link(None, -1)]), "operator 1 of its chain has parent -1"),
         (with_edge(id="x"), "an id has 32 lower-case hex digits, got 'x'"),
         (with_edge(buffer_timeout_ms=-2), "its buffer timeout must be -1 .* got -2"),
@@ -141,10 +156,20 @@ def test_a_cycle_is_refused_by_the_names_on_it() -> None:
         (with_edge(source_operator=2), "it begins at operator 2 of vertex .*, which has 2"),
         (with_edge(source_operator=-1), "it begins at operator -1"),
         (with_edge(target=None), "the client reads it, so its partitioner must be Forward, not HASH"),
-        (with_edge(partitioner=KeyGroups(len, 64)), "it has 64 key groups, but vertex 'Count' .* has max parallelism 128"),
         (
-            replace(GRAPH, vertices=[replace(SOURCE, parallelism=3), COUNT], edges=[replace(SPLIT_TO_COUNT, partitioner=Forward())]),
-            r"a forward edge needs equal parallelisms, but vertex 'Source .* has 3 and vertex 'Count' .* has 2; use rebalance\(\)",
+            with_edge(partitioner=KeyGroups(len, 64)),
+            "it has 64 key groups, but vertex 'Count' .* has max parallelism 128",
+        ),
+        (
+            replace(
+                GRAPH,
+                vertices=[replace(SOURCE, parallelism=3), COUNT],
+                edges=[replace(SPLIT_TO_COUNT, partitioner=Forward())],
+            ),
+            (
+                r"a forward edge needs equal parallelisms, but vertex 'Source .* has 3 and vertex 'Count' .* has 2; use "  # noqa: E501
+                r"rebalance\(\)"
+            ),
         ),
     ],
 )

@@ -92,9 +92,15 @@ def test_pointwise_edges_spread_evenly(num_producers: int, num_consumers: int) -
 def test_both_sides_of_a_pointwise_edge_agree(num_producers: int, num_consumers: int) -> None:
     """Nobody is left out, and the counts of partners differ by at most one."""
     written = {
-        (producer, consumer) for producer in range(num_producers) for consumer in consumers_of(producer, num_producers, num_consumers)
+        (producer, consumer)
+        for producer in range(num_producers)
+        for consumer in consumers_of(producer, num_producers, num_consumers)
     }
-    read = {(producer, consumer) for consumer in range(num_consumers) for producer in producers_of(consumer, num_producers, num_consumers)}
+    read = {
+        (producer, consumer)
+        for consumer in range(num_consumers)
+        for producer in producers_of(consumer, num_producers, num_consumers)
+    }
 
     assert written == read
     assert len(written) == max(num_producers, num_consumers)

@@ -40,7 +40,9 @@ TASKS: Final = [task for region in REGIONS for task in region]
 TM_OF: Final = {"a": "tm-1", "b": "tm-2", "c": "tm-2", "d": "tm-3", "e": "tm-3"}
 
 
-def failure(message: str = "boom", exception_type: str = "builtins.ValueError", *, suppresses_restarts: bool = False) -> FailureInfo:
+def failure(
+    message: str = "boom", exception_type: str = "builtins.ValueError", *, suppresses_restarts: bool = False
+) -> FailureInfo:
     return FailureInfo(exception_type, message, "", None, "task", 0, None, "tm-1", 0, suppresses_restarts)
 
 
@@ -50,7 +52,10 @@ def attempt(task: str, number: int = 0) -> bytes:
 
 def vertices(*numbers: int, tasks: list[str] = TASKS) -> list[ExecutionVertex]:
     """``numbers``: one per task; none: the first attempts."""
-    return [ExecutionVertex(attempt(task, number), task, 0, number) for task, number in zip(tasks, numbers or [0] * 9, strict=False)]
+    return [
+        ExecutionVertex(attempt(task, number), task, 0, number)
+        for task, number in zip(tasks, numbers or [0] * 9, strict=False)
+    ]
 
 
 def next_of(region: int, number: int) -> RestartDue:
@@ -64,11 +69,15 @@ def slots(graph: ExecutionGraph) -> SlotsAllocated:
 
 def reported(task: str, state: ExecutionState, number: int = 0, cause: FailureInfo | None = None) -> ExecutionReported:
     needs_cause = state in (S.FAILED, S.CANCELED)
-    return ExecutionReported(attempt(task, number), TM_OF[task], state, (cause or failure(f"{task}{number}")) if needs_cause else None)
+    return ExecutionReported(
+        attempt(task, number), TM_OF[task], state, (cause or failure(f"{task}{number}")) if needs_cause else None
+    )
 
 
 def running(attempts: int = 9) -> ExecutionGraph:
-    graph = ExecutionGraph.create(vertices(), 100, FixedDelay(attempts, DELAY_MS), [[(task, 0) for task in each] for each in REGIONS])
+    graph = ExecutionGraph.create(
+        vertices(), 100, FixedDelay(attempts, DELAY_MS), [[(task, 0) for task in each] for each in REGIONS]
+    )
     graph.handle(slots(graph), 101)
     for task in TASKS:
         graph.handle(reported(task, S.RUNNING), 102)
@@ -117,13 +126,25 @@ class TestOneRegion:
 
     def test_others_report_and_finish_meanwhile(self) -> None:
         graph = running()
-        after(graph, reported("a", S.FAILED), reported("b", S.CANCELED), reported("c", S.FINISHED), reported("d", S.FINISHED))
+        after(
+            graph,
+            reported("a", S.FAILED),
+            reported("b", S.CANCELED),
+            reported("c", S.FINISHED),
+            reported("d", S.FINISHED),
+        )
 
         assert after(graph, reported("e", S.FINISHED)) == [], "a restart is still due"
         assert after(graph, next_of(0, 1)) == [RequestSlots()]
         after(graph, slots(graph))
 
-        assert states(graph) == {"a1": "DEPLOYING", "b1": "DEPLOYING", "c0": "FINISHED", "d0": "FINISHED", "e0": "FINISHED"}
+        assert states(graph) == {
+            "a1": "DEPLOYING",
+            "b1": "DEPLOYING",
+            "c0": "FINISHED",
+            "d0": "FINISHED",
+            "e0": "FINISHED",
+        }
         assert graph.num_ignored_events == 0
 
     def test_the_job_finishes_with_the_last_region(self) -> None:
@@ -148,7 +169,10 @@ class TestOneRegion:
         assert states(graph)["b1"] == "CREATED"
 
     def test_a_region_of_one_task_is_over_at_once(self) -> None:
-        assert after(running(), reported("e", S.FAILED)) == [JobStatusChanged(JobStatus.RESTARTING), RestartAfter(DELAY_MS, (2,))]
+        assert after(running(), reported("e", S.FAILED)) == [
+            JobStatusChanged(JobStatus.RESTARTING),
+            RestartAfter(DELAY_MS, (2,)),
+        ]
 
     def test_a_task_that_its_task_manager_cancels_fails_its_region(self) -> None:
         graph = running()
@@ -310,7 +334,12 @@ PHASES: Final[dict[str, tuple[Event, ...]]] = {
     "ending": (reported("a", S.FAILED),),
     "delayed": (reported("a", S.FAILED), reported("b", S.CANCELED)),
     "waiting": (reported("a", S.FAILED), reported("b", S.CANCELED), next_of(0, 1)),
-    "one waits and one ends": (reported("a", S.FAILED), reported("b", S.CANCELED), next_of(0, 1), reported("c", S.FAILED)),
+    "one waits and one ends": (
+        reported("a", S.FAILED),
+        reported("b", S.CANCELED),
+        next_of(0, 1),
+        reported("c", S.FAILED),
+    ),
 }
 
 
@@ -383,7 +412,9 @@ class World:
             if not touched & set(region):
                 mine = {each for each in before if each[:1].decode() in region}
                 assert mine <= self.graph.executions.keys()
-                assert {each: self.graph.executions[each].state for each in mine} == {each: before[each] for each in mine}
+                assert {each: self.graph.executions[each].state for each in mine} == {
+                    each: before[each] for each in mine
+                }
 
     def step(self, choice: str, number: int, cause: FailureInfo) -> None:
         match choice:
@@ -396,7 +427,11 @@ class World:
                 regions = self.due.pop(number % len(self.due))
                 old = [each.vertex for each in self.graph.executions_in(regions)]
                 number_of = {each.vertex_id: each.attempt_number + 1 for each in old}
-                self.handle(RestartDue([ExecutionVertex(attempt(task, count), task, 0, count) for task, count in number_of.items()]))
+                self.handle(
+                    RestartDue(
+                        [ExecutionVertex(attempt(task, count), task, 0, count) for task, count in number_of.items()]
+                    )
+                )
             case "run" | "finish" | "fail" if self.deployed:
                 attempt_id = sorted(self.deployed)[number % len(self.deployed)]
                 self.report(attempt_id, {"run": S.RUNNING, "finish": S.FINISHED, "fail": S.FAILED}[choice], cause)
@@ -429,7 +464,9 @@ STEPS = st.lists(st.tuples(st.sampled_from(CHOICES), st.integers(0, 5), st.sampl
 
 
 def world_after(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> World:
-    graph = ExecutionGraph.create(vertices(), 100, FixedDelay(attempts, DELAY_MS), [[(task, 0) for task in each] for each in REGIONS])
+    graph = ExecutionGraph.create(
+        vertices(), 100, FixedDelay(attempts, DELAY_MS), [[(task, 0) for task in each] for each in REGIONS]
+    )
     world = World(graph)
     for choice, number, cause in steps:
         world.step(choice, number, cause)
@@ -438,7 +475,9 @@ def world_after(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> Wor
 
 @given(STEPS, st.integers(0, 9))
 def test_laws_of_every_schedule(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> None:
-    """One attempt of a task at a time, others undisturbed, no more restarts than allowed, and the graph's own checks."""
+    """One attempt of a task at a time, others undisturbed, no more restarts than allowed, and the
+    graph's own checks.
+    """
     world = world_after(steps, attempts)
 
     assert world.graph.attempt_number <= min(attempts, world.graph.num_failed_runs)

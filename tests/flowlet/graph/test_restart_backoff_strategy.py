@@ -9,7 +9,13 @@ from hypothesis import strategies as st
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
-from flowlet.graph.restart_backoff_strategy import ExponentialDelay, FailureRate, FixedDelay, NoRestart, create_restart_strategy
+from flowlet.graph.restart_backoff_strategy import (
+    ExponentialDelay,
+    FailureRate,
+    FixedDelay,
+    NoRestart,
+    create_restart_strategy,
+)
 
 CHECKPOINTS = CheckpointSettings(1000, "/tmp/checkpoints")
 
@@ -53,12 +59,17 @@ def test_each_strategy_names_the_option_that_allows_more() -> None:
     rate = FailureRate(2, 100, 10)
     for now_ms in (0, 1, 2):
         rate.decide(now_ms)
-    exponential = ExponentialDelay(RestartSettings(RestartKind.EXPONENTIAL_DELAY, max_attempts=4, reset_ms=9), Random(1))
+    exponential = ExponentialDelay(
+        RestartSettings(RestartKind.EXPONENTIAL_DELAY, max_attempts=4, reset_ms=9), Random(1)
+    )
 
     assert FixedDelay(3, 5).why_no_restart == "restart-strategy.fixed-delay.attempts is 3"
-    assert rate.why_no_restart == ("restart-strategy.failure-rate.max-failures-per-interval is 2, and there were 3 failures within 100 ms")
+    assert rate.why_no_restart == (
+        "restart-strategy.failure-rate.max-failures-per-interval is 2, and there were 3 failures within 100 ms"
+    )
     assert exponential.why_no_restart == (
-        "restart-strategy.exponential-delay.attempts-before-reset-backoff is 4, and it never ran for 9 ms without a failure"
+        "restart-strategy.exponential-delay.attempts-before-reset-backoff is 4, and it never ran for 9 ms without a "
+        "failure"
     )
     assert not NoRestart().can_restart
 
@@ -118,7 +129,9 @@ class TestExponentialDelay:
         assert strategy.decide(10**6) == 100
 
     def test_jitter_changes_the_delay_to_both_sides(self) -> None:
-        found = {delays(ExponentialDelay(exponential(jitter=0.25).settings, Random(seed)), 3)[2] for seed in range(2000)}
+        found = {
+            delays(ExponentialDelay(exponential(jitter=0.25).settings, Random(seed)), 3)[2] for seed in range(2000)
+        }
 
         assert {300, 500} <= {each for each in found if each is not None}
         assert all(each is not None and 300 <= each <= 500 for each in found)
@@ -153,7 +166,9 @@ class TestCreate:
         assert type(create_restart_strategy(JobSettings(restart=RestartSettings(kind)), Random(0))) is expected
 
     def test_checkpoints_bring_exponential_delays_with_flinks_numbers(self) -> None:
-        strategy = create_restart_strategy(JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(max_backoff_ms=3000)), Random(0))
+        strategy = create_restart_strategy(
+            JobSettings(checkpoints=CHECKPOINTS, restart=RestartSettings(max_backoff_ms=3000)), Random(0)
+        )
 
         assert isinstance(strategy, ExponentialDelay)
         assert strategy.settings.max_backoff_ms == 60_000
@@ -167,7 +182,10 @@ class TestCreate:
         options = RestartSettings(RestartKind.FIXED_DELAY, attempts=3, delay_ms=7)
         rate = RestartSettings(RestartKind.FAILURE_RATE, max_failures=4, interval_ms=9, delay_ms=8)
 
-        assert str(create_restart_strategy(JobSettings(restart=options), Random(0))) == "fixed-delay, 3 attempts, 7 ms apart"
+        assert (
+            str(create_restart_strategy(JobSettings(restart=options), Random(0)))
+            == "fixed-delay, 3 attempts, 7 ms apart"
+        )
         assert str(create_restart_strategy(JobSettings(restart=rate), Random(0))) == (
             "failure-rate, at most 4 failures within 9 ms, 8 ms apart"
         )

@@ -36,7 +36,9 @@ S = ExecutionState
 DELAY_MS = 500
 
 
-def failure(exception_type: str = "builtins.ValueError", message: str = "boom", *, suppresses_restarts: bool = False) -> FailureInfo:
+def failure(
+    exception_type: str = "builtins.ValueError", message: str = "boom", *, suppresses_restarts: bool = False
+) -> FailureInfo:
     return FailureInfo(exception_type, message, "", None, "task", 0, None, "tm-1", 0, suppresses_restarts)
 
 
@@ -55,7 +57,10 @@ def slots(run: int) -> SlotsAllocated:
 def reported(task: str, run: int, state: ExecutionState, cause: FailureInfo | None = None) -> ExecutionReported:
     needs_cause = state in (S.FAILED, S.CANCELED)
     return ExecutionReported(
-        attempt(task, run), "tm-1" if task == "a" else "tm-2", state, (cause or failure(message=f"{task}{run}")) if needs_cause else None
+        attempt(task, run),
+        "tm-1" if task == "a" else "tm-2",
+        state,
+        (cause or failure(message=f"{task}{run}")) if needs_cause else None,
     )
 
 
@@ -80,7 +85,11 @@ def statuses(effects: list[Effect]) -> list[JobStatus]:
 
 
 def orders(effects: list[Effect]) -> list[Effect]:
-    return [effect for effect in effects if isinstance(effect, Deploy | CancelExecution | ReleaseSlots | RestartAfter | RequestSlots)]
+    return [
+        effect
+        for effect in effects
+        if isinstance(effect, Deploy | CancelExecution | ReleaseSlots | RestartAfter | RequestSlots)
+    ]
 
 
 class TestOneRestart:
@@ -204,7 +213,12 @@ class TestFailures:
     def test_the_history_keeps_the_newest(self) -> None:
         graph = graph_after(attempts=100)
         for run in range(MAX_FAILED_RUNS + 5):
-            for event in (slots(run), reported("a", run, S.FAILED), reported("b", run, S.CANCELED), RestartDue(vertices(run + 1))):
+            for event in (
+                slots(run),
+                reported("a", run, S.FAILED),
+                reported("b", run, S.CANCELED),
+                RestartDue(vertices(run + 1)),
+            ):
                 graph.handle(event, 200)
 
         assert next(run.root.message for run in graph.failed_runs) == "a5"
@@ -275,7 +289,9 @@ class TestCancel:
 
 @dataclass(slots=True)
 class World:
-    """The JobManager and TaskManagers around one graph: they do what the effects say, in any order that the schedule chooses."""
+    """The JobManager and TaskManagers around one graph: they do what the effects say, in any order that the schedule
+    chooses.
+    """
 
     graph: ExecutionGraph
     now_ms: int = 200
@@ -297,7 +313,9 @@ class World:
     def _carry_out(self, effect: Effect) -> None:
         match effect:
             case Deploy(attempt_id, tm_id):
-                assert all(each in self.graph.executions for each in self.deployed), "a task of the run before still lives"
+                assert all(each in self.graph.executions for each in self.deployed), (
+                    "a task of the run before still lives"
+                )
                 self.deployed[attempt_id] = tm_id
             case ReleaseSlots():
                 assert not self.deployed, "a task still lives on the slots"
@@ -357,12 +375,17 @@ class World:
 CHOICES = ["slots", "no slots", "due", "run", "finish", "fail", "canceled", "lost", "global", "stale", "cancel"]
 OFTEN = ["slots", "due", "canceled", "fail", "finish"]
 CAUSES = [failure(), failure("ConnectionLostError"), failure(suppresses_restarts=True)]
-STEPS = st.lists(st.tuples(st.sampled_from(CHOICES + 4 * OFTEN), st.integers(0, 1), st.sampled_from(CAUSES[:2] * 4 + CAUSES)), max_size=60)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(CHOICES + 4 * OFTEN), st.integers(0, 1), st.sampled_from(CAUSES[:2] * 4 + CAUSES)),
+    max_size=60,
+)
 
 
 @given(STEPS, st.integers(0, 4))
 def test_laws_of_every_schedule(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> None:
-    """One run at a time, no more restarts than allowed, and slots that are free exactly when nothing runs; the graph's own checks, too."""
+    """One run at a time, no more restarts than allowed, and slots that are free exactly when nothing runs; the graph's
+    own checks, too.
+    """
     world = World(graph_after(attempts=attempts))
 
     for choice, number, cause in steps:
@@ -386,7 +409,9 @@ def test_every_job_ends_if_nothing_else_fails(steps: list[tuple[str, int, Failur
 
 
 @given(STEPS, st.integers(0, 4))
-def test_a_cancel_ends_every_job_that_does_not_fail_already(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> None:
+def test_a_cancel_ends_every_job_that_does_not_fail_already(
+    steps: list[tuple[str, int, FailureInfo]], attempts: int
+) -> None:
     """However far a restart is, nothing is deployed any more, and the job is CANCELED."""
     world = World(graph_after(attempts=attempts))
     for choice, number, cause in steps:

@@ -116,7 +116,11 @@ def test_the_inputs_of_an_operator_are_numbered() -> None:
 
     assert operator.second_key_selector is len
     assert operator.key_selector is None
-    assert [(edge.name.split(" -> ")[0], edge.input_id) for edge in graph.edges] == [("Source: A", 1), ("Source: A2", 1), ("Source: B", 2)]
+    assert [(edge.name.split(" -> ")[0], edge.input_id) for edge in graph.edges] == [
+        ("Source: A", 1),
+        ("Source: A2", 1),
+        ("Source: B", 2),
+    ]
 
 
 def test_the_slot_sharing_group_is_that_of_the_inputs_if_they_agree() -> None:

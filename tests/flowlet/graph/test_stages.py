@@ -40,7 +40,9 @@ class Cluster:
     """A job of three stages, two subtasks each, on two TaskManagers; every subtask reads all of the stage before."""
 
     def __init__(self, *, attempts: int = 9, fails_as_one: bool = False) -> None:
-        vertices = [ExecutionVertex(attempt_of(name, subtask), name, subtask) for name in VERTICES for subtask in range(WIDTH)]
+        vertices = [
+            ExecutionVertex(attempt_of(name, subtask), name, subtask) for name in VERTICES for subtask in range(WIDTH)
+        ]
         regions = [[each.key] for each in vertices]
         order = RegionOrder.of([(), (), (0, 1), (0, 1), (2, 3), (2, 3)])
         strategy = FixedDelay(attempts, 0)
@@ -89,7 +91,9 @@ class Cluster:
 
     def finish(self, *names: str) -> list[Effect]:
         return [
-            effect for name in names for effect in [*self.report(name, ExecutionState.RUNNING), *self.report(name, ExecutionState.FINISHED)]
+            effect
+            for name in names
+            for effect in [*self.report(name, ExecutionState.RUNNING), *self.report(name, ExecutionState.FINISHED)]
         ]
 
     def lose(self, tm_id: str) -> None:
@@ -103,7 +107,8 @@ class Cluster:
         for regions in due:
             ended = [each.vertex for each in self.graph.executions_in(frozenset(regions))]
             next_ones = [
-                ExecutionVertex(attempt_of(*each.key, each.attempt_number + 1), *each.key, each.attempt_number + 1) for each in ended
+                ExecutionVertex(attempt_of(*each.key, each.attempt_number + 1), *each.key, each.attempt_number + 1)
+                for each in ended
             ]
             self.handle(RestartDue(next_ones))
 
@@ -222,7 +227,9 @@ def test_a_consumer_that_notices_first_does_not_cost_a_second_restart() -> None:
 
 
 def test_consumers_that_start_again_before_a_loss_is_known_cost_no_further_restart() -> None:
-    """A TaskManager that stands still answers nothing for seconds, and all consumers fail, some of them several times."""
+    """A TaskManager that stands still answers nothing for seconds, and all consumers fail, some of
+    them several times.
+    """
     cluster = Cluster(attempts=1)
     cluster.deploy()
     cluster.finish("source 0", "source 1")
@@ -272,7 +279,10 @@ def test_a_failure_of_its_own_before_a_broken_connection_is_forgotten_costs_a_re
     cluster.report("source 0", ExecutionState.FAILED, failure())
 
     assert cluster.graph.status is JobStatus.FAILING
-    assert [run.root.exception_type for run in cluster.graph.failed_runs] == ["netstack.errors.ConnectError", "builtins.ValueError"]
+    assert [run.root.exception_type for run in cluster.graph.failed_runs] == [
+        "netstack.errors.ConnectError",
+        "builtins.ValueError",
+    ]
 
 
 @pytest.mark.parametrize("has_begun_again", [False, True])
@@ -335,9 +345,13 @@ def test_whatever_fails_the_job_ends_and_keeps_nothing(seed: int) -> None:
             for name in cluster.deploy():
                 vertex = name.split()[0]
                 before = VERTICES[VERTICES.index(vertex) - 1] if vertex != "source" else None
-                assert before is None or all(each.attempt in cluster.kept for each in cluster.graph.executions_of(before))
+                assert before is None or all(
+                    each.attempt in cluster.kept for each in cluster.graph.executions_of(before)
+                )
         cluster.restart()
-        living = [each for each in cluster.graph.executions.values() if each.state.is_deployed and not each.state.is_terminal]
+        living = [
+            each for each in cluster.graph.executions.values() if each.state.is_deployed and not each.state.is_terminal
+        ]
         if not living:
             continue
         chosen = rng.choice(living)
@@ -349,7 +363,11 @@ def test_whatever_fails_the_job_ends_and_keeps_nothing(seed: int) -> None:
             assert chosen.tm_id is not None
             cluster.lose(chosen.tm_id)
         elif not calm and rng.random() < 0.15:
-            cluster.report(name, ExecutionState.FAILED, failure(rng.choice(["builtins.ValueError", "netstack.errors.ConnectionLostError"])))
+            cluster.report(
+                name,
+                ExecutionState.FAILED,
+                failure(rng.choice(["builtins.ValueError", "netstack.errors.ConnectionLostError"])),
+            )
         elif chosen.state is ExecutionState.RUNNING:
             cluster.report(name, ExecutionState.FINISHED)
         else:

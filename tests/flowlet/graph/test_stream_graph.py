@@ -89,13 +89,16 @@ def test_forward_does_not_change_the_parallelism() -> None:
 
     assert build(mapped(partitioned(start, Forward()), parallelism=2)).edges[0].partitioner == Forward()
     with pytest.raises(
-        JobGraphError, match=r"forward\(\) from 'Source: numbers' \(parallelism 2\) to 'Map' \(parallelism 3\): .* use rebalance"
+        JobGraphError,
+        match=r"forward\(\) from 'Source: numbers' \(parallelism 2\) to 'Map' \(parallelism 3\): .* use rebalance",
     ):
         build(mapped(partitioned(start, Forward()), parallelism=3))
 
 
 @pytest.mark.parametrize(("own", "inherited", "expected"), [(7, 64, 7), (None, 64, 64), (None, None, 128)])
-def test_a_keyed_edge_has_as_many_key_groups_as_its_consumer(own: int | None, inherited: int | None, expected: int) -> None:
+def test_a_keyed_edge_has_as_many_key_groups_as_its_consumer(
+    own: int | None, inherited: int | None, expected: int
+) -> None:
     keyed = partitioned(source(max_parallelism=16), KeyGroups(len))
 
     graph = build(mapped(keyed, max_parallelism=own), max_parallelism=inherited)
@@ -197,7 +200,13 @@ def test_the_plan_is_flinks_json() -> None:
 
     assert plan == {
         "nodes": [
-            {"id": 1, "type": "Source: numbers", "pact": "Data Source", "contents": "Source: numbers", "parallelism": 2},
+            {
+                "id": 1,
+                "type": "Source: numbers",
+                "pact": "Data Source",
+                "contents": "Source: numbers",
+                "parallelism": 2,
+            },
             {
                 "id": 2,
                 "type": "Filter",

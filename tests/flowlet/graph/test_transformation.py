@@ -2,12 +2,19 @@
 
 from flowlet.common import Types
 from flowlet.graph.partitioner import KeyGroups, Rebalance
-from flowlet.graph.transformation import MapTransformation, PartitionTransformation, SourceTransformation, Transformation
+from flowlet.graph.transformation import (
+    MapTransformation,
+    PartitionTransformation,
+    SourceTransformation,
+    Transformation,
+)
 
 
 def partitioned(upstream: Transformation, partitioner: KeyGroups | Rebalance) -> MapTransformation:
     return MapTransformation(
-        name="Map", input=PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner), function=str
+        name="Map",
+        input=PartitionTransformation(name="Partition", input=upstream, partitioner=partitioner),
+        function=str,
     )
 
 

@@ -71,7 +71,9 @@ def collecting(stream: DataStream) -> Iterator[CloseableIterator]:
         yield results
 
 
-def push(gate: GateClient, records: list[Any], partition: int = 0, *, attempt: int = 0, epoch: int = 0, job: str = "job") -> None:
+def push(
+    gate: GateClient, records: list[Any], partition: int = 0, *, attempt: int = 0, epoch: int = 0, job: str = "job"
+) -> None:
     """One whole partition."""
     with gate.open_partition(PartitionOffer(job, partition, attempt, epoch)) as writer:
         writer.write_records(records)

@@ -19,12 +19,21 @@ CHUNK: Final = list(range(1000))
 
 def producer_process(cluster: "GateCluster", what: str, **options: Any) -> "subprocess.Popen[str]":
     """Start one; for tests."""
-    command = [sys.executable, "-m", "tests.flowlet.ingest.producer_process", what, cluster.address, str(cluster.secret_file)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.flowlet.ingest.producer_process",
+        what,
+        cluster.address,
+        str(cluster.secret_file),
+    ]
     return subprocess.Popen(command, **options)
 
 
 def forked() -> int:
-    """``os.fork``, of which Python 3.12 and later warn while there are threads: users do it, so their connections must survive it."""
+    """``os.fork``, of which Python 3.12 and later warn while there are threads: users do it, so their connections must
+    survive it.
+    """
     with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
         return os.fork()
 
@@ -96,6 +105,6 @@ def push_one(jobmanager: str, secret_file: str, partition: int) -> None:
 
 
 if __name__ == "__main__":
-    {"for-ever": push_for_ever, "fork": fork_and_push, "fork-and-wait": fork_and_wait, "fork-within": fork_within}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    {"for-ever": push_for_ever, "fork": fork_and_push, "fork-and-wait": fork_and_wait, "fork-within": fork_within}[
+        sys.argv[1]
+    ](*sys.argv[2:])

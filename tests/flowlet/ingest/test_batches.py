@@ -40,7 +40,10 @@ def test_rows_of_a_batch_have_the_shape_of_the_type(type_info: TypeInformation, 
 
 
 def test_the_only_column_of_a_gate_of_single_values_is_its_records() -> None:
-    assert columns_of_batch(pa.record_batch([pa.array(["a", "b"])], names=["value"]), Types.STRING()).to_list() == ["a", "b"]
+    assert columns_of_batch(pa.record_batch([pa.array(["a", "b"])], names=["value"]), Types.STRING()).to_list() == [
+        "a",
+        "b",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +73,9 @@ def test_columns_stand_for_exactly_the_values_of_the_batch(values: pa.Array) -> 
 def test_numbers_without_a_null_are_not_copied() -> None:
     numbers = pa.array([1, 2, 3], pa.int64())
 
-    columns = columns_of_batch(pa.record_batch([numbers, pa.array(["a", "b", "c"])], names=["n", "t"]), Types.TUPLE(PAIR))
+    columns = columns_of_batch(
+        pa.record_batch([numbers, pa.array(["a", "b", "c"])], names=["n", "t"]), Types.TUPLE(PAIR)
+    )
 
     number, text = columns.fields
     assert isinstance(number, ArrayColumn)
@@ -82,7 +87,11 @@ def test_numbers_without_a_null_are_not_copied() -> None:
 def test_batches_and_records_come_out_of_a_keyed_gate_alike(cluster: GateCluster) -> None:
     """Rows with names, in the order in which they were pushed; an empty batch is nothing."""
     declared = Types.ROW_NAMED(["number", "text"], PAIR)
-    stream = cluster.environment().from_remote_gate("pairs", type_info=declared, producers=1).key_by(lambda row: row["number"])
+    stream = (
+        cluster.environment()
+        .from_remote_gate("pairs", type_info=declared, producers=1)
+        .key_by(lambda row: row["number"])
+    )
     results = stream.reduce(lambda _, row: row).execute_and_collect()
     assert isinstance(results, CloseableIterator)
     with results:
@@ -109,7 +118,9 @@ def test_a_gate_of_an_arrow_schema_gives_out_whole_batches(cluster: GateCluster)
         found = list(results)
 
     assert len(found) == 3
-    assert [each.equals(wanted) for each, wanted in zip(found, [BATCH, BATCH.slice(0, 0), BATCH.slice(1)], strict=True)] == [True] * 3
+    assert [
+        each.equals(wanted) for each, wanted in zip(found, [BATCH, BATCH.slice(0, 0), BATCH.slice(1)], strict=True)
+    ] == [True] * 3
 
 
 def test_behind_a_gate_of_batches_the_job_routes_by_key(make_cluster: Callable[..., GateCluster]) -> None:
@@ -132,7 +143,9 @@ def test_a_batch_of_another_schema_is_refused_with_its_column(cluster: GateClust
     wide = pa.record_batch({"user": pa.array([1], pa.int32()), "name": ["a"]})
     null = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([None], pa.string())], schema=SCHEMA)
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
-        with pytest.raises(GateTypeError, match=r"column 'user': \[1\] of type .*int32.*, declared is .*int64.*; gate 'clicks'"):
+        with pytest.raises(
+            GateTypeError, match=r"column 'user': \[1\] of type .*int32.*, declared is .*int64.*; gate 'clicks'"
+        ):
             writer.write_batch(wide)
         with pytest.raises(GateTypeError, match=r"column 'name': holds null, declared is .*; gate 'clicks'"):
             writer.write_batch(null)

@@ -1,4 +1,6 @@
-"""What a program that pushes into a gate leaves behind, and on the screen, when it ends: nothing, and one line if it has not finished."""
+"""What a program that pushes into a gate leaves behind, and on the screen, when it ends: nothing, and one line if it
+has not finished.
+"""
 
 import pytest
 
@@ -21,7 +23,8 @@ def opened(number=3):
     return writer
 """
 UNFINISHED = (
-    "partition 3 (attempt 0, epoch 0) of 'load' to gate 'clicks' of job 'job of clicks' at JobManager ADDRESS was not finished when the "
+    "partition 3 (attempt 0, epoch 0) of 'load' to gate 'clicks' of job 'job of clicks' at JobManager ADDRESS was not "
+    "finished when the "
     "program ended, so the gate does not count it: call finish() before"
 )
 

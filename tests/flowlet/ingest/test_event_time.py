@@ -41,11 +41,19 @@ def forms_of(values: list[Any]) -> list[Chunk]:
     if type(values[0]) is int:
         return [*forms, in_columns(ArrayColumn(np.array(values))), in_columns(ArrowColumn(pa.array(values)))]
     if type(values[0]) is datetime.datetime:
-        return [*forms, in_columns(ArrayColumn(np.array(values, "M8[us]"))), in_columns(ArrowColumn(pa.array(values, pa.timestamp("us"))))]
+        return [
+            *forms,
+            in_columns(ArrayColumn(np.array(values, "M8[us]"))),
+            in_columns(ArrowColumn(pa.array(values, pa.timestamp("us")))),
+        ]
     return forms
 
 
-@given(st.integers(-(2**63), 2**63 - 1) | st.datetimes() | st.builds(Instant, st.integers(-(2**40), 2**40), st.integers(0, 999_999_999)))
+@given(
+    st.integers(-(2**63), 2**63 - 1)
+    | st.datetimes()
+    | st.builds(Instant, st.integers(-(2**40), 2**40), st.integers(0, 999_999_999))
+)
 def test_every_form_of_a_column_says_the_same(value: Any) -> None:
     """Rounded down to the millisecond, also before 1970."""
     for chunk in forms_of([value, value]):
@@ -59,7 +67,11 @@ def test_every_form_of_a_column_says_the_same(value: Any) -> None:
             case Instant():
                 assert first == value.to_epoch_milli()
             case _:
-                assert EPOCH + datetime.timedelta(milliseconds=first) <= value < EPOCH + datetime.timedelta(milliseconds=first + 1)
+                assert (
+                    EPOCH + datetime.timedelta(milliseconds=first)
+                    <= value
+                    < EPOCH + datetime.timedelta(milliseconds=first + 1)
+                )
 
 
 @pytest.mark.parametrize(
@@ -82,7 +94,9 @@ def test_what_is_no_time_is_refused_with_its_column(chunk: Chunk) -> None:
         AT.stamped(chunk)
 
 
-@pytest.mark.parametrize("chunk", [Chunk([("x",)]), Chunk([5]), Chunk.of_columns(Columns(1, (ListColumn(["x"]),), Shape.TUPLE))], ids=repr)
+@pytest.mark.parametrize(
+    "chunk", [Chunk([("x",)]), Chunk([5]), Chunk.of_columns(Columns(1, (ListColumn(["x"]),), Shape.TUPLE))], ids=repr
+)
 def test_records_without_the_column_are_refused(chunk: Chunk) -> None:
     with pytest.raises(SerdeError, match="no column 'at'"):
         AT.stamped(chunk)
@@ -117,10 +131,17 @@ def at(milliseconds: int) -> datetime.datetime:
 
 
 def test_producers_rows_and_batches_have_event_time_and_watermarks(cluster: GateCluster) -> None:
-    """Of one partition, in order: the second record comes behind the watermark that the first one made, if that was on its way."""
+    """Of one partition, in order: the second record comes behind the watermark that the first one made, if that was on
+    its way.
+    """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(100))
-    stream = cluster.environment().from_remote_gate("clicks", type_info=EVENT, producers=1, watermark_strategy=strategy, event_time="at")
-    with collecting(stream.process(Told())) as results, cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
+    stream = cluster.environment().from_remote_gate(
+        "clicks", type_info=EVENT, producers=1, watermark_strategy=strategy, event_time="at"
+    )
+    with (
+        collecting(stream.process(Told())) as results,
+        cluster.open().open_partition(PartitionOffer("job", 0)) as writer,
+    ):
         writer.write_records([Row(user="a", at=at(5_000)), Row(user="b", at=at(4_950))], [1, 2])
         writer.write_batch(pa.record_batch({"user": ["c"], "at": pa.array([at(-1)], pa.timestamp("us"))}))
         writer.finish(PATIENCE_S)

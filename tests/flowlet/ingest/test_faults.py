@@ -1,4 +1,6 @@
-"""What producer and gate see when the other one is not what it should be: over real sockets, and processes that are killed."""
+"""What producer and gate see when the other one is not what it should be: over real sockets, and processes that are
+killed.
+"""
 
 import os
 import signal
@@ -87,7 +89,12 @@ def endlessly(writer: Any) -> None:
 
 def test_an_unknown_gate_is_named_with_those_that_there_are(cluster: GateCluster) -> None:
     client = running_gate(cluster, "other")
-    with in_time(), pytest.raises(GateNotFoundError, match=r"'no such' at JobManager 127.*no job has a gate 'no such'.*\['other'\]"):
+    with (
+        in_time(),
+        pytest.raises(
+            GateNotFoundError, match=r"'no such' at JobManager 127.*no job has a gate 'no such'.*\['other'\]"
+        ),
+    ):
         cluster.open("no such")
     client.cancel()
 
@@ -97,7 +104,9 @@ def test_no_jobmanager_is_said_in_time(tmp_path: Path) -> None:
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     with (
         in_time(),
-        pytest.raises(GateUnreachableError, match=f"gate 'clicks': JobManager {address}: Connection refused: .*start a JobManager"),
+        pytest.raises(
+            GateUnreachableError, match=f"gate 'clicks': JobManager {address}: Connection refused: .*start a JobManager"
+        ),
     ):
         open_gate("clicks", jobmanager=address, secret_file=write_secret(bytes(32), tmp_path))
     close_producers()
@@ -143,7 +152,9 @@ def test_a_description_that_is_not_right_is_refused(
     client.cancel()
 
 
-def test_connection_and_answer_share_the_time_of_an_offer(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_and_answer_share_the_time_of_an_offer(
+    cluster: GateCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A TaskManager that hardly answers: what dialling took is not there for the wait that follows."""
     client = running_gate(cluster)
     gate = cluster.open(timeout_s=1.0)
@@ -155,7 +166,9 @@ def test_connection_and_answer_share_the_time_of_an_offer(cluster: GateCluster, 
     monkeypatch.setattr(runtime.producer_runtime().offering, "offer", dialled_for_long)
     waits: list[float | None] = []
     monkeypatch.setattr(partition_push, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(OfferedPartition, "wait_for", lambda _self, _stage, timeout_s, _num_first: waits.append(timeout_s))
+    monkeypatch.setattr(
+        OfferedPartition, "wait_for", lambda _self, _stage, timeout_s, _num_first: waits.append(timeout_s)
+    )
     with pytest.raises(GateLostError, match=r"subtasks \[0\] of gate 'clicks'.* did not answer within 1 s"):
         gate.open_partition(PartitionOffer("job", 1))
     monkeypatch.undo()
@@ -164,14 +177,21 @@ def test_connection_and_answer_share_the_time_of_an_offer(cluster: GateCluster, 
     client.cancel()
 
 
-def test_a_connection_takes_nothing_more_when_its_token_has_expired(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_takes_nothing_more_when_its_token_has_expired(
+    cluster: GateCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What was opened before goes on to its end."""
     client = running_gate(cluster, producers=1)
     gate = cluster.open()
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1])
         monkeypatch.setattr(GateIdentity, "is_expired", lambda _self, _now_ms: True)
-        with in_time(), pytest.raises(GateAccessError, match=r"partition 1 .*the token for gate 'clicks'.*look gate 'clicks'.* up again"):
+        with (
+            in_time(),
+            pytest.raises(
+                GateAccessError, match=r"partition 1 .*the token for gate 'clicks'.*look gate 'clicks'.* up again"
+            ),
+        ):
             gate.open_partition(PartitionOffer("job", 1))
         writer.finish(PATIENCE_S)
     client.get_job_execution_result().result()
@@ -190,9 +210,15 @@ def test_a_token_for_one_gate_is_none_for_another(cluster: GateCluster) -> None:
 
 
 def test_a_gate_that_is_not_there_yet_is_waited_for(cluster: GateCluster) -> None:
-    """As long as the producer says; then the error names gate, JobManager and time.  A gate that has ended may come again, too."""
+    """As long as the producer says; then the error names gate, JobManager and time.
+
+    A gate that has ended may come again, too.
+    """
     running_gate(cluster).cancel()
-    with pytest.raises(GateError, match=rf"gate 'clicks' did not appear at JobManager {cluster.address} within 0.3 s.*at last: .*'clicks'"):
+    with pytest.raises(
+        GateError,
+        match=rf"gate 'clicks' did not appear at JobManager {cluster.address} within 0.3 s.*at last: .*'clicks'",
+    ):
         cluster.open(wait_for_gate_s=0.3)
     opened: list[GateClient] = []
     thread = threading.Thread(target=lambda: opened.append(cluster.open(wait_for_gate_s=PATIENCE_S)))
@@ -227,7 +253,10 @@ def test_a_cancelled_job_ends_producers_that_wait_for_credit(cluster: GateCluste
     spin_until(lambda: client.get_job_status().result().is_globally_terminal_state())
     with in_time(), pytest.raises(GateEndedError, match=r"gate 'clicks'.*its job has ended"):
         gate.open_partition(PartitionOffer("job", 1))
-    with in_time(), pytest.raises(GateEndedError, match=r"gate 'clicks' has ended: its job 'job of clicks' is CANCELED"):
+    with (
+        in_time(),
+        pytest.raises(GateEndedError, match=r"gate 'clicks' has ended: its job 'job of clicks' is CANCELED"),
+    ):
         cluster.open()
 
 
@@ -263,7 +292,9 @@ def test_a_job_that_fails_says_so_to_its_producers(cluster: GateCluster) -> None
     text = r"job 'counting' is FAIL.*ZeroDivisionError.*subtask 0"
     with gate.open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1, 0])
-        with pytest.raises(GateEndedError, match=rf"gate 'clicks': its (task has failed|job was cancelled or has failed).*{text}"):
+        with pytest.raises(
+            GateEndedError, match=rf"gate 'clicks': its (task has failed|job was cancelled or has failed).*{text}"
+        ):
             writer.finish(PATIENCE_S)
 
     with pytest.raises(JobExecutionError, match="ZeroDivisionError"):
@@ -287,7 +318,10 @@ def test_a_taskmanager_that_is_gone_is_a_lost_gate(cluster: GateCluster) -> None
             endlessly(writer)
         with pytest.raises(GateLostError, match="the writer has ended"):
             writer.finish()
-    with in_time(), pytest.raises(GateUnreachableError, match=r"partition 1 .*is the TaskManager of gate 'clicks'.* still there"):
+    with (
+        in_time(),
+        pytest.raises(GateUnreachableError, match=r"partition 1 .*is the TaskManager of gate 'clicks'.* still there"),
+    ):
         gate.open_partition(PartitionOffer("job", 1))
 
 
@@ -298,9 +332,13 @@ def test_a_taskmanager_that_is_killed_is_a_lost_gate(tmp_path: Any) -> None:
         env = StreamExecutionEnvironment()
         env.set_parallelism(1)
         env.from_remote_gate("clicks", allow_pickle=True).print()
-        job = execute(translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret))
+        job = execute(
+            translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
+        )
         secret_file = write_secret(cluster.secret, tmp_path)
-        gate = open_gate("clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=secret_file, timeout_s=PATIENCE_S)
+        gate = open_gate(
+            "clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=secret_file, timeout_s=PATIENCE_S
+        )
         with gate.open_partition(PartitionOffer("job", 0)) as writer:
             writer.write_records([1])
             os.kill(cluster.pids()[0], signal.SIGKILL)
@@ -319,7 +357,9 @@ def test_a_finish_that_takes_too_long_is_an_aborted_attempt(cluster: GateCluster
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
         writer.write_records([1])
         assert reached["slow"].wait(PATIENCE_S)
-        with pytest.raises(GateLostError, match=r"gate 'clicks'.*no more time to wait for all operators and sinks .*subtasks \[0\]"):
+        with pytest.raises(
+            GateLostError, match=r"gate 'clicks'.*no more time to wait for all operators and sinks .*subtasks \[0\]"
+        ):
             writer.finish(0.0)
     released["slow"].set()
     spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 1)
@@ -344,7 +384,9 @@ def test_a_producer_that_is_killed_made_an_aborted_attempt(cluster: GateCluster)
     assert counts_of(client)["subtasks"] == [{"num_open": 0, "num_completed": 1, "num_aborted": 1, "num_refused": 0}]
 
 
-def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(cluster: GateCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(
+    cluster: GateCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of all partitions on it; a retry over another connection is taken."""
     client = running_gate(cluster, producers=2)
     gate = cluster.open()
@@ -352,7 +394,8 @@ def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(cluster: Gate
     cut = Cut(endpoint.host, endpoint.port)
     relay = ("127.0.0.1", cut.port)
     through = GateClient(replace(gate.description, endpoints=(GateEndpoint(*relay),)))
-    # The producer believes that it dialled the gate itself, as if a router stood in between: a relay elsewhere would be refused.
+    # The producer believes that it dialled the gate itself, as if a router stood in between: a relay elsewhere would be
+    # refused.
     monkeypatch.setattr(
         network_channel,
         "describe_address",
@@ -364,7 +407,10 @@ def test_a_connection_that_drops_aborts_its_attempts_on_both_sides(cluster: Gate
     cut.cut()
 
     for number, writer in enumerate(writers):
-        with in_time(), pytest.raises(GateLostError, match=rf"partition {number} .*gate 'clicks'.*push the partition again"):
+        with (
+            in_time(),
+            pytest.raises(GateLostError, match=rf"partition {number} .*gate 'clicks'.*push the partition again"),
+        ):
             writer.finish()
     spin_until(lambda: counts_of(client)["subtasks"][0]["num_aborted"] == 2)
     for number in range(2):
@@ -398,7 +444,9 @@ def lying(gate: GateClient) -> GateClient:
     ids=["code", "shared tuples", "a text", "65 bits", "two fields", "a list", "None", "a dict"],
 )
 def test_a_gate_with_a_type_reads_records_of_this_type_alone(cluster: GateCluster, record: Any) -> None:
-    """A token lets nobody run code or stop the task: the attempt is aborted, its producer is told, the task continues."""
+    """A token lets nobody run code or stop the task: the attempt is aborted, its producer is told,
+    the task continues.
+    """
     client = running_gate(cluster, type_info=Types.TUPLE([Types.LONG()]), producers=1)
     gate = cluster.open()
     with lying(gate).open_partition(PartitionOffer("job", 0)) as writer:
@@ -413,10 +461,13 @@ def test_a_gate_with_a_type_reads_records_of_this_type_alone(cluster: GateCluste
 
 def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateCluster) -> None:
     """In words that name gate, type and part; the writer goes on with what is right."""
-    client = running_gate(cluster, type_info=Types.ROW_NAMED(["user", "clicks"], [Types.STRING(), Types.LONG()]), producers=1)
+    client = running_gate(
+        cluster, type_info=Types.ROW_NAMED(["user", "clicks"], [Types.STRING(), Types.LONG()]), producers=1
+    )
     with cluster.open().open_partition(PartitionOffer("job", 0)) as writer:
         with pytest.raises(
-            GateTypeError, match=r"record 1: field 'clicks': 'many' is of type str, not Long; gate 'clicks' .* takes RowTypeInfo"
+            GateTypeError,
+            match=r"record 1: field 'clicks': 'many' is of type str, not Long; gate 'clicks' .* takes RowTypeInfo",
         ):
             writer.write_records([Row(user="a", clicks=1), Row(user="a", clicks="many")])
         with pytest.raises(GateTypeError, match=r"column 'click' stands where gate 'clicks' .* has 'clicks'"):
@@ -435,7 +486,9 @@ def test_a_record_of_another_type_is_refused_before_it_is_sent(cluster: GateClus
 def test_more_producers_than_a_gate_takes_wait_for_each_other(make_cluster: Callable[..., GateCluster]) -> None:
     """Whatever their number; one that waits too long hears for what, and for how long."""
     cluster = make_cluster(2, 1, TaskExecutorConfig(network=NetstackConfig(max_producers_per_gate=1)))
-    with collecting(cluster.environment().from_remote_gate("clicks", producers=8, allow_pickle=True).map(lambda number: number)) as results:
+    with collecting(
+        cluster.environment().from_remote_gate("clicks", producers=8, allow_pickle=True).map(lambda number: number)
+    ) as results:
         gate, hasty = cluster.open(), cluster.open(wait_for_room_s=0.01)
         with gate.open_partition(PartitionOffer("job", 0)) as first:
             text = r"partition 9 .*no room at gate 'clicks'.*within 0.01 s \(wait_for_room_s.*--max-producers-per-gate"
@@ -464,7 +517,10 @@ def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Call
 
     with (
         in_time(),
-        pytest.raises(AttemptRefusedError, match=r"within 0.01 s .*'clicks' has no network memory.*128 .* 50 %.*--producer-memory-percent"),
+        pytest.raises(
+            AttemptRefusedError,
+            match=r"within 0.01 s .*'clicks' has no network memory.*128 .* 50 %.*--producer-memory-percent",
+        ),
     ):
         hasty.open_partition(PartitionOffer("crowd", 16))
     with collecting(other.from_collection(list(range(100))).key_by(lambda number: number % 7)) as results:
@@ -475,7 +531,11 @@ def test_a_crowd_of_producers_leaves_network_memory_to_others(make_cluster: Call
     for writer in writers:
         writer.finish(PATIENCE_S)
 
-    spin_until(lambda: counts_of(client)["subtasks"][0] == {"num_open": 0, "num_completed": 16, "num_aborted": 1, "num_refused": 1})
+    spin_until(
+        lambda: (
+            counts_of(client)["subtasks"][0] == {"num_open": 0, "num_completed": 16, "num_aborted": 1, "num_refused": 1}
+        )
+    )
     client.cancel()
 
 
@@ -488,7 +548,9 @@ def test_a_stall_parks_the_producer_and_is_warned_of(cluster: GateCluster, monke
     monkeypatch.setattr(stall, "WARN_AFTER_S", 0.05)
     monkeypatch.setattr(runtime, "_CHECK_INTERVAL_S", 0.01)
     env = cluster.environment()
-    stream = env.from_remote_gate("clicks", producers=1, type_info=Types.LONG()).map(lambda number: hold("stalled", number))
+    stream = env.from_remote_gate("clicks", producers=1, type_info=Types.LONG()).map(
+        lambda number: hold("stalled", number)
+    )
     num_written = 0
 
     def write() -> None:

@@ -13,7 +13,9 @@ from tests.waiting import PATIENCE_S, spin_until
 def test_the_child_of_a_killed_producer_does_not_keep_its_attempt_alive(cluster: GateCluster) -> None:
     """The gate sees the end of the connection, although a forked child lives on."""
     client = running_gate(cluster)
-    with producer_process(cluster, "fork-and-wait", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as producer:
+    with producer_process(
+        cluster, "fork-and-wait", stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as producer:
         assert producer.stdout is not None
         child = int(producer.stdout.readline())
         producer.send_signal(signal.SIGKILL)
@@ -27,7 +29,9 @@ def test_a_forked_child_leaves_its_parents_connection_alone(cluster: GateCluster
     """It may not write to its parent's partition, and whatever it destroys at its end, its parent goes on."""
     stream = cluster.environment().from_remote_gate("clicks", producers=1, allow_pickle=True)
     with collecting(stream) as results:
-        with producer_process(cluster, "fork-within", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as producer:
+        with producer_process(
+            cluster, "fork-within", stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as producer:
             out, err = producer.communicate(timeout=PATIENCE_S)
         received = list(results)
 

@@ -87,7 +87,9 @@ def running(
     for name, value in settings.items():
         configuration.set_string(name, value)
     env.configure(configuration)
-    results = build(env.from_remote_gate("clicks", type_info=Types.LONG(), producers=producers)).execute_and_collect("gates")
+    results = build(env.from_remote_gate("clicks", type_info=Types.LONG(), producers=producers)).execute_and_collect(
+        "gates"
+    )
     assert isinstance(results, CloseableIterator)
     job = Running(results)
     with results:
@@ -113,7 +115,9 @@ def shuffled(stream: DataStream) -> DataStream:
 
 def newest_checkpoint(folder: Path) -> int:
     """0: none is complete."""
-    return max((int(each.parent.name.removeprefix("chk-")) for each in folder.glob("checkpoints/*/chk-*/_metadata")), default=0)
+    return max(
+        (int(each.parent.name.removeprefix("chk-")) for each in folder.glob("checkpoints/*/chk-*/_metadata")), default=0
+    )
 
 
 def push_slowly(gate: GateClient, rows: list[int], offer: PartitionOffer) -> int:
@@ -132,7 +136,10 @@ def no_old_failures() -> None:
 @pytest.mark.parametrize("options", [{}, UNALIGNED], ids=["aligned", "unaligned"])
 @pytest.mark.parametrize("build", [keyed, in_turns, shuffled])
 def test_a_call_goes_on_when_the_job_starts_again(
-    build: Callable[[DataStream], DataStream], options: dict[str, str], make_cluster: Callable[..., GateCluster], tmp_path: Path
+    build: Callable[[DataStream], DataStream],
+    options: dict[str, str],
+    make_cluster: Callable[..., GateCluster],
+    tmp_path: Path,
 ) -> None:
     """Each row is in the results once: two subtasks, which fail one after the other."""
     fails_at.update({300, 701})
@@ -146,7 +153,9 @@ def test_a_call_goes_on_when_the_job_starts_again(
     assert job.counted() == Counter(ROWS)
 
 
-def test_a_write_returns_when_a_checkpoint_holds_it_which_comes_before_its_time(cluster: GateCluster, tmp_path: Path) -> None:
+def test_a_write_returns_when_a_checkpoint_holds_it_which_comes_before_its_time(
+    cluster: GateCluster, tmp_path: Path
+) -> None:
     """The interval is an hour: the gate asks for a checkpoint."""
     with running(cluster, tmp_path, keyed, HOURLY, producers=2) as job:
         gate = cluster.open()
@@ -168,7 +177,9 @@ def test_a_write_returns_when_it_is_processed_if_the_job_says_so(cluster: GateCl
     assert job.counted() == Counter([1, 2, 3, 4])
 
 
-def test_a_call_that_may_keep_little_waits_for_checkpoints_and_asks_for_them(cluster: GateCluster, tmp_path: Path) -> None:
+def test_a_call_that_may_keep_little_waits_for_checkpoints_and_asks_for_them(
+    cluster: GateCluster, tmp_path: Path
+) -> None:
     """So the rows that it keeps are bounded, whatever the interval is."""
     with running(cluster, tmp_path, in_turns, SELDOM) as job:
         push_slowly(cluster.open(max_kept_bytes=2_000), ROWS, PartitionOffer("job", 0))
@@ -200,7 +211,8 @@ def test_an_attempt_with_fewer_rows_is_refused(cluster: GateCluster, tmp_path: P
         spin_until(lambda: len(job.found) == 3)
         first.abort("its worker dies")
         with pytest.raises(
-            AttemptRefusedError, match="has 1 records for this subtask, of which 3 are in already: attempts must have the same"
+            AttemptRefusedError,
+            match="has 1 records for this subtask, of which 3 are in already: attempts must have the same",
         ):
             push(gate, [1], attempt=1)
         push(gate, [1, 2, 3], attempt=2)
@@ -208,7 +220,9 @@ def test_an_attempt_with_fewer_rows_is_refused(cluster: GateCluster, tmp_path: P
     assert job.counted() == Counter([1, 2, 3])
 
 
-def test_where_attempts_may_differ_another_one_is_taken_from_its_beginning(cluster: GateCluster, tmp_path: Path) -> None:
+def test_where_attempts_may_differ_another_one_is_taken_from_its_beginning(
+    cluster: GateCluster, tmp_path: Path
+) -> None:
     """At least once; but the calls of one attempt go on exactly."""
     fails_at.add(800)
 
@@ -223,7 +237,9 @@ def test_where_attempts_may_differ_another_one_is_taken_from_its_beginning(clust
     assert job.counted() == Counter([-1, -2, -3, *ROWS])
 
 
-def test_a_job_that_started_again_says_done_for_what_it_has_and_takes_what_it_lost(cluster: GateCluster, tmp_path: Path) -> None:
+def test_a_job_that_started_again_says_done_for_what_it_has_and_takes_what_it_lost(
+    cluster: GateCluster, tmp_path: Path
+) -> None:
     fails_at.add(700)
 
     with running(cluster, tmp_path, in_turns, producers=3) as job:
@@ -258,7 +274,9 @@ def test_a_call_ends_at_once_with_a_job_that_fails_for_good(cluster: GateCluster
             push_slowly(gate, ROWS, PartitionOffer("job", 0))
 
 
-def test_what_a_driver_says_of_a_write_is_in_a_checkpoint_when_the_call_returns(cluster: GateCluster, tmp_path: Path) -> None:
+def test_what_a_driver_says_of_a_write_is_in_a_checkpoint_when_the_call_returns(
+    cluster: GateCluster, tmp_path: Path
+) -> None:
     """So no JobManager that is started again has forgotten it."""
     with running(cluster, tmp_path, in_turns, HOURLY, producers=1) as job:
         gate = cluster.open(committed_job="job")
@@ -275,7 +293,9 @@ def test_what_a_driver_says_of_a_write_is_in_a_checkpoint_when_the_call_returns(
 def test_a_job_that_starts_from_the_checkpoint_of_another_knows_its_partitions(
     parallelism: int, make_cluster: Callable[..., GateCluster], tmp_path: Path
 ) -> None:
-    """One that was half in goes on with as many subtasks as before; with another number nobody knows which of its rows are in."""
+    """One that was half in goes on with as many subtasks as before; with another number nobody knows which of its rows
+    are in.
+    """
     cluster = make_cluster(1, 2)
     with running(cluster, tmp_path, in_turns, RETAINED, producers=9, is_counted=False, parallelism=1) as former:
         gate = cluster.open()
@@ -296,7 +316,9 @@ def test_a_job_that_starts_from_the_checkpoint_of_another_knows_its_partitions(
         if parallelism == 1:
             push(gate, ROWS[10:20], 1, attempt=1)
         else:
-            with pytest.raises(AttemptRefusedError, match="was half in when its job was started with another parallelism"):
+            with pytest.raises(
+                AttemptRefusedError, match="was half in when its job was started with another parallelism"
+            ):
                 push(gate, ROWS[10:20], 1, attempt=1)
             push(gate, [], 3)
 

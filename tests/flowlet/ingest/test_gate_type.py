@@ -27,7 +27,8 @@ def test_the_last_of_many_records_is_checked_too() -> None:
     chunk = checked_records(records, list(range(3000)), DeclaredRecords(PAIR), "gate 'clicks'")
     assert (chunk.values, chunk.timestamps) == (records, list(range(3000)))
     with pytest.raises(
-        GateTypeError, match=r"^record 3000: field 't': <class 'object'> is of type type, not String; gate 'clicks' takes RowType"
+        GateTypeError,
+        match=r"^record 3000: field 't': <class 'object'> is of type type, not String; gate 'clicks' takes RowType",
     ):
         checked_records(wrong, None, DeclaredRecords(PAIR), "gate 'clicks'")
     assert checked_records(wrong, None, declared_records(ANY), "gate 'clicks'").values is wrong
@@ -48,7 +49,9 @@ def test_columns_are_checked_and_put_in_order() -> None:
 def test_the_first_wrong_timestamp_is_named(wrong: Any) -> None:
     check_timestamps(None, 3, "gate 'clicks'")
     check_timestamps([1, 2**63 - 1, -(2**63)], 3, "gate 'clicks'")
-    with pytest.raises(GateTypeError, match=r"^record 2: the timestamp .* is no int of 64 bits \(milliseconds\), for gate 'clicks'"):
+    with pytest.raises(
+        GateTypeError, match=r"^record 2: the timestamp .* is no int of 64 bits \(milliseconds\), for gate 'clicks'"
+    ):
         check_timestamps([1, 2, wrong, wrong], 4, "gate 'clicks'")
     with pytest.raises(GateTypeError, match="1 timestamps for 2 records, for gate 'clicks'"):
         check_timestamps([1], 2, "gate 'clicks'")
@@ -67,22 +70,29 @@ def test_the_first_wrong_timestamp_is_named(wrong: Any) -> None:
         (["x", "y"], ANY, [0, 1]),
     ],
 )
-def test_columns_go_by_name_where_there_are_names(names: list[str], type_info: TypeInformation, order: list[int]) -> None:
+def test_columns_go_by_name_where_there_are_names(
+    names: list[str], type_info: TypeInformation, order: list[int]
+) -> None:
     assert check_columns(names, type_info, "gate 'clicks'") == order
 
 
-@pytest.mark.parametrize("type_info", [None, ANY, Types.TUPLE([Types.LONG(), ANY]), Types.MAP(Types.STRING(), Types.LIST(ANY))], ids=repr)
+@pytest.mark.parametrize(
+    "type_info", [None, ANY, Types.TUPLE([Types.LONG(), ANY]), Types.MAP(Types.STRING(), Types.LIST(ANY))], ids=repr
+)
 def test_pickles_must_be_allowed_by_name(type_info: TypeInformation | None) -> None:
     """The error says what to do, when the program declares the gate."""
     env = StreamExecutionEnvironment.get_execution_environment()
 
     with pytest.raises(
-        JobGraphError, match=r"gate 'clicks' takes any objects .*: they travel as pickles, .* pass allow_pickle=True if you"
+        JobGraphError,
+        match=r"gate 'clicks' takes any objects .*: they travel as pickles, .* pass allow_pickle=True if you",
     ):
         env.from_remote_gate("clicks", type_info)
     env.from_remote_gate("clicks", type_info, allow_pickle=True)
 
 
 def test_a_gate_with_a_type_reads_no_pickles_even_if_they_are_allowed() -> None:
-    with pytest.raises(JobGraphError, match=r"gate 'clicks' has a declared type, .*: it reads no pickles, leave out allow_pickle"):
+    with pytest.raises(
+        JobGraphError, match=r"gate 'clicks' has a declared type, .*: it reads no pickles, leave out allow_pickle"
+    ):
         StreamExecutionEnvironment.get_execution_environment().from_remote_gate("clicks", PAIR, allow_pickle=True)

@@ -1,4 +1,6 @@
-"""``finish`` returns when the whole job has processed the partition: operators that hold records, exchanges, sinks in other tasks."""
+"""``finish`` returns when the whole job has processed the partition: operators that hold records, exchanges, sinks in
+other tasks.
+"""
 
 import asyncio
 import os
@@ -62,7 +64,9 @@ def test_an_async_operator_has_processed_the_partition(cluster: GateCluster) -> 
     """Its chain has taken every record long before its coroutines end."""
 
     def build(stream: DataStream) -> None:
-        AsyncDataStream.unordered_wait(stream, slowly, Time.seconds(100), 2 * NUM_RECORDS, Types.LONG()).filter(note).print()
+        AsyncDataStream.unordered_wait(stream, slowly, Time.seconds(100), 2 * NUM_RECORDS, Types.LONG()).filter(
+            note
+        ).print()
 
     assert sorted(pushed(cluster, build)) == list(range(NUM_RECORDS))
 
@@ -71,7 +75,9 @@ def test_sinks_behind_an_exchange_have_processed_the_partition(make_cluster: Cal
     """The gate, a map with another parallelism and the sinks are tasks of their own, in two TaskManagers."""
 
     def build(stream: DataStream) -> None:
-        stream.rebalance().map(lambda number: number).set_parallelism(1).key_by(lambda number: number).filter(note).print()
+        stream.rebalance().map(lambda number: number).set_parallelism(1).key_by(lambda number: number).filter(
+            note
+        ).print()
 
     assert sorted(pushed(make_cluster(2), build)) == list(range(NUM_RECORDS))
 
@@ -105,7 +111,9 @@ def test_marks_pass_jobs_with_several_gates_and_other_sources(make_cluster: Call
     env = cluster.environment()
     clicks, views = (env.from_remote_gate(name, type_info=Types.LONG()) for name in ("clicks", "views"))
     ends, is_silent = env.from_collection([1_000_000], Types.LONG()), env.add_source(Silent(), type_info=Types.LONG())
-    clicks.union(ends, is_silent).connect(views.rebalance()).map(Either()).key_by(lambda number: number).filter(note).print()
+    clicks.union(ends, is_silent).connect(views.rebalance()).map(Either()).key_by(lambda number: number).filter(
+        note
+    ).print()
     client = env.execute_async()
 
     def push_and_look(partition: int) -> bool:
@@ -120,7 +128,9 @@ def test_marks_pass_jobs_with_several_gates_and_other_sources(make_cluster: Call
 
 
 @pytest.mark.parametrize("way", ["cancelled", "failed"])
-def test_a_job_that_ends_before_the_mark_has_passed_acknowledges_nothing(make_cluster: Callable[..., GateCluster], way: str) -> None:
+def test_a_job_that_ends_before_the_mark_has_passed_acknowledges_nothing(
+    make_cluster: Callable[..., GateCluster], way: str
+) -> None:
     """A sink in another task holds a record; the job is cancelled, or the sink fails: ``finish`` raises."""
     cluster = make_cluster(2)
     env = cluster.environment()
@@ -175,9 +185,14 @@ def test_what_was_acknowledged_is_in_the_sink_when_its_process_is_killed(tmp_pat
         env.set_parallelism(1)
         stream = env.from_remote_gate("clicks", type_info=Types.LONG())
         stream.rebalance().filter(Appending(str(path))).slot_sharing_group("sink").print()
-        job = execute(translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret))
+        job = execute(
+            translate(env._stream_graph("job", None)), RemoteTarget(cluster.host, cluster.port, secret=cluster.secret)
+        )
         gate = open_gate(
-            "clicks", jobmanager=f"{cluster.host}:{cluster.port}", secret_file=write_secret(cluster.secret, tmp_path), timeout_s=PATIENCE_S
+            "clicks",
+            jobmanager=f"{cluster.host}:{cluster.port}",
+            secret_file=write_secret(cluster.secret, tmp_path),
+            timeout_s=PATIENCE_S,
         )
         push(gate, list(range(6000)))
         pids = cluster.pids()

@@ -65,7 +65,9 @@ class WithSubtask(KeyedProcessFunction):
 def test_records_of_one_key_meet_at_one_subtask(
     make_cluster: Callable[[int], GateCluster], options: dict[str, Any], select: Callable[[Any], Any]
 ) -> None:
-    """A ``key_by`` right behind the gate is done by the producers: whichever of them sends a key, its records meet, and travel once."""
+    """A ``key_by`` right behind the gate is done by the producers: whichever of them sends a key, its records meet, and
+    travel once.
+    """
     cluster = make_cluster(2)
     env = cluster.environment()
     keyed = env.from_remote_gate("clicks", producers=2, **options).key_by(select).process(WithSubtask())
@@ -86,42 +88,57 @@ def test_records_of_one_key_meet_at_one_subtask(
 
 
 def test_a_keyed_gate_is_one_task_with_what_reads_it(make_cluster: Callable[[int], GateCluster]) -> None:
-    """No shuffle is left behind the gate, also if two operators read the same keyed stream; two selectors leave a shuffle each."""
+    """No shuffle is left behind the gate, also if two operators read the same keyed stream; two selectors leave a
+    shuffle each.
+    """
     cluster = make_cluster(2)
     env = cluster.environment()
     keyed = env.from_remote_gate("one", allow_pickle=True).key_by(lambda record: record[0])
     keyed.process(WithSubtask()).union(keyed.process(WithSubtask())).print()
     client = env.execute_async("one")
     assert client.metrics()["vertices"][0]["name"].split(" ->")[0] == "Source: Gate one"
-    assert {edge["ship_strategy"] for node in client.metrics()["plan"]["nodes"] for edge in node.get("inputs", [])} <= {"FORWARD"}
+    assert {edge["ship_strategy"] for node in client.metrics()["plan"]["nodes"] for edge in node.get("inputs", [])} <= {
+        "FORWARD"
+    }
     client.cancel()
 
     gate = env.from_remote_gate("two", allow_pickle=True)
     gate.key_by(lambda record: record[0]).process(WithSubtask()).print()
     gate.key_by(lambda record: record[1]).process(WithSubtask()).print()
     client = env.execute_async("two")
-    assert "HASH" in {edge["ship_strategy"] for node in client.metrics()["plan"]["nodes"] for edge in node.get("inputs", [])}
+    assert "HASH" in {
+        edge["ship_strategy"] for node in client.metrics()["plan"]["nodes"] for edge in node.get("inputs", [])
+    }
     client.cancel()
 
 
 def test_without_a_key_the_subtasks_share_the_records(make_cluster: Callable[[int], GateCluster]) -> None:
     cluster = make_cluster(2)
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", type_info=Types.LONG(), producers=1).map(lambda number: number)) as results:
+    with collecting(
+        env.from_remote_gate("clicks", type_info=Types.LONG(), producers=1).map(lambda number: number)
+    ) as results:
         push(cluster.open(), list(range(1000)))
 
         assert sorted(results) == list(range(1000))
 
 
 def test_a_gate_ends_when_one_write_has_all_partitions(make_cluster: Callable[[int], GateCluster]) -> None:
-    """A write that failed and is repeated ends it when the second one is whole: what the first one brought is not added up."""
+    """A write that failed and is repeated ends it when the second one is whole: what the first one brought is not added
+    up.
+    """
     cluster = make_cluster(2)
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=3, allow_pickle=True).map(lambda record: record)) as results:
+    with collecting(
+        env.from_remote_gate("clicks", producers=3, allow_pickle=True).map(lambda record: record)
+    ) as results:
         gate = cluster.open()
         for partition in range(2):
             push(gate, [f"failed {partition}"], partition, job="first run")
-        with gate.open_partition(PartitionOffer("job", 0)) as first, gate.open_partition(PartitionOffer("job", 1)) as second:
+        with (
+            gate.open_partition(PartitionOffer("job", 0)) as first,
+            gate.open_partition(PartitionOffer("job", 1)) as second,
+        ):
             first.write_records(["a"])
             second.write_records(["b"])
             second.finish(PATIENCE_S)
@@ -133,10 +150,14 @@ def test_a_gate_ends_when_one_write_has_all_partitions(make_cluster: Callable[[i
 
 
 def test_a_counted_partition_is_not_taken_again(make_cluster: Callable[[int], GateCluster]) -> None:
-    """Its worker died before it could tell: the next attempt succeeds and sends nothing, also when the job has finished."""
+    """Its worker died before it could tell: the next attempt succeeds and sends nothing, also when the job has
+    finished.
+    """
     cluster = make_cluster(2)
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=2, allow_pickle=True).map(lambda record: record)) as results:
+    with collecting(
+        env.from_remote_gate("clicks", producers=2, allow_pickle=True).map(lambda record: record)
+    ) as results:
         gate = cluster.open()
         push(gate, ["a"])
         spin_until(lambda: counts_of(results.job_client)["completed"] == 1)
@@ -157,13 +178,17 @@ def test_a_counted_partition_is_not_taken_again(make_cluster: Callable[[int], Ga
 def test_the_partitions_of_a_write_that_will_be_committed_count_with_the_commit(cluster: GateCluster) -> None:
     """A write that is aborted counts nothing, and one of the wrong size is told so; the gate goes on."""
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=2, allow_pickle=True).map(lambda record: record)) as results:
+    with collecting(
+        env.from_remote_gate("clicks", producers=2, allow_pickle=True).map(lambda record: record)
+    ) as results:
         failed, wrong, whole = (cluster.open(committed_job=job) for job in ("failed", "wrong", "whole"))
         for partition in range(2):
             push(failed, ["failed"], partition, job="failed")
         failed.abort_write("failed")
         push(wrong, ["wrong"], job="wrong")
-        with pytest.raises(GateWriteError, match=r"gate 'clicks'.*'wrong' .* has 1 partitions, .* waits for a write of 2"):
+        with pytest.raises(
+            GateWriteError, match=r"gate 'clicks'.*'wrong' .* has 1 partitions, .* waits for a write of 2"
+        ):
             wrong.commit("wrong", 1)
         with pytest.raises(GateWriteError, match="aborted before"):
             failed.commit("failed", 2)
@@ -177,7 +202,9 @@ def test_the_partitions_of_a_write_that_will_be_committed_count_with_the_commit(
 
 
 def test_a_gate_without_a_number_ends_when_it_is_told_to(cluster: GateCluster) -> None:
-    """What is open goes on to its end, what is offered later is refused, in words that name the gate; being told twice is fine."""
+    """What is open goes on to its end, what is offered later is refused, in words that name the gate; being told twice
+    is fine.
+    """
     env = cluster.environment()
     env.from_remote_gate("clicks", allow_pickle=True).print()
     client = env.execute_async()
@@ -217,7 +244,9 @@ def test_an_attempt_is_taken_once(cluster: GateCluster) -> None:
     with collecting(env.from_remote_gate("clicks", allow_pickle=True).map(lambda record: record)) as results:
         gate = cluster.open()
         push(gate, ["a"])
-        with pytest.raises(AttemptRefusedError, match=r"partition 0 \(attempt 0, .*gate 'clicks'.*another attempt number"):
+        with pytest.raises(
+            AttemptRefusedError, match=r"partition 0 \(attempt 0, .*gate 'clicks'.*another attempt number"
+        ):
             gate.open_partition(PartitionOffer("job", 0))
         push(gate, ["b"], epoch=1)
         results.job_client.finish_gate("clicks").result()
@@ -229,7 +258,9 @@ def test_an_aborted_attempt_counts_as_one_and_its_retry_as_new(cluster: GateClus
     """The records of the aborted attempt may have been processed; the partition is complete with the retry alone."""
     env = cluster.environment()
     results: set[Any] = set()
-    with collecting(env.from_remote_gate("clicks", producers=1, allow_pickle=True).map(lambda record: record)) as iterator:
+    with collecting(
+        env.from_remote_gate("clicks", producers=1, allow_pickle=True).map(lambda record: record)
+    ) as iterator:
         gate = cluster.open()
         with pytest.raises(ZeroDivisionError):
             fail_halfway(gate, PartitionOffer("job", 0))
@@ -252,7 +283,9 @@ def test_two_running_jobs_cannot_have_one_gate(cluster: GateCluster) -> None:
     env.from_remote_gate("clicks", allow_pickle=True).print()
     client = env.execute_async("first")
     env.from_remote_gate("clicks", allow_pickle=True).print()
-    with pytest.raises(JobSubmissionError, match=r"the running job 'first' .* has a gate 'clicks' already; choose another name"):
+    with pytest.raises(
+        JobSubmissionError, match=r"the running job 'first' .* has a gate 'clicks' already; choose another name"
+    ):
         env.execute_async("second")
     client.cancel()
 
@@ -261,7 +294,9 @@ def test_one_connection_serves_all_partitions_of_a_gate(make_cluster: Callable[[
     """Whoever looked it up, and however often: one per TaskManager."""
     cluster = make_cluster(2)
     env = cluster.environment()
-    with collecting(env.from_remote_gate("clicks", producers=3, allow_pickle=True).map(lambda record: record)) as results:
+    with collecting(
+        env.from_remote_gate("clicks", producers=3, allow_pickle=True).map(lambda record: record)
+    ) as results:
         for partition in range(3):
             push(cluster.open(), [partition], partition)
         assert producer_runtime().offering.num_connections == 2

@@ -34,7 +34,9 @@ def test_one_chunk_may_be_larger_than_all_that_may_be_kept() -> None:
     chunks=st.lists(st.lists(st.integers(0, 1), max_size=5), max_size=20),
     acknowledged=st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)), max_size=10),
 )
-def test_nothing_is_given_up_that_a_subtask_does_not_hold(chunks: list[list[int]], acknowledged: list[tuple[int, int]]) -> None:
+def test_nothing_is_given_up_that_a_subtask_does_not_hold(
+    chunks: list[list[int]], acknowledged: list[tuple[int, int]]
+) -> None:
     rows = UnacknowledgedRows(2, 1 << 20)
     sent = [0, 0]
     for routes in chunks:

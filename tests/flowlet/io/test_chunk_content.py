@@ -7,7 +7,18 @@ import pyarrow as pa
 import pytest
 
 from flowlet.chain.record_copies import copy_if_mutable
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, Columns, ConstantColumn, ListColumn, NameTable, Shape, columns_of
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    Columns,
+    ConstantColumn,
+    ListColumn,
+    NameTable,
+    Shape,
+    columns_of,
+)
 from flowlet.columns.short_text_column import try_short_texts
 from flowlet.common.types import Row
 from flowlet.graph.partitioner import Forward, KeyGroups
@@ -95,7 +106,13 @@ def test_it_says_how_much_it_holds() -> None:
         (in_columns(ListColumn([b"x" * 100] * 10)), 1_000, 1_000),
         (in_columns(ListColumn([2**70] * 10)), 160, 160),
         (in_columns(ConstantColumn("x" * 100, 10)), 1, 200),
-        (in_columns(CodedColumn(np.arange(10, dtype=np.uint16), NameTable([f"name {number}" for number in range(10)]))), 20, 20),
+        (
+            in_columns(
+                CodedColumn(np.arange(10, dtype=np.uint16), NameTable([f"name {number}" for number in range(10)]))
+            ),
+            20,
+            20,
+        ),
         (in_columns(ArrowColumn(pa.array(["x" * 100] * 10))), 1, 1_500),
     ],
     ids=str,
@@ -135,7 +152,9 @@ class Head:
 
 
 def handed_over(partition: ResultPartition, chunk: Chunk, partitioner: Any = None) -> Any:
-    writer = create_record_writer(partition, Forward() if partitioner is None else partitioner, buffer_timeout_ms=-1, subtask=0)
+    writer = create_record_writer(
+        partition, Forward() if partitioner is None else partitioner, buffer_timeout_ms=-1, subtask=0
+    )
     writer.collect(chunk)
     writer.emit_watermark(Watermark(7))
     writer.flush_pending()

@@ -1,4 +1,6 @@
-"""Promises of ``ChunkContent``: whatever it is sent as, a receiver takes it, and its size is not thought to be much less than it is."""
+"""Promises of ``ChunkContent``: whatever it is sent as, a receiver takes it, and its size is not thought to be much
+less than it is.
+"""
 
 from typing import Any
 

@@ -10,7 +10,17 @@ import numpy as np
 import pytest
 
 from flowlet.columns import ArrayColumn, Columns, Shape, columns_of
-from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, KeyGroups, Partitioner, Rebalance, Rescale, Shuffle
+from flowlet.graph.partitioner import (
+    Broadcast,
+    Custom,
+    Forward,
+    Global,
+    KeyGroups,
+    Partitioner,
+    Rebalance,
+    Rescale,
+    Shuffle,
+)
 from flowlet.io import record_writer
 from flowlet.io.record_writer import MAX_PART_ROWS, MAX_PENDING_RECORDS, MAX_PENDING_ROWS_PER_LANE
 from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
@@ -185,13 +195,19 @@ class TestPending:
                 values, timestamps = [(number, "a") for number in numbers], list(numbers) if is_timed else None
                 columns = columns_of(values)
                 assert columns is not None
-                rig.writer.collect(Chunk.of_columns(columns, timestamps) if index in in_columns else Chunk(values, timestamps))
+                rig.writer.collect(
+                    Chunk.of_columns(columns, timestamps) if index in in_columns else Chunk(values, timestamps)
+                )
             rig.writer.flush_pending()
             rig.partition.flush_all()
             elements = [element for reader in rig.readers for element in reader.read()]
             found = [element for element in elements if isinstance(element, Chunk)]
             arrived.append(
-                [(value, chunk.timestamps and chunk.timestamps[index]) for chunk in found for index, value in enumerate(chunk.values)]
+                [
+                    (value, chunk.timestamps and chunk.timestamps[index])
+                    for chunk in found
+                    for index, value in enumerate(chunk.values)
+                ]
             )
 
         assert arrived[0] == arrived[1] == arrived[2]
@@ -236,7 +252,9 @@ class TestPending:
             assert [timestamp for chunk in chunks for timestamp in chunk.timestamps or ()] == timestamps
 
     @pytest.mark.parametrize("timestamps", [None, list(range(9))])
-    def test_a_large_element_is_cut(self, make: Make, monkeypatch: pytest.MonkeyPatch, timestamps: list[int] | None) -> None:
+    def test_a_large_element_is_cut(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, timestamps: list[int] | None
+    ) -> None:
         """Down to single records, which go as they are."""
         monkeypatch.setattr(record_writer, "MAX_ELEMENT_BYTES", 400)
         rig = make(Forward())
@@ -316,8 +334,12 @@ MARKER = LatencyMarker(17, b"o" * 16, 3)
 
 
 class TestLatencyMarkers:
-    @pytest.mark.parametrize("partitioner", [Forward(), Rebalance(), Rescale(), Shuffle(), Broadcast(), KeyGroups(identity)])
-    def test_a_marker_comes_to_one_channel_behind_the_records_before_it(self, make: Make, partitioner: Partitioner) -> None:
+    @pytest.mark.parametrize(
+        "partitioner", [Forward(), Rebalance(), Rescale(), Shuffle(), Broadcast(), KeyGroups(identity)]
+    )
+    def test_a_marker_comes_to_one_channel_behind_the_records_before_it(
+        self, make: Make, partitioner: Partitioner
+    ) -> None:
         """Also while the status is idle: a marker is no watermark."""
         rig = make(partitioner, 3)
 
@@ -370,7 +392,9 @@ class TestBroadcastBuffers:
         assert rig.readers[7].read() == [Chunk(["a", "b"]), Watermark(1)]
 
     def test_broadcast_mixed_random_emit(self, make: Make) -> None:
-        """A marker to one channel and a record to all, 8 times: a buffer for each marker and one for each record that all share."""
+        """A marker to one channel and a record to all, 8 times: a buffer for each marker and one for each record that
+        all share.
+        """
         rig = make(Broadcast(), 8, rng=Turns())
 
         for number in range(8):

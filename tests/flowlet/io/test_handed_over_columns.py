@@ -50,7 +50,9 @@ COLUMNS: dict[str, Column] = {
     "instants": ArrayColumn(np.arange(NUM_ROWS).astype("M8[us]")),
     "texts in Arrow": ArrowColumn(pa.array([f"text {number}" for number in range(NUM_ROWS)])),
     "nulls in Arrow": ArrowColumn(pa.array([None if number % 7 else number for number in range(NUM_ROWS)])),
-    "a slice in Arrow": ArrowColumn(pa.array([f"text {number}" for number in range(2 * NUM_ROWS)])).slice(NUM_ROWS, 2 * NUM_ROWS),
+    "a slice in Arrow": ArrowColumn(pa.array([f"text {number}" for number in range(2 * NUM_ROWS)])).slice(
+        NUM_ROWS, 2 * NUM_ROWS
+    ),
     "a dictionary in Arrow": ArrowColumn(pa.array(["a", "b", "a", "c"] * (NUM_ROWS // 4)).dictionary_encode()),
     "codes": CodedColumn(np.arange(NUM_ROWS, dtype=np.uint16) % 5, NameTable(["a", "b", "c", "d", "e", "no code yet"])),
     "short texts": short_texts(),
@@ -138,7 +140,10 @@ def test_integers_that_were_narrowed_for_the_split_are_wide_again(local: Any) ->
         is_there = np.array([channel_of(key, 2) == channel for key in keys.tolist()])
         assert is_handed_over
         assert [field.array.dtype for field in chunk.columns.fields] == [np.int64, np.int64]
-        assert [field.to_list() for field in chunk.columns.fields] == [keys[is_there].tolist(), numbers[is_there].tolist()]
+        assert [field.to_list() for field in chunk.columns.fields] == [
+            keys[is_there].tolist(),
+            numbers[is_there].tolist(),
+        ]
 
 
 def test_every_consumer_of_all_records_gets_its_own(local: Any) -> None:
@@ -154,9 +159,14 @@ def test_every_consumer_of_all_records_gets_its_own(local: Any) -> None:
 
 @pytest.mark.parametrize("kind", ["floats", "texts in Arrow"])
 def test_large_columns_are_handed_over_in_parts(local: Any, kind: str) -> None:
-    """None is larger than a content may be; rows, timestamps and watermark keep their order, and the numbers are right."""
+    """None is larger than a content may be; rows, timestamps and watermark keep their order, and
+    the numbers are right.
+    """
     num_rows = 60_000
-    floats, texts = ArrayColumn(np.arange(num_rows) / 3), ArrowColumn(pa.array([f"{number:040}" for number in range(num_rows)]))
+    floats, texts = (
+        ArrayColumn(np.arange(num_rows) / 3),
+        ArrowColumn(pa.array([f"{number:040}" for number in range(num_rows)])),
+    )
     column = floats if kind == "floats" else texts
     it = local(Forward())
 
@@ -170,7 +180,9 @@ def test_large_columns_are_handed_over_in_parts(local: Any, kind: str) -> None:
     assert np.array_equal(np.concatenate([chunk.timestamp_array for chunk in chunks]), np.arange(num_rows))
     assert watermark == Watermark(7)
     assert it.writer.num_written == [num_rows]
-    assert it.partition.statistics().num_bytes_out >= sum(field.array.nbytes for chunk in chunks for field in chunk.columns.fields)
+    assert it.partition.statistics().num_bytes_out >= sum(
+        field.array.nbytes for chunk in chunks for field in chunk.columns.fields
+    )
 
 
 def test_no_content_is_larger_than_a_buffer_may_hold() -> None:
@@ -262,7 +274,9 @@ def test_codes_are_handed_over_while_their_table_grows(local: Any) -> None:
         it.write(in_rows(ListColumn(texts, str), COLUMNS["floats"]))
         sent += texts
     for channel in range(2):
-        found[channel] = [chunk for chunk, is_handed_over in it.received(channel) if isinstance(chunk, Chunk) and is_handed_over]
+        found[channel] = [
+            chunk for chunk, is_handed_over in it.received(channel) if isinstance(chunk, Chunk) and is_handed_over
+        ]
 
     for channel in range(2):
         keys = [key for chunk in found[channel] for key in chunk.columns.fields[0].to_list()]

@@ -373,12 +373,16 @@ def test_a_watermark_of_one_of_several_subpartitions_is_refused(network: LocalNe
 
     send(rig.producers[0], InternalWatermark(5, subpartition=1))
 
-    with pytest.raises(SerdeError, match=r"sent InternalWatermark\(timestamp=5, subpartition=1\), but it reads only one"):
+    with pytest.raises(
+        SerdeError, match=r"sent InternalWatermark\(timestamp=5, subpartition=1\), but it reads only one"
+    ):
         rig.process()
 
 
 def test_what_was_read_and_not_processed_is_in_flight(network: LocalNetwork) -> None:
-    """Records that wait for their turn, then the beginning of the one that is not complete; of each channel its own, gate by gate."""
+    """Records that wait for their turn, then the beginning of the one that is not complete; of each channel its own,
+    gate by gate.
+    """
     rig = Rig(network, 1, 1)
     processor = InputProcessor(rig.gates, rig.head, "select (1/1)", by_record=True)
     large = "x" * 2 * SEGMENT_BYTES
@@ -391,7 +395,11 @@ def test_what_was_read_and_not_processed_is_in_flight(network: LocalNetwork) -> 
     in_flight = b"".join(processor.in_flight(1, 0)) + serialized(Chunk([large]))[100:]
     elements = ElementDeserializer().feed(memoryview(in_flight))
     assert rig.head.values == ["a"]
-    assert [value for element in elements if isinstance(element, Chunk) for value in element.values] == ["b", "c", large]
+    assert [value for element in elements if isinstance(element, Chunk) for value in element.values] == [
+        "b",
+        "c",
+        large,
+    ]
     assert list(processor.in_flight(0, 0)) == []
 
 
@@ -399,7 +407,9 @@ def test_what_was_read_and_not_processed_is_in_flight(network: LocalNetwork) -> 
 def test_a_little_buffer_is_given_back_after_its_records_and_a_larger_one_before(
     network: LocalNetwork, monkeypatch: pytest.MonkeyPatch, num_records: int, *, is_given_back_before: bool
 ) -> None:
-    """Credit for much shall be on its way while the chain works; for a record that comes alone it is not worth waking the loop first."""
+    """Credit for much shall be on its way while the chain works; for a record that comes alone it is not worth waking
+    the loop first.
+    """
     monkeypatch.setattr(input_processor, "_LITTLE_BYTES", 100)
     rig = Rig(network, 1)
     polled: list[NetworkBuffer] = []
@@ -436,7 +446,9 @@ def test_a_little_buffer_is_given_back_also_when_its_records_fail(network: Local
 
 
 def test_the_deserializer_of_a_channel_goes_with_its_data(network: LocalNetwork) -> None:
-    """StreamTaskNetworkInputTest, testReleasingDeserializerTimely: not when the task ends, and not those of the other channels."""
+    """StreamTaskNetworkInputTest, testReleasingDeserializerTimely: not when the task ends, and not those of the other
+    channels.
+    """
     rig = Rig(network, 3)
     rig.process()
     alive = []
@@ -450,11 +462,16 @@ def test_the_deserializer_of_a_channel_goes_with_its_data(network: LocalNetwork)
 
 
 def test_marks_and_ends_of_data_are_reported_by_channel(network: LocalNetwork) -> None:
-    """Channels are counted across the gates of a union; a mark is reported behind the records before it, and is nothing to the head."""
+    """Channels are counted across the gates of a union; a mark is reported behind the records before it, and is nothing
+    to the head.
+    """
     rig = Rig(network, 1, 2)
     reported: list[tuple[int, CompletionMark | None, int]] = []
     processor = InputProcessor(
-        rig.gates, rig.head, "reduce (1/2)", on_mark=lambda channel, mark: reported.append((channel, mark, len(rig.head.values)))
+        rig.gates,
+        rig.head,
+        "reduce (1/2)",
+        on_mark=lambda channel, mark: reported.append((channel, mark, len(rig.head.values))),
     )
 
     send(rig.producers[2], [1, 2], CompletionMark(3))
@@ -466,7 +483,9 @@ def test_marks_and_ends_of_data_are_reported_by_channel(network: LocalNetwork) -
     assert rig.head.seen == [Chunk([1, 2])]
 
 
-def late_rig(network: LocalNetwork, limits: ElementLimits = DEFAULT_ELEMENT_LIMITS) -> tuple[InputProcessor, ResultPartition]:
+def late_rig(
+    network: LocalNetwork, limits: ElementLimits = DEFAULT_ELEMENT_LIMITS
+) -> tuple[InputProcessor, ResultPartition]:
     """A processor whose producer has ended its data, and may still send records."""
     rig = Rig(network, 1)
     processor = InputProcessor(rig.gates, rig.head, "sink (1/1)", takes_late_data=True, limits=limits)
@@ -504,4 +523,6 @@ def test_the_file_of_a_late_record_goes_at_the_end(network: LocalNetwork, tmp_pa
 
 
 def files_open_in(folder: Path) -> int:
-    return sum(os.readlink(entry).startswith(str(folder)) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink())
+    return sum(
+        os.readlink(entry).startswith(str(folder)) for entry in Path("/proc/self/fd").iterdir() if entry.is_symlink()
+    )

@@ -26,7 +26,9 @@ def recovery(processor: InputProcessor, *streams: RecoveredStream) -> InputRecov
 def stream(gate: int, channel: int | None, *elements: StreamElement, piece_bytes: int = 7) -> RecoveredStream:
     """Cut anywhere."""
     data = b"".join(map(serialized, elements))
-    return RecoveredStream(gate, channel, tuple(data[start : start + piece_bytes] for start in range(0, len(data), piece_bytes)))
+    return RecoveredStream(
+        gate, channel, tuple(data[start : start + piece_bytes] for start in range(0, len(data), piece_bytes))
+    )
 
 
 def test_a_channel_that_is_still_there_gets_its_watermarks_back(network: LocalNetwork) -> None:
@@ -48,7 +50,9 @@ def test_a_channel_that_is_still_there_gets_its_watermarks_back(network: LocalNe
 
 def test_of_a_channel_that_is_no_more_only_the_records_count(network: LocalNetwork) -> None:
     rig = Rig(network, 1)
-    recovered = RecoveredStream(0, None, stream(0, None, Chunk([1, 2, 3]), Watermark(5), ACTIVE, Chunk([5])).pieces, _even)
+    recovered = RecoveredStream(
+        0, None, stream(0, None, Chunk([1, 2, 3]), Watermark(5), ACTIVE, Chunk([5])).pieces, _even
+    )
 
     recovery(rig.processor, recovered).process(1_000, lambda: False)
 
@@ -74,7 +78,11 @@ def test_records_of_an_operator_inside_the_chain_go_there(network: LocalNetwork)
         stream(0, 0, Chunk(["a"])),
     ]
     work = InputRecovery(
-        streams, lambda gate: (rig.processor, gate), "map (1/1)", DEFAULT_ELEMENT_LIMITS, lambda index: partial(give, index)
+        streams,
+        lambda gate: (rig.processor, gate),
+        "map (1/1)",
+        DEFAULT_ELEMENT_LIMITS,
+        lambda index: partial(give, index),
     )
 
     assert not work.process(1_000, lambda: False)
@@ -83,7 +91,9 @@ def test_records_of_an_operator_inside_the_chain_go_there(network: LocalNetwork)
     assert rig.head.seen == [Chunk(["a"])]
 
 
-@pytest.mark.parametrize("values", ["[A(1), A(2)]", "[(1, C.X), (2, C.Y)]", "[{'k': A(C.X)}, 'text', C.Y]", "[1, 'plain']"])
+@pytest.mark.parametrize(
+    "values", ["[A(1), A(2)]", "[(1, C.X), (2, C.Y)]", "[{'k': A(C.X)}, 'text', C.Y]", "[1, 'plain']"]
+)
 def test_records_of_another_program_become_those_of_the_program_that_runs(
     network: LocalNetwork, monkeypatch: pytest.MonkeyPatch, values: str
 ) -> None:
@@ -95,21 +105,26 @@ def test_records_of_another_program_become_those_of_the_program_that_runs(
     program = Program(monkeypatch, before.replace("X = 1\n  Y = 2", "Y = 1\n  X = 2") + "\n  b: int = 7")
     rig = Rig(network, 1)
 
-    recovery(rig.processor, RecoveredStream(0, 0, pieces, find_class=running().by_reference)).process(100_000, lambda: False)
+    recovery(rig.processor, RecoveredStream(0, 0, pieces, find_class=running().by_reference)).process(
+        100_000, lambda: False
+    )
 
     expected = program.value(values)
     assert rig.head.values == [*expected, expected[0]]
     assert [type(each) for each in rig.head.values[: len(expected)]] == [type(each) for each in expected]
 
 
-def test_records_of_another_program_whose_class_is_gone_are_refused(network: LocalNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_of_another_program_whose_class_is_gone_are_refused(
+    network: LocalNetwork, monkeypatch: pytest.MonkeyPatch
+) -> None:
     former = Program(monkeypatch, "class A:\n  pass")
     pieces = stream(0, 0, Chunk([former.value("A()")])).pieces
     former.end()
     Program(monkeypatch, "")
 
     with pytest.raises(
-        StateRestoreError, match=r"gate 0, channel 0.*: class A of the program is in the state, and is not found by its name"
+        StateRestoreError,
+        match=r"gate 0, channel 0.*: class A of the program is in the state, and is not found by its name",
     ):
         recovery(Rig(network, 1).processor, RecoveredStream(0, 0, pieces, find_class=running().by_reference)).process(
             100_000, lambda: False
@@ -118,7 +133,9 @@ def test_records_of_another_program_whose_class_is_gone_are_refused(network: Loc
 
 def test_it_is_a_bounded_piece_of_work_each_time(network: LocalNetwork) -> None:
     rig = Rig(network, 1)
-    work = recovery(rig.processor, stream(0, 0, *[Chunk([number]) for number in range(9)], piece_bytes=len(serialized(Chunk([0])))))
+    work = recovery(
+        rig.processor, stream(0, 0, *[Chunk([number]) for number in range(9)], piece_bytes=len(serialized(Chunk([0]))))
+    )
 
     assert work.process(3, lambda: False)
     first = rig.head.values
@@ -168,7 +185,9 @@ def test_an_operator_that_selects_its_inputs_gets_the_records_when_it_selects(ne
 
 
 def test_the_rest_of_a_chunk_is_in_flight(network: LocalNetwork) -> None:
-    """A mail comes after the first slice: what waits is neither processed nor lost, and nothing may be looked at before it."""
+    """A mail comes after the first slice: what waits is neither processed nor lost, and nothing may be looked at before
+    it.
+    """
     rig = Rig(network, 2)
     head = Head()
     processor = InputProcessor(rig.gates, head, "slow (1/1)", slices=RecordSlices[int](lambda: 0))

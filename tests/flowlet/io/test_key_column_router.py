@@ -1,4 +1,6 @@
-"""Promises of the router of key columns: keys in any form go where they would go one by one; those in Arrow stay there."""
+"""Promises of the router of key columns: keys in any form go where they would go one by one; those
+in Arrow stay there.
+"""
 
 from typing import Any
 

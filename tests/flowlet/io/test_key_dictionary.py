@@ -39,7 +39,11 @@ class Reader:
         return records.to_list()
 
 
-@given(st.lists(st.lists(TEXTS, min_size=1, max_size=8), max_size=8), st.sets(st.integers(0, 7)), st.sets(st.integers(0, 7)))
+@given(
+    st.lists(st.lists(TEXTS, min_size=1, max_size=8), max_size=8),
+    st.sets(st.integers(0, 7)),
+    st.sets(st.integers(0, 7)),
+)
 def test_keys_come_out_at_their_channels(chunks: list[list[str]], restarts: set[int], lost: set[int]) -> None:
     """Over restarts, and where what was encoded is encoded again in parts."""
     dictionary = make()
@@ -58,7 +62,9 @@ def test_keys_come_out_at_their_channels(chunks: list[list[str]], restarts: set[
                     reader.send(mine, is_lost=True)
                 half = len(mine) // 2
                 parts = [part for part in (mine[:half], mine[half:]) if len(part)]
-                assert [key for part in parts for key in reader.send(part)] == [keys[index] for index in np.flatnonzero(lanes == channel)]
+                assert [key for part in parts for key in reader.send(part)] == [
+                    keys[index] for index in np.flatnonzero(lanes == channel)
+                ]
 
 
 def test_codes_of_another_table_are_looked_up_once() -> None:

@@ -49,7 +49,19 @@ class TestKeyGroups:
     def test_records_go_where_flink_sends_them(self, make: Make) -> None:
         """The golden table: subtask of 4 at 128 key groups."""
         rig = make(KeyGroups(identity), 4)
-        golden = {"": 2, "a": 2, "b": 0, "key": 2, "hello": 1, "world": 2, "flink": 3, "apache": 3, "user-42": 0, "水位线": 1, "😀": 1}
+        golden = {
+            "": 2,
+            "a": 2,
+            "b": 0,
+            "key": 2,
+            "hello": 1,
+            "world": 2,
+            "flink": 3,
+            "apache": 3,
+            "user-42": 0,
+            "水位线": 1,
+            "😀": 1,
+        }
 
         rig.collect(*golden)
 
@@ -214,10 +226,16 @@ class TestKeyGroups:
 
     @settings(max_examples=50)
     @given(
-        chunks=st.lists(st.lists(st.one_of(st.text(max_size=3), st.integers(-3, 3), st.binary(max_size=2), st.booleans()), max_size=20)),
+        chunks=st.lists(
+            st.lists(
+                st.one_of(st.text(max_size=3), st.integers(-3, 3), st.binary(max_size=2), st.booleans()), max_size=20
+            )
+        ),
         num_channels=st.integers(1, 5),
     )
-    def test_any_chunks_of_any_keys_arrive_as_one_record_at_a_time_would(self, chunks: list[list[Any]], num_channels: int) -> None:
+    def test_any_chunks_of_any_keys_arrive_as_one_record_at_a_time_would(
+        self, chunks: list[list[Any]], num_channels: int
+    ) -> None:
         """Chunking changes neither channel nor order."""
         with LocalNetwork(num_segments=200) as network:
             rig = Rig(network, KeyGroups(identity), num_channels, max_buffers=100)
@@ -233,9 +251,13 @@ class TestManyKeys:
     def keys(self, start: int, kind: Callable[[int], Any]) -> list[Any]:
         return [kind(number) for number in range(start, start + 1_000)]
 
-    @pytest.mark.parametrize("kind", [int, str, float, lambda number: f"k{number}".encode(), lambda number: (number, "a")])
+    @pytest.mark.parametrize(
+        "kind", [int, str, float, lambda number: f"k{number}".encode(), lambda number: (number, "a")]
+    )
     def test_keys_that_never_come_back_go_where_they_went(self, make: Make, kind: Callable[[int], Any]) -> None:
-        """Every chunk has new keys: most go past the dictionaries, if their type has a way, and arrive as one by one."""
+        """Every chunk has new keys: most go past the dictionaries, if their type has a way, and
+        arrive as one by one.
+        """
         rig = make(KeyGroups(identity), 3)
         writer = rig.writer
         assert isinstance(writer, KeyGroupsRecordWriter)
@@ -249,12 +271,15 @@ class TestManyKeys:
 
         assert arrived == by_channel(keys, 3)
         if kind in (int, float):
-            assert (writer._routes.num_misses, len(writer._column_router.dictionary)) == (0, 0)  # numbers need no dictionary
+            # Numbers need no dictionary.
+            assert (writer._routes.num_misses, len(writer._column_router.dictionary)) == (0, 0)
         elif kind is str:
-            assert len(writer._column_router.dictionary) == 17_000  # it learns until it is full; then comes a bypass of 4
+            # It learns until it is full; then comes a bypass of 4.
+            assert len(writer._column_router.dictionary) == 17_000
         else:
             has_a_way = kind(0).__class__ is bytes
-            assert writer._routes.num_misses == (3_000 if has_a_way else 20_000)  # chunks 0, 5 and 14; bypasses of 4, 8 and 16
+            # Chunks 0, 5 and 14; bypasses of 4, 8 and 16.
+            assert writer._routes.num_misses == (3_000 if has_a_way else 20_000)
 
     def test_timestamps_travel_with_them(self, make: Make) -> None:
         rig = make(KeyGroups(identity), 2)
@@ -307,7 +332,8 @@ class TestManyKeys:
         assert len(writer._column_router.dictionary) == 1_000
         assert not writer._column_router.bypass.is_taken()
         assert [sorted(map(str, part)) for part in rig.values()] == [
-            sorted(map(str, part)) for part in by_channel([key for chunk in [*keys, *[keys[0]] * 40] for key in chunk], 2)
+            sorted(map(str, part))
+            for part in by_channel([key for chunk in [*keys, *[keys[0]] * 40] for key in chunk], 2)
         ]
 
     def test_a_bad_key_on_the_bypass_is_named(self, make: Make) -> None:
@@ -334,7 +360,14 @@ def other(record: Any) -> Any:
     return f"<{record[0]!r}>"
 
 
-KEYS = [st.text(max_size=3), st.integers(-(2**70), 2**70), st.integers(-3, 3), st.booleans(), st.floats(), st.binary(max_size=2)]
+KEYS = [
+    st.text(max_size=3),
+    st.integers(-(2**70), 2**70),
+    st.integers(-3, 3),
+    st.booleans(),
+    st.floats(),
+    st.binary(max_size=2),
+]
 
 
 def keyed_records() -> st.SearchStrategy[list[list[tuple[Any, ...]]]]:
@@ -344,7 +377,9 @@ def keyed_records() -> st.SearchStrategy[list[list[tuple[Any, ...]]]]:
     shapes = st.tuples(kinds, fields).flatmap(lambda shape: st.just(st.tuples(shape[0], *shape[1])))
     # Long enough for columns, without drawing that much.
     chunks = shapes.flatmap(
-        lambda records: st.lists(st.tuples(st.lists(records, min_size=1, max_size=6), st.sampled_from([1, 2, 9, 90])), max_size=4)
+        lambda records: st.lists(
+            st.tuples(st.lists(records, min_size=1, max_size=6), st.sampled_from([1, 2, 9, 90])), max_size=4
+        )
     )
     return chunks.map(lambda parts: [part * repeat for part, repeat in parts])
 
@@ -354,7 +389,9 @@ class TestColumns:
 
     @pytest.mark.parametrize("num_records", [50, 600])
     @pytest.mark.parametrize("position", [0, 1, 2])
-    def test_text_keys_that_are_a_field_tell_the_reader_which(self, position: int, num_records: int, make: Make) -> None:
+    def test_text_keys_that_are_a_field_tell_the_reader_which(
+        self, position: int, num_records: int, make: Make
+    ) -> None:
         """Of pairs and triples, few and many; nothing says so of records whose keys are made of them."""
         rig = make(KeyGroups(lambda record: [*record][position]), 2)
         num_fields = max(2, position + 1)
@@ -370,7 +407,9 @@ class TestColumns:
 
     @pytest.mark.parametrize("num_distinct", [5, 3_000, 70_000])
     def test_many_texts_arrive_where_each_would_go_by_itself(self, make: Make, num_distinct: int) -> None:
-        """Short ones, whose codes are found together; long ones and others than ASCII in between; more than a dictionary holds."""
+        """Short ones, whose codes are found together; long ones and others than ASCII in between; more than a
+        dictionary holds.
+        """
         rig = make(KeyGroups(lambda pair: next(iter(pair))), 3)
         texts = [f"key-{number * 7 % num_distinct}" for number in range(2 * 70_000)]
         texts[30_000:31_000] = [f"a text that is longer than sixteen bytes {number % 9}" for number in range(1_000)]
@@ -386,14 +425,18 @@ class TestColumns:
         assert found == by_channel(pairs, 3, lambda pair: pair[0])
 
     @pytest.mark.parametrize("sizes", [(20_000, 49_000), (16_000, 16_383, 16_383), (MAX_CHUNK_KEYS, 1_000)])
-    def test_new_texts_that_wait_together_are_never_more_than_there_are_codes(self, make: Make, sizes: tuple[int, ...]) -> None:
+    def test_new_texts_that_wait_together_are_never_more_than_there_are_codes(
+        self, make: Make, sizes: tuple[int, ...]
+    ) -> None:
         """In long lists, as an operator before the exchange may have them from another one."""
         rig = make(KeyGroups(operator.itemgetter(0)), 3)
         pairs: list[Any] = []
 
         for size in sizes:
             keys = [f"key-{len(pairs) + number}" for number in range(size)]
-            rig.writer.collect(Chunk.of_columns(Columns(size, (ListColumn(keys, str), ConstantColumn(1, size)), Shape.TUPLE)))
+            rig.writer.collect(
+                Chunk.of_columns(Columns(size, (ListColumn(keys, str), ConstantColumn(1, size)), Shape.TUPLE))
+            )
             pairs += [(key, 1) for key in keys]
 
         assert rig.values() == by_channel(pairs, 3, lambda pair: pair[0])
@@ -426,25 +469,36 @@ class TestColumns:
             for number, values in enumerate(chunks):
                 timestamps = list(range(number, number + len(values))) if is_timed[number] else None
                 for index, value in enumerate(values):
-                    expected[channel_of(selector(value), num_channels)].append((exact(value), timestamps and timestamps[index]))
+                    expected[channel_of(selector(value), num_channels)].append(
+                        (exact(value), timestamps and timestamps[index])
+                    )
                 table = columns_of(values) if in_columns[number] else None
                 rig.writer.collect(Chunk(values, timestamps) if table is None else Chunk.of_columns(table, timestamps))
 
-            arrived = [[element for element in rig.elements(channel) if isinstance(element, Chunk)] for channel in range(num_channels)]
+            arrived = [
+                [element for element in rig.elements(channel) if isinstance(element, Chunk)]
+                for channel in range(num_channels)
+            ]
 
         for chunk in (chunk for chunks in arrived for chunk in chunks):
             if chunk.columns is not None and chunk.columns.key_position is not None:
                 keys = chunk.columns.fields[chunk.columns.key_position].to_list()
                 assert exact(keys) == exact([selector(value) for value in chunk.values])
         found = [
-            [(exact(value), chunk.timestamps and chunk.timestamps[index]) for chunk in chunks for index, value in enumerate(chunk.values)]
+            [
+                (exact(value), chunk.timestamps and chunk.timestamps[index])
+                for chunk in chunks
+                for index, value in enumerate(chunk.values)
+            ]
             for chunks in arrived
         ]
         assert found == expected
 
     @pytest.mark.slow
     @pytest.mark.parametrize("as_list", [True, False], ids=["list", "short texts"])
-    @pytest.mark.parametrize("suffix", ["", " of a key that is not short", "ß", "\0x"], ids=["short", "long", "not ASCII", "NUL"])
+    @pytest.mark.parametrize(
+        "suffix", ["", " of a key that is not short", "ß", "\0x"], ids=["short", "long", "not ASCII", "NUL"]
+    )
     def test_texts_that_never_come_back_arrive(self, make: Make, suffix: str, as_list: bool) -> None:
         """In columns of bytes where they are short, several chunks together."""
         rig = make(KeyGroups(first), 2)
@@ -527,7 +581,9 @@ class TestColumns:
         ],
         ids=repr,
     )
-    @pytest.mark.parametrize("selector", [operator.itemgetter("key"), lambda row: row["key"], lambda row: row["key"] if row else None])
+    @pytest.mark.parametrize(
+        "selector", [operator.itemgetter("key"), lambda row: row["key"], lambda row: row["key"] if row else None]
+    )
     def test_any_column_can_be_the_key(self, make: Make, column: Column, selector: Any) -> None:
         rig = make(KeyGroups(selector), 3)
         columns = Columns(60, (ArrayColumn(np.arange(60)), column), Shape.ROW, ("id", "key"))
@@ -544,7 +600,9 @@ class TestColumns:
         """It stays a column, and goes where its rows go one by one."""
         numbers = [number % 7 if number % 5 else None for number in range(60)]
         is_text = pa.types.is_string(kind) or pa.types.is_dictionary(kind)
-        keys = ArrowColumn(pa.array([str(number) if number is not None and is_text else number for number in numbers], kind))
+        keys = ArrowColumn(
+            pa.array([str(number) if number is not None and is_text else number for number in numbers], kind)
+        )
         columns = Columns(60, (ArrayColumn(np.arange(60)), keys), Shape.ROW, ("id", "key"))
         rig = make(KeyGroups(ColumnKey("key")), 3)
 
@@ -626,7 +684,9 @@ class TestColumns:
         texts = [str(number) for number in range(num_rows)]
         before = [(f"other {number}", 1) for number in range(MAX_KEYS - 1)]
         rig.collect(*before)
-        column = CodedColumn(np.arange(num_rows, dtype=np.uint16), NameTable(texts)) if is_coded else ListColumn(texts, str)
+        column = (
+            CodedColumn(np.arange(num_rows, dtype=np.uint16), NameTable(texts)) if is_coded else ListColumn(texts, str)
+        )
 
         for _ in range(2):
             rig.writer.collect(Chunk.of_columns(Columns(num_rows, (column, ConstantColumn(1, num_rows)), Shape.TUPLE)))
@@ -640,7 +700,9 @@ class TestColumns:
         writer = rig.writer
         assert isinstance(writer, KeyGroupsRecordWriter)
         chunks = [[(f"{number}" * length, number) for number in range(40)] for length in (1, 500, 1, 2, 400, 3)]
-        constant = Chunk.of_columns(Columns(40, (ConstantColumn("long" * 2_000, 40), ConstantColumn(1, 40)), Shape.TUPLE))
+        constant = Chunk.of_columns(
+            Columns(40, (ConstantColumn("long" * 2_000, 40), ConstantColumn(1, 40)), Shape.TUPLE)
+        )
 
         for chunk in chunks:
             rig.collect(*chunk)
@@ -649,7 +711,9 @@ class TestColumns:
         assert writer._column_router.dictionary.generation == 3
         assert rig.values() == by_channel([record for chunk in chunks for record in chunk] + constant.values, 2, first)
 
-    def test_a_cut_element_brings_the_texts_that_each_part_needs(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_cut_element_brings_the_texts_that_each_part_needs(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(record_writer, "MAX_ELEMENT_BYTES", 600)
         rig = make(KeyGroups(first), 2)
         records = [(f"key {number % 60}" * 5, number) for number in range(400)]
@@ -708,7 +772,11 @@ class TestCustom:
         with pytest.raises(UserFunctionError) as caught:
             rig.collect("good", "bad", "good")
 
-        assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("partition_custom", 5, "'bad'")
+        assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == (
+            "partition_custom",
+            5,
+            "'bad'",
+        )
         assert message in str(caught.value.__cause__)
         assert rig.values() == [[], []]
 

@@ -37,7 +37,9 @@ def test_every_record_is_kept_once_in_order_with_its_timestamp(chunk: Chunk) -> 
         kept = KeyRangeFilter(partitioner, key_group_range(NUM_GROUPS, NUM_SUBTASKS, subtask), subtask)(chunk)
         assert kept.timestamps is not None
         assert kept.timestamps == sorted(kept.timestamps)
-        assert all(operator_index(key_group(key, NUM_GROUPS), NUM_GROUPS, NUM_SUBTASKS) == subtask for key, _ in kept.values)
+        assert all(
+            operator_index(key_group(key, NUM_GROUPS), NUM_GROUPS, NUM_SUBTASKS) == subtask for key, _ in kept.values
+        )
         assert kept.keys in (None, [key for key, _ in kept.values])
         found += zip(kept.values, kept.timestamps, strict=True)
 

@@ -101,7 +101,9 @@ def described(record: Any) -> Any:
     return exact(record)
 
 
-def keyed(values: list[Any], keys: list[Any], timestamps: list[int] | None = None, key_field: int | None = None) -> Chunk:
+def keyed(
+    values: list[Any], keys: list[Any], timestamps: list[int] | None = None, key_field: int | None = None
+) -> Chunk:
     chunk = Chunk(values, timestamps)
     chunk.keys = keys
     chunk.key_field = key_field
@@ -142,7 +144,9 @@ FIELDS = st.lists(st.tuples(TEXTS | INTS, ANY_ATOM), min_size=1, max_size=20)
 
 @given(data=st.data(), fields=FIELDS, is_known=st.booleans(), is_timed=st.booleans())
 @pytest.mark.parametrize("name", MAKERS)
-def test_records_of_one_kind_arrive_as_they_were(name: str, data: st.DataObject, fields: Any, is_known: bool, is_timed: bool) -> None:
+def test_records_of_one_kind_arrive_as_they_were(
+    name: str, data: st.DataObject, fields: Any, is_known: bool, is_timed: bool
+) -> None:
     """Of the same type, with the same attributes in the same order, and each with its key."""
     check([name] * len(fields), fields, list(range(len(fields))) if is_timed else None, is_known=is_known)
 
@@ -152,7 +156,9 @@ def test_records_of_any_kinds_arrive_as_they_were(fields: Any, names: list[str],
     check(names[: len(fields)], fields, None, is_known=is_known)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("tuple", Shape.TUPLE), ("row", Shape.ROW), ("dict", Shape.OBJECT), ("Event", Shape.OBJECT)])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("tuple", Shape.TUPLE), ("row", Shape.ROW), ("dict", Shape.OBJECT), ("Event", Shape.OBJECT)]
+)
 def test_records_whose_key_is_a_field_are_sent_in_columns(name: str, shape: Shape) -> None:
     sent = check([name] * 40, [(f"k{number}", number) for number in range(40)], None, is_known=True)
 
@@ -162,7 +168,12 @@ def test_records_whose_key_is_a_field_are_sent_in_columns(name: str, shape: Shap
 
 def test_the_column_of_keys_is_the_one_that_is_sent() -> None:
     """Codes stay codes."""
-    chunk = keyed([{"name": f"k{number}", "value": number} for number in range(40)], [f"k{number}" for number in range(40)], None, 0)
+    chunk = keyed(
+        [{"name": f"k{number}", "value": number} for number in range(40)],
+        [f"k{number}" for number in range(40)],
+        None,
+        0,
+    )
 
     sent = sendable(chunk)
 
@@ -171,7 +182,9 @@ def test_the_column_of_keys_is_the_one_that_is_sent() -> None:
     assert sent.columns.fields[0] is chunk.columns.fields[1]
 
 
-@pytest.mark.parametrize("names", [["dict", "dict with another kind of name"] * 20, ["dict with another kind of name", "dict"] * 20])
+@pytest.mark.parametrize(
+    "names", [["dict", "dict with another kind of name"] * 20, ["dict with another kind of name", "dict"] * 20]
+)
 def test_a_name_that_only_equals_another_one_stays_what_it_is(names: list[str]) -> None:
     check(names, [(f"k{number}", number) for number in range(40)], None, is_known=True)
 

@@ -52,9 +52,12 @@ def test_63_inputs_take_turns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("last", "available", "expected"), [(0, {1, 2}, 1), (1, {1, 2}, 2), (2, {1, 2}, 1), (1, {0}, 0), (0, {0}, 0), (0, set(), None)]
+    ("last", "available", "expected"),
+    [(0, {1, 2}, 1), (1, {1, 2}, 2), (2, {1, 2}, 1), (1, {0}, 0), (0, {0}, 0), (0, set(), None)],
 )
-def test_the_next_input_is_the_first_available_one_behind_the_last(last: int, available: set[int], expected: int | None) -> None:
+def test_the_next_input_is_the_first_available_one_behind_the_last(
+    last: int, available: set[int], expected: int | None
+) -> None:
     made = handler(3)
     for index in {0, 1, 2} - available:
         made.update(index, NOTHING)
@@ -87,11 +90,16 @@ def test_nothing_is_available_while_the_selected_input_has_nothing() -> None:
         ([(0, STOPPED), (1, END_OF_DATA)], [MORE, STOPPED]),
         ([(0, END_OF_DATA), (1, STOPPED)], [MORE, STOPPED]),
         ([(0, STOPPED), (1, STOPPED)], [MORE, STOPPED]),
-        ([(0, END_OF_DATA), (0, END_OF_INPUT), (1, END_OF_DATA), (1, END_OF_INPUT)], [MORE, MORE, END_OF_DATA, END_OF_INPUT]),
+        (
+            [(0, END_OF_DATA), (0, END_OF_INPUT), (1, END_OF_DATA), (1, END_OF_INPUT)],
+            [MORE, MORE, END_OF_DATA, END_OF_INPUT],
+        ),
         ([(0, END_OF_DATA), (1, NOTHING), (0, END_OF_INPUT)], [MORE, MORE, NOTHING]),
     ],
 )
-def test_the_end_is_reported_once_all_inputs_are_there(statuses: list[tuple[int, InputStatus]], expected: list[InputStatus]) -> None:
+def test_the_end_is_reported_once_all_inputs_are_there(
+    statuses: list[tuple[int, InputStatus]], expected: list[InputStatus]
+) -> None:
     """Drained only if every input is; whichever stops last."""
     made = handler(2)
 

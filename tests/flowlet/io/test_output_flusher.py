@@ -82,7 +82,9 @@ def test_a_write_after_the_flush_arms_again(rig: Rig) -> None:
 def test_a_write_during_the_flush_is_flushed_by_the_next(rig: Rig) -> None:
     """The forced interleaving: target 1 gets bytes after it was flushed and before the flush ends."""
     rig.targets.append(Target(on_flush=rig.flusher.arm))
-    flusher = rig.flusher = OutputFlusher([rig.targets[0], Target(lambda: flusher.arm())], 100, rig.timer.schedule, rig.errors.append)
+    flusher = rig.flusher = OutputFlusher(
+        [rig.targets[0], Target(lambda: flusher.arm())], 100, rig.timer.schedule, rig.errors.append
+    )
     flusher.arm()
 
     rig.timer.fire()

@@ -16,9 +16,14 @@ def chunk_of(values: list[Any], timestamps: list[int] | None = None) -> Chunk:
     return Chunk.of_columns(columns, timestamps)
 
 
-@given(st.lists(st.lists(st.tuples(st.integers(0, 6), st.text(max_size=2)), min_size=1, max_size=9), max_size=5), st.booleans())
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 6), st.text(max_size=2)), min_size=1, max_size=9), max_size=5),
+    st.booleans(),
+)
 @pytest.mark.parametrize("num_lanes", [1, 2, 3, 4, 7])
-def test_every_lane_gets_its_records_in_order(num_lanes: int, chunks: list[list[tuple[int, str]]], is_timed: bool) -> None:
+def test_every_lane_gets_its_records_in_order(
+    num_lanes: int, chunks: list[list[tuple[int, str]]], is_timed: bool
+) -> None:
     pending = PendingColumns(num_lanes)
     for values in chunks:
         timestamps = [value[0] for value in values] if is_timed else None
@@ -32,7 +37,9 @@ def test_every_lane_gets_its_records_in_order(num_lanes: int, chunks: list[list[
         expected = [value for value in everything if value[0] % num_lanes == lane]
         mine = [chunk for each, chunk in taken if each == lane]
         assert [value for chunk in mine for value in chunk.values] == expected
-        assert [stamp for chunk in mine for stamp in chunk.timestamps or ()] == ([value[0] for value in expected] if is_timed else [])
+        assert [stamp for chunk in mine for stamp in chunk.timestamps or ()] == (
+            [value[0] for value in expected] if is_timed else []
+        )
     assert all(len(chunk) for _, chunk in taken)
     assert (pending.num_rows, list(pending.take())) == (0, [])
 
@@ -87,7 +94,9 @@ def test_a_route_may_give_other_columns() -> None:
         taken = list(pending.take())
 
         assert [(lane, chunk.values) for lane, chunk in taken] == found
-        assert [chunk.timestamps for _, chunk in taken] == [[abs(number) for number, _ in values] for _, values in found]
+        assert [chunk.timestamps for _, chunk in taken] == [
+            [abs(number) for number, _ in values] for _, values in found
+        ]
 
 
 def test_columns_that_fit_are_one_chunk() -> None:

@@ -1,4 +1,6 @@
-"""Fixtures of the JobManager's tests: a JobManager on a free port, and clients and TaskManagers that are closed at the end."""
+"""Fixtures of the JobManager's tests: a JobManager on a free port, and clients and TaskManagers that are closed at the
+end.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 

@@ -41,13 +41,17 @@ def vertex(vertex_id: str, name: str, parallelism: int = 1, group: str = "defaul
 
 
 def edge(edge_id: str, source: str, target: str | None, *, is_pointwise: bool = False) -> EdgeMessage:
-    return EdgeMessage(edge_id, source, 0, target, is_pointwise, "FORWARD" if is_pointwise else "HASH", b"partitioner", 100)
+    return EdgeMessage(
+        edge_id, source, 0, target, is_pointwise, "FORWARD" if is_pointwise else "HASH", b"partitioner", 100
+    )
 
 
 def word_count(job_id: str = JOB_ID, *, sources: int = 1, sinks: int = 1) -> JobGraphMessage:
     """A source, a keyed sink, and an edge that the client reads."""
     vertices = [vertex(SOURCE_ID, "source", sources), vertex(SINK_ID, "sink", sinks)]
-    return JobGraphMessage(job_id, "word count", vertices, [edge(EDGE_ID, SOURCE_ID, SINK_ID), edge(COLLECT_ID, SINK_ID, None)])
+    return JobGraphMessage(
+        job_id, "word count", vertices, [edge(EDGE_ID, SOURCE_ID, SINK_ID), edge(COLLECT_ID, SINK_ID, None)]
+    )
 
 
 def registration(tm_id: str = "tm-1", slots: int = 1, port: int = 6000) -> RegisterTaskManager:
@@ -116,7 +120,11 @@ class ScriptedTaskManager:
         return str(caught.value).partition(": ")[2]
 
     async def report(
-        self, attempt: bytes, state: ExecutionState, failure: FailureInfo | None = None, metrics: TaskMetrics | None = None
+        self,
+        attempt: bytes,
+        state: ExecutionState,
+        failure: FailureInfo | None = None,
+        metrics: TaskMetrics | None = None,
     ) -> None:
         await self.send(TaskStateChanged(attempt, state, failure, metrics))
 

@@ -33,7 +33,9 @@ async def test_the_kernels_of_both_ends_look_for_the_other_host(
     assert runner is not None
     assert runner.server is not None
 
-    (theirs,) = [each.transport.get_extra_info("socket") for each in runner.server.connections if each.transport is not None]
+    (theirs,) = [
+        each.transport.get_extra_info("socket") for each in runner.server.connections if each.transport is not None
+    ]
 
     assert options_of(theirs) == OPTIONS
     assert options_of(task_manager.transport.get_extra_info("socket")) == OPTIONS

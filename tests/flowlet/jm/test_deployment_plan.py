@@ -37,12 +37,21 @@ def test_an_all_to_all_edge_joins_every_producer_with_every_consumer() -> None:
     (partition,) = plan.describe_task(SOURCE_ID, 2).partitions
     (gate,) = plan.describe_task(SINK_ID, 1).gates
 
-    assert (partition.num_subpartitions, partition.partition) == (2, intermediate_partition_id(bytes.fromhex(EDGE_ID), 2))
+    assert (partition.num_subpartitions, partition.partition) == (
+        2,
+        intermediate_partition_id(bytes.fromhex(EDGE_ID), 2),
+    )
     assert (gate.edge_id, [channel.subpartition for channel in gate.channels]) == (EDGE_ID, [1, 1, 1])
-    assert [channel.producer for channel in gate.channels] == [attempt_id(JOB_ID, SOURCE_ID, producer) for producer in range(3)]
+    assert [channel.producer for channel in gate.channels] == [
+        attempt_id(JOB_ID, SOURCE_ID, producer) for producer in range(3)
+    ]
     partitions = [intermediate_partition_id(bytes.fromhex(EDGE_ID), producer) for producer in range(3)]
     assert [channel.partition for channel in gate.channels] == partitions
-    assert [(channel.tm_id, channel.port) for channel in gate.channels] == [("tm-0", 6000), ("tm-1", 6001), ("tm-2", 6002)]
+    assert [(channel.tm_id, channel.port) for channel in gate.channels] == [
+        ("tm-0", 6000),
+        ("tm-1", 6001),
+        ("tm-2", 6002),
+    ]
 
 
 def test_a_pointwise_edge_joins_equal_subtasks() -> None:
@@ -52,7 +61,9 @@ def test_a_pointwise_edge_joins_equal_subtasks() -> None:
     (gate,) = plan.describe_task(SINK_ID, 1).gates
 
     assert partition.num_subpartitions == 1
-    assert [(channel.producer, channel.subpartition) for channel in gate.channels] == [(attempt_id(JOB_ID, SOURCE_ID, 1), 0)]
+    assert [(channel.producer, channel.subpartition) for channel in gate.channels] == [
+        (attempt_id(JOB_ID, SOURCE_ID, 1), 0)
+    ]
 
 
 def test_a_pointwise_edge_fans_out() -> None:
@@ -100,7 +111,12 @@ def test_a_partition_carries_its_edges_settings() -> None:
 
     (partition,) = plan_of(with_edges(settings)).describe_task(SOURCE_ID, 0).partitions
 
-    assert (partition.edge_id, partition.buffer_timeout_ms, partition.partitioner, partition.source_operator) == (EDGE_ID, -1, b"p", 0)
+    assert (partition.edge_id, partition.buffer_timeout_ms, partition.partitioner, partition.source_operator) == (
+        EDGE_ID,
+        -1,
+        b"p",
+        0,
+    )
 
 
 def test_gates_and_partitions_follow_the_order_of_the_edges() -> None:

@@ -35,7 +35,9 @@ Address = tuple[str, int]
 SECOND_ID, THIRD_ID = "e" * 32, "f" * 32
 
 
-async def test_a_job_that_fits_passes_one_that_does_not(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+async def test_a_job_that_fits_passes_one_that_does_not(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
     """The large one is not started with half of its slots either."""
     dispatcher = job_managers[0].dispatcher
     large, small = dispatcher.submit(word_count(sinks=2)), dispatcher.submit(word_count(SECOND_ID))
@@ -46,7 +48,9 @@ async def test_a_job_that_fits_passes_one_that_does_not(address: Address, connec
     assert (large.graph.status.name, small.graph.status.name) == ("CREATED", "RUNNING")
 
 
-async def test_a_lost_task_manager_fails_only_the_jobs_it_ran(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+async def test_a_lost_task_manager_fails_only_the_jobs_it_ran(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
     dispatcher = job_managers[0].dispatcher
     first, second = await connect(address, "tm-1"), await connect(address, "tm-2")
     here, there = dispatcher.submit(word_count()), dispatcher.submit(word_count(SECOND_ID))
@@ -60,7 +64,9 @@ async def test_a_lost_task_manager_fails_only_the_jobs_it_ran(address: Address, 
     assert there.graph.status.name == "RUNNING"
 
 
-async def test_two_jobs_on_one_lost_task_manager_both_fail(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+async def test_two_jobs_on_one_lost_task_manager_both_fail(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
     """Neither is started again on slots that are gone, and a waiting one goes on waiting."""
     dispatcher = job_managers[0].dispatcher
     task_manager = await connect(address, slots=2)
@@ -117,7 +123,9 @@ async def test_a_refused_job_leaves_nothing(address: Address, job_managers: list
     assert dispatcher.job("x") is None
 
 
-async def test_ended_jobs_do_not_count_as_active(start_job_manager: StartJobManager, job_managers: list[JobManager]) -> None:
+async def test_ended_jobs_do_not_count_as_active(
+    start_job_manager: StartJobManager, job_managers: list[JobManager]
+) -> None:
     await start_job_manager(max_active_jobs=1)
     dispatcher = job_managers[0].dispatcher
 
@@ -132,7 +140,9 @@ def restartable(job_id: str = JOB_ID) -> JobGraphMessage:
     return msgspec.structs.replace(word_count(job_id), settings=settings)
 
 
-async def test_a_job_starts_again_on_another_task_manager(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+async def test_a_job_starts_again_on_another_task_manager(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
     """With attempts of its own, and on slots that nobody else has."""
     dispatcher = job_managers[0].dispatcher
     first, second = await connect(address, "tm-1"), await connect(address, "tm-2")
@@ -147,7 +157,9 @@ async def test_a_job_starts_again_on_another_task_manager(address: Address, conn
     assert dispatcher.overview()["slots-available"] == 0
 
 
-async def test_a_job_that_restarts_waits_for_a_task_manager(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+async def test_a_job_that_restarts_waits_for_a_task_manager(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
     """It is among the jobs that run, and it takes no slot of a job that was there before."""
     dispatcher = job_managers[0].dispatcher
     first = await connect(address, "tm-1")
@@ -221,7 +233,9 @@ ORDERS: dict[str, Callable[[Dispatcher, str], None]] = {
 async def test_an_order_for_a_task_manager_that_was_just_lost_is_dropped(
     address: Address, connect: Connect, job_managers: list[JobManager], order: str
 ) -> None:
-    """A job may send it before it hears of the loss, by a timer of a JobManager that is ending; one that is there gets it."""
+    """A job may send it before it hears of the loss, by a timer of a JobManager that is ending; one that is there gets
+    it.
+    """
     dispatcher = job_managers[0].dispatcher
     await connect(address, "tm-1")
     there = await connect(address, "tm-2")

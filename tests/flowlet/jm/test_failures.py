@@ -24,7 +24,9 @@ def test_a_lack_of_slots_names_no_task_manager() -> None:
     assert (failure.message, failure.tm_id, failure.subtask) == ("job needs 4 slots", "", -1)
 
 
-@pytest.mark.parametrize("failure", [failures.ended_unasked(PLACE, "map", 3, 7), failures.without_cause(PLACE, "map", 3, 7)])
+@pytest.mark.parametrize(
+    "failure", [failures.ended_unasked(PLACE, "map", 3, 7), failures.without_cause(PLACE, "map", 3, 7)]
+)
 def test_what_a_task_did_names_the_task(failure: FailureInfo) -> None:
     assert "'map' (subtask 3)" in failure.message
     assert "TaskManager tm-1 (127.0.0.1:6000, pid 42)" in failure.message
@@ -47,7 +49,8 @@ def test_a_source_that_failed_is_named_with_its_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "failure", [failures.task_manager_lost(PLACE, "x", 7), failures.no_slots("x", 7), failures.ended_unasked(PLACE, "map", 3, 7)]
+    "failure",
+    [failures.task_manager_lost(PLACE, "x", 7), failures.no_slots("x", 7), failures.ended_unasked(PLACE, "map", 3, 7)],
 )
 def test_they_are_causes_and_not_symptoms(failure: FailureInfo) -> None:
     """So they replace what consumers report about the broken connection."""

@@ -53,7 +53,12 @@ class Rig:
         self.locations: dict[bytes, TaskManagerLocation] = {}
         self.executions: list[Execution] = []
         self.gates = GateSupervisor(
-            self.job, self, self, lambda: self.executions, self.locations, fail=lambda error, _: self.failures.append(str(error))
+            self.job,
+            self,
+            self,
+            lambda: self.executions,
+            self.locations,
+            fail=lambda error, _: self.failures.append(str(error)),
         )
 
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
@@ -118,7 +123,9 @@ def test_a_state_that_cannot_be_read_fails_the_run_when_it_is_deployed() -> None
 
     rig.run()
 
-    assert [each.partition(" cannot be read")[0] for each in rig.failures] == [f"the state of the gate of vertex {VERTEX} in a checkpoint"]
+    assert [each.partition(" cannot be read")[0] for each in rig.failures] == [
+        f"the state of the gate of vertex {VERTEX} in a checkpoint"
+    ]
 
 
 @pytest.mark.parametrize("acknowledge", Acknowledge)

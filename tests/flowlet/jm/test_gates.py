@@ -28,7 +28,12 @@ VERTEX = f"{0:032x}"
 
 
 def report(gates: JobGates, subtask: int, *partitions: int, job: str = "job") -> bool:
-    return gates.report(VERTEX, subtask, GateCounts(num_completed=len(partitions)), [CountedPartition(job, 0, each) for each in partitions])
+    return gates.report(
+        VERTEX,
+        subtask,
+        GateCounts(num_completed=len(partitions)),
+        [CountedPartition(job, 0, each) for each in partitions],
+    )
 
 
 def test_a_gate_ends_when_its_slowest_subtask_has_all_partitions() -> None:

@@ -10,14 +10,33 @@ from flowlet.graph.execution_graph import CancelRequested, ExecutionGraph, Execu
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.job_document import JobView, counters_of, job_document, job_overview_item, vertex_metrics_document, vertex_status
+from flowlet.jm.job_document import (
+    JobView,
+    counters_of,
+    job_document,
+    job_overview_item,
+    vertex_metrics_document,
+    vertex_status,
+)
 from flowlet.jm.scheduler import attempt_id, execution_vertices, next_attempt
 from flowlet.rpc.control_messages import OperatorMetrics, TaskMetrics, UserMetric
-from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, user_failure, word_count
+from tests.flowlet.jm.scripted_task_manager import (
+    COLLECT_ID,
+    JOB_ID,
+    SINK_ID,
+    SOURCE_ID,
+    edge,
+    user_failure,
+    word_count,
+)
 
 JOB = word_count(sinks=2)
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
-SOURCE, SINK_0, SINK_1 = attempt_id(JOB_ID, SOURCE_ID, 0), attempt_id(JOB_ID, SINK_ID, 0), attempt_id(JOB_ID, SINK_ID, 1)
+SOURCE, SINK_0, SINK_1 = (
+    attempt_id(JOB_ID, SOURCE_ID, 0),
+    attempt_id(JOB_ID, SINK_ID, 0),
+    attempt_id(JOB_ID, SINK_ID, 1),
+)
 LOCATIONS = dict.fromkeys((SOURCE, SINK_0, SINK_1), PLACE)
 
 
@@ -47,7 +66,12 @@ def part(document: object, *path: str | int) -> object:
 def test_a_waiting_job_has_no_times_of_tasks() -> None:
     document = job_document(waiting(), 1_500)
 
-    assert (document["state"], document["start-time"], document["end-time"], document["duration"]) == ("CREATED", 1_000, -1, 500)
+    assert (document["state"], document["start-time"], document["end-time"], document["duration"]) == (
+        "CREATED",
+        1_000,
+        -1,
+        500,
+    )
     assert part(document, "vertices", 0, "start-time") == -1
     assert part(document, "vertices", 0, "duration") == -1
     assert part(document, "vertices", 0, "subtasks", 0, "host") is None
@@ -78,7 +102,9 @@ def test_a_vertex_has_ended_with_its_last_subtask() -> None:
 
 
 def test_metrics_are_summed_over_the_subtasks() -> None:
-    one = TaskMetrics(1, 2, 4, 8, num_bytes_out=16, accumulated_idle_ms=32, accumulated_busy_ms=64, accumulated_back_pressured_ms=128)
+    one = TaskMetrics(
+        1, 2, 4, 8, num_bytes_out=16, accumulated_idle_ms=32, accumulated_busy_ms=64, accumulated_back_pressured_ms=128
+    )
 
     metrics = part(job_document(running(sink_0=one, sink_1=one), 2_500), "vertices", 1, "metrics")
 
@@ -104,7 +130,11 @@ def test_a_failed_job_shows_its_cause_and_each_tasks_own() -> None:
     document = job_document(view, 3_500)
 
     assert document["state"] == "FAILING"
-    assert document["failure"] == part(document, "vertices", 0, "subtasks", 0, "failure") == msgspec.to_builtins(user_failure())
+    assert (
+        document["failure"]
+        == part(document, "vertices", 0, "subtasks", 0, "failure")
+        == msgspec.to_builtins(user_failure())
+    )
     assert part(document, "vertices", 1, "subtasks", 0, "failure") is None
     assert document["status-counts"] == {state.value: 0 for state in ExecutionState} | {"FAILED": 1, "CANCELING": 2}
 
@@ -175,7 +205,11 @@ def test_the_counters_of_all_attempts_are_beside_those_of_the_newest() -> None:
     """Records, bytes and times; the metrics of a vertex are of the newest attempts, as Flink's."""
     newest = TaskMetrics(num_records_in=5, num_bytes_out=50, accumulated_busy_ms=7, num_checkpoints=3)
     view = running(sink_0=newest)
-    former = {view.graph.executions[SINK_0].vertex.key: counters_of(TaskMetrics(num_records_in=100, num_bytes_out=1, num_checkpoints=9))}
+    former = {
+        view.graph.executions[SINK_0].vertex.key: counters_of(
+            TaskMetrics(num_records_in=100, num_bytes_out=1, num_checkpoints=9)
+        )
+    }
 
     vertex = part(job_document(replace(view, former=former), 2_500), "vertices", 1)
 
@@ -324,12 +358,19 @@ def test_operators_of_one_name_in_a_chain_are_numbered() -> None:
 
 def test_what_an_operator_drops_is_shown_by_reason() -> None:
     """Under names in Flink's style, of which Flink itself has the first."""
-    operator = OperatorMetrics("Join", "0" * 32, 9, 0, 0, 0, [], 0, num_late_records_dropped=3, num_unparsable_records_dropped=2)
+    operator = OperatorMetrics(
+        "Join", "0" * 32, 9, 0, 0, 0, [], 0, num_late_records_dropped=3, num_unparsable_records_dropped=2
+    )
     document = job_document(running(sink_1=TaskMetrics(operators=[operator])), 2_500)
 
-    found = vertex_metrics_document(document, SINK_ID, ["1.Join.numLateRecordsDropped", "1.Join.numUnparsableRecordsDropped"])
+    found = vertex_metrics_document(
+        document, SINK_ID, ["1.Join.numLateRecordsDropped", "1.Join.numUnparsableRecordsDropped"]
+    )
 
-    assert found == [{"id": "1.Join.numLateRecordsDropped", "value": 3}, {"id": "1.Join.numUnparsableRecordsDropped", "value": 2}]
+    assert found == [
+        {"id": "1.Join.numLateRecordsDropped", "value": 3},
+        {"id": "1.Join.numUnparsableRecordsDropped", "value": 2},
+    ]
 
 
 def test_there_are_no_metrics_of_an_unknown_vertex() -> None:

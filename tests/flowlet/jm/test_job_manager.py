@@ -64,7 +64,9 @@ async def test_one_that_never_started_can_be_closed() -> None:
     await JobManager(JobManagerConfig(SECRET)).close()
 
 
-async def test_the_end_cancels_jobs_and_waits_for_them(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+async def test_the_end_cancels_jobs_and_waits_for_them(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
     """As long as the TaskManagers cooperate they end as cancelled, not as lost."""
     task_manager = await connect(address)
     job = job_managers[0].dispatcher.submit(word_count())
@@ -81,7 +83,9 @@ async def test_the_end_cancels_jobs_and_waits_for_them(address: Address, connect
     assert job.graph.status.name == "CANCELED"
 
 
-async def test_the_end_answers_those_who_wait_for_a_job(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+async def test_the_end_answers_those_who_wait_for_a_job(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
     """Also if its TaskManager does not cooperate."""
     await connect(address)
     job_managers[0].dispatcher.submit(word_count())
@@ -152,7 +156,9 @@ async def test_files_that_arrive_at_the_end_make_no_directory(
 
     monkeypatch.setattr(PartStore, "sizes", read_late)
     async with RpcClient(*await start_job_manager(), SECRET) as client:
-        asked = asyncio.ensure_future(client.request("POST", "/files/missing", body=msgspec.msgpack.encode([bytes(32)])))
+        asked = asyncio.ensure_future(
+            client.request("POST", "/files/missing", body=msgspec.msgpack.encode([bytes(32)]))
+        )
         await asyncio.to_thread(reads.wait, PATIENCE_S)
         [thread] = [each for each in threading.enumerate() if each.name == "shipped files"]
 

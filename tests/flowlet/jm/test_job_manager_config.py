@@ -36,5 +36,7 @@ def test_processes_are_given_as_long_as_in_flink() -> None:
 
 
 def test_a_timeout_that_no_heartbeat_can_keep_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"heartbeat_interval_ms is 10000, it must be less than the heartbeat_timeout_s of 8"):
+    with pytest.raises(
+        ConfigError, match=r"heartbeat_interval_ms is 10000, it must be less than the heartbeat_timeout_s of 8"
+    ):
         JobManagerConfig(SECRET, heartbeat_timeout_s=8.0)

@@ -41,7 +41,9 @@ async def master(recorder: Recorder) -> JobMaster:
     return master
 
 
-def report(master: JobMaster, attempt: bytes, state: ExecutionState, *, tm_id: str = "tm-1", num_records: int | None = None) -> None:
+def report(
+    master: JobMaster, attempt: bytes, state: ExecutionState, *, tm_id: str = "tm-1", num_records: int | None = None
+) -> None:
     failure = user_failure() if state is ExecutionState.FAILED else None
     metrics = None if num_records is None else TaskMetrics(num_records_in=num_records)
     master.task_state_changed(tm_id, TaskStateChanged(attempt, state, failure, metrics))
@@ -155,7 +157,9 @@ async def test_aligned_sources_are_told_how_far_they_may_be_until_the_job_ends(r
     """Reports of others, or from elsewhere, do not count."""
     job = word_count()
     alignment = WatermarkAlignmentMessage("group", 100, 10)
-    job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], watermark_alignment=alignment), job.vertices[1]])
+    job = msgspec.structs.replace(
+        job, vertices=[msgspec.structs.replace(job.vertices[0], watermark_alignment=alignment), job.vertices[1]]
+    )
     master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     source, sink = master.graph.executions
@@ -179,7 +183,9 @@ async def source_job(recorder: Recorder, *paths: Path) -> JobMaster:
     """Deployed: a source of files, which the JobManager lists, and a sink."""
     job = word_count()
     files = FileSet(tuple(str(path) for path in paths))
-    job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], split_set=files), job.vertices[1]])
+    job = msgspec.structs.replace(
+        job, vertices=[msgspec.structs.replace(job.vertices[0], split_set=files), job.vertices[1]]
+    )
     master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     return master
@@ -259,7 +265,9 @@ class TestClientHeartbeats:
         assert len(recorder.cancelled) == 2
         assert master.graph.status.name == "CANCELLING"
         assert master.graph.cancel_reason is not None
-        assert master.graph.cancel_reason.startswith("no sign of life from its client for 30 s (client.heartbeat.timeout)")
+        assert master.graph.cancel_reason.startswith(
+            "no sign of life from its client for 30 s (client.heartbeat.timeout)"
+        )
 
     async def test_a_detached_job_goes_on_for_ever(self) -> None:
         timers = ManualTimers()
@@ -315,11 +323,15 @@ async def test_who_waits_for_a_cancelled_job_is_told_which_task_does_not_end(mas
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(recorder: Recorder, *, is_cancelled: bool) -> None:
+async def test_a_mark_goes_to_the_sources_and_is_complete_unless_the_job_ends(
+    recorder: Recorder, *, is_cancelled: bool
+) -> None:
     """A task that has failed has not passed the mark; in a job that was cancelled none has."""
     job = word_count()
     gate = RemoteGateMessage("clicks", "Long", b"F" * 16, b"")
-    job = msgspec.structs.replace(job, vertices=[msgspec.structs.replace(job.vertices[0], remote_gate=gate), *job.vertices[1:]])
+    job = msgspec.structs.replace(
+        job, vertices=[msgspec.structs.replace(job.vertices[0], remote_gate=gate), *job.vertices[1:]]
+    )
     master = JobMaster(job, recorder, recorder, lambda: 1_000)
     master.start(dict.fromkeys(master.graph.executions, PLACE))
     source, sink = master.graph.executions

@@ -1,4 +1,6 @@
-"""A JobManager that is started with the job store of an earlier one goes on with its jobs; over real HTTP and WebSockets."""
+"""A JobManager that is started with the job store of an earlier one goes on with its jobs; over real HTTP and
+WebSockets.
+"""
 
 import dataclasses
 from collections.abc import AsyncIterator
@@ -151,7 +153,9 @@ async def test_a_job_that_may_not_run_twice_has_failed(successions: Successions)
         assert (found["state"], found["failure"]["exception_type"]) == ("FAILED", "JobManagerLost")
 
 
-async def test_the_next_jobmanager_tells_how_a_job_ended(successions: Successions, connect: Connect, store: Path) -> None:
+async def test_the_next_jobmanager_tells_how_a_job_ended(
+    successions: Successions, connect: Connect, store: Path
+) -> None:
     """The client may not have heard of it; and the job must not run again, nor its id be used again."""
     client = await successions.next()
     task_manager = await connect(successions.address)

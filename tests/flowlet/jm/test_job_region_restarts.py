@@ -228,7 +228,10 @@ async def test_a_cancel_during_the_delay_stops_the_timer(job: Job) -> None:
 async def test_aligned_sources_are_told_on_and_those_that_ended_are_left_out(tmp_path: Path) -> None:
     """The announcements go on, at their interval, once."""
     plain = two_pipelines(tmp_path)
-    vertices = [msgspec.structs.replace(each, watermark_alignment=ALIGNED) if each.id == RIGHT else each for each in plain.vertices]
+    vertices = [
+        msgspec.structs.replace(each, watermark_alignment=ALIGNED) if each.id == RIGHT else each
+        for each in plain.vertices
+    ]
     job = Job(msgspec.structs.replace(plain, vertices=vertices))
     assert job.master.source_watermark_reported("tm-1", SourceWatermarkReported(attempt(RIGHT), 1_000))
 
@@ -250,7 +253,9 @@ class TestCheckpoints:
         saved_job.acknowledge(1, attempt(RIGHT), attempt(RIGHT_SINK))
 
         saved_job.fail_left()
-        aborted = {order.attempt for order in saved_job.recorder.checkpoint_orders if isinstance(order, CheckpointAborted)}
+        aborted = {
+            order.attempt for order in saved_job.recorder.checkpoint_orders if isinstance(order, CheckpointAborted)
+        }
         saved_job.recorder.checkpoint_orders.clear()
         saved_job.timers.advance(DELAY_S)
         saved_job.start()
@@ -279,7 +284,9 @@ class TestCheckpoints:
         saved_job.restart_left()
 
         restored = [task.restored for task in saved_job.recorder.deployed[4:]]
-        assert [each.parts[0].state.inline for each in restored if each is not None and each.parts[0].state is not None] == [
+        assert [
+            each.parts[0].state.inline for each in restored if each is not None and each.parts[0].state is not None
+        ] == [
             attempt(LEFT)[-8:],
             attempt(LEFT_SINK)[-8:],
         ]
@@ -299,7 +306,9 @@ class TestCheckpoints:
 
         assert saved_job.triggers() == []
 
-    async def test_a_region_that_runs_already_when_the_last_one_is_deployed_counts_as_running(self, saved_job: Job) -> None:
+    async def test_a_region_that_runs_already_when_the_last_one_is_deployed_counts_as_running(
+        self, saved_job: Job
+    ) -> None:
         saved_job.run_all()
         saved_job.fail_left()
         saved_job.timers.advance(DELAY_S / 2)
@@ -380,11 +389,16 @@ async def test_without_a_slot_for_its_region_the_job_fails_and_says_how_many_are
 
     assert await first.expect_cancel() == kept.attempt
     assert master.graph.failure is not None
-    assert "NoResourceAvailable: job needs 1 slot, the cluster has 1 (0 free) on 1 TaskManager" in master.graph.failure.message
+    assert (
+        "NoResourceAvailable: job needs 1 slot, the cluster has 1 (0 free) on 1 TaskManager"
+        in master.graph.failure.message
+    )
 
 
 @pytest.mark.parametrize("num_retained", [2, 3])
-async def test_a_region_falls_back_from_the_checkpoint_that_it_began_with_itself(tmp_path: Path, num_retained: int) -> None:
+async def test_a_region_falls_back_from_the_checkpoint_that_it_began_with_itself(
+    tmp_path: Path, num_retained: int
+) -> None:
     """Both began with 7; when the second one says that 7 is bad, the first one has begun with 6, which is good."""
     graph = two_pipelines(tmp_path, checkpoints=True)
     assert graph.settings.checkpoints is not None
@@ -392,7 +406,12 @@ async def test_a_region_falls_back_from_the_checkpoint_that_it_began_with_itself
     graph = msgspec.structs.replace(graph, settings=dataclasses.replace(graph.settings, checkpoints=checkpoints))
     manifests = [
         CheckpointManifest(
-            JOB_ID, "j", number, 0, {each.id: 1 for each in graph.vertices}, [SubtaskEntry(each.id, 0) for each in graph.vertices]
+            JOB_ID,
+            "j",
+            number,
+            0,
+            {each.id: 1 for each in graph.vertices},
+            [SubtaskEntry(each.id, 0) for each in graph.vertices],
         )
         for number in range(8 - num_retained, 8)
     ]

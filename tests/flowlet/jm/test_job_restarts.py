@@ -63,7 +63,9 @@ class Job:
     def __init__(self, job: JobGraphMessage | None = None) -> None:
         self.recorder = Recorder()
         self.timers = ManualTimers()
-        self.master = JobMaster(job or restartable(), self.recorder, self.recorder, lambda: round(self.timers.now_s * 1000), self.timers)
+        self.master = JobMaster(
+            job or restartable(), self.recorder, self.recorder, lambda: round(self.timers.now_s * 1000), self.timers
+        )
         self.start()
 
     def start(self) -> None:
@@ -167,7 +169,9 @@ async def test_splits_are_handed_out_again(tmp_path: Path) -> None:
 async def test_aligned_sources_are_told_in_the_next_run_too() -> None:
     """And those of the run before are not."""
     plain = word_count()
-    aligned = msgspec.structs.replace(plain.vertices[0], watermark_alignment=WatermarkAlignmentMessage("group", 100, 10))
+    aligned = msgspec.structs.replace(
+        plain.vertices[0], watermark_alignment=WatermarkAlignmentMessage("group", 100, 10)
+    )
     job = Job(restartable(msgspec.structs.replace(plain, vertices=[aligned, plain.vertices[1]])))
     source, _ = source_and_sink(1)
 
@@ -351,7 +355,8 @@ async def test_a_run_goes_on_from_the_newest_checkpoint_with_the_splits_that_wer
     restored = [task.restored for task in saved_job.recorder.deployed]
     assert restored[:2] == [None, None]
     assert restored[2:] == [
-        RestoredState(1, [RestoredPart(0, StateHandle(3, b"", inline=attempt[-8:-4]))]) for attempt in source_and_sink(0)
+        RestoredState(1, [RestoredPart(0, StateHandle(3, b"", inline=attempt[-8:-4]))])
+        for attempt in source_and_sink(0)
     ]
     assert master.restored_checkpoint_id == 1
     assert (after, await next_splits(saved_job, run=1), await next_splits(saved_job, run=1)) == (["b:0"], ["b:0"], [])
@@ -384,7 +389,9 @@ async def test_the_next_run_takes_checkpoints_too(saved_job: Job) -> None:
     assert (trigger.attempt, trigger.checkpoint_id) == (source_and_sink(1)[0], 2)
 
 
-async def test_a_job_that_is_cancelled_takes_no_checkpoints_and_keeps_none(saved_job: Job, discarded: queue.Queue[int]) -> None:
+async def test_a_job_that_is_cancelled_takes_no_checkpoints_and_keeps_none(
+    saved_job: Job, discarded: queue.Queue[int]
+) -> None:
     acknowledge(saved_job, *source_and_sink(0))
     assert await saved_job.master.wait_for_checkpoint(PATIENCE_S, attempt=0, after_checkpoint=-1)
     saved_job.master.cancel()

@@ -24,7 +24,17 @@ READY = re.compile(r"JobManager listening on http://127\.0\.0\.1:(\d+)\n")
 @pytest.fixture
 def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A JobManager on a free port, not ready yet."""
-    command = [sys.executable, "-m", "flowlet.jm", "--secret-file", str(tmp_path / "secret"), "--port", "0", "--advertise", "127.0.0.1:9"]
+    command = [
+        sys.executable,
+        "-m",
+        "flowlet.jm",
+        "--secret-file",
+        str(tmp_path / "secret"),
+        "--port",
+        "0",
+        "--advertise",
+        "127.0.0.1:9",
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
         yield process
@@ -67,10 +77,15 @@ async def test_it_serves_who_knows_the_secret(process: subprocess.Popen[str], tm
 
 
 @pytest.mark.parametrize(("host", "status"), [("127.0.0.1:9", 401), ("127.0.0.1:10", 421)])
-async def test_it_serves_at_the_address_that_it_advertises(process: subprocess.Popen[str], host: str, status: int) -> None:
+async def test_it_serves_at_the_address_that_it_advertises(
+    process: subprocess.Popen[str], host: str, status: int
+) -> None:
     port = wait_until_ready(process)
 
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/overview", headers={"Host": host}) as refused:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/overview", headers={"Host": host}) as refused,
+    ):
         assert refused.status == status
 
 

@@ -6,7 +6,14 @@ import pytest
 
 from flowlet.jm.mark_coordinator import MarkCoordinator
 from flowlet.jm.scheduler import attempt_id
-from flowlet.rpc.control_messages import EdgeMessage, EmitMark, JobGraphMessage, MarkCompleted, RemoteGateMessage, VertexMessage
+from flowlet.rpc.control_messages import (
+    EdgeMessage,
+    EmitMark,
+    JobGraphMessage,
+    MarkCompleted,
+    RemoteGateMessage,
+    VertexMessage,
+)
 
 JOB = "ab" * 16
 GATE, OTHER, SINK = (f"{number:032x}" for number in range(3))
@@ -29,7 +36,11 @@ class Job:
             JobGraphMessage(
                 JOB,
                 "a job",
-                [vertex(GATE, 2, RemoteGateMessage("clicks", "Long", b"F" * 16, b"")), vertex(OTHER, 1), vertex(SINK, 1)],
+                [
+                    vertex(GATE, 2, RemoteGateMessage("clicks", "Long", b"F" * 16, b"")),
+                    vertex(OTHER, 1),
+                    vertex(SINK, 1),
+                ],
                 [EdgeMessage(source, source, 0, SINK, False, "REBALANCE", b"", 100) for source in (GATE, OTHER)]
                 + [EdgeMessage("client", SINK, 0, None, False, "FORWARD", b"", 100)],
             )

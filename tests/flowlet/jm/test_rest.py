@@ -81,13 +81,17 @@ class TestCheckpoints:
 
 
 class TestLifeOfAJob:
-    async def test_it_is_deployed_runs_and_finishes(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_it_is_deployed_runs_and_finishes(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         task_manager = await connect(address)
         answer = await submit(client)
         source, sink = await deployed(task_manager, 2)
         for state in (ExecutionState.INITIALIZING, RUNNING, FINISHED):
             for task in (source, sink):
-                await task_manager.report(task.attempt, state, metrics=TaskMetrics(num_records_in=7, num_bytes_in_remote=5))
+                await task_manager.report(
+                    task.attempt, state, metrics=TaskMetrics(num_records_in=7, num_bytes_in_remote=5)
+                )
 
         document = await result(client)
 
@@ -100,7 +104,9 @@ class TestLifeOfAJob:
         assert document["vertices"][1]["subtasks"][0]["attempt"] == sink.attempt.hex()
         assert parsed(await client.request("GET", "/overview"))["jobs-finished"] == 1
 
-    async def test_consumers_are_wired_to_their_producers(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_consumers_are_wired_to_their_producers(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         """Two TaskManagers; each sink subtask reads its subpartition of both sources, wherever they are."""
         first, second = await connect(address, "tm-1", 1, 6001), await connect(address, "tm-2", 1, 6002)
         await submit(client, word_count(sources=2, sinks=2))
@@ -109,9 +115,14 @@ class TestLifeOfAJob:
 
         by_name = {(task.task_name, task.subtask): task for task in tasks}
         channels = by_name["sink", 1].gates[0].channels
-        assert [(channel.subpartition, channel.tm_id, channel.port) for channel in channels] == [(1, "tm-1", 6001), (1, "tm-2", 6002)]
+        assert [(channel.subpartition, channel.tm_id, channel.port) for channel in channels] == [
+            (1, "tm-1", 6001),
+            (1, "tm-2", 6002),
+        ]
         assert [channel.producer for channel in channels] == [by_name["source", subtask].attempt for subtask in (0, 1)]
-        assert [channel.partition for channel in channels] == [by_name["source", s].partitions[0].partition for s in (0, 1)]
+        assert [channel.partition for channel in channels] == [
+            by_name["source", s].partitions[0].partition for s in (0, 1)
+        ]
         assert by_name["source", 0].partitions[0].num_subpartitions == 2
         assert by_name["source", 0].chain == b"chain of source"
 
@@ -174,7 +185,9 @@ class TestLifeOfAJob:
 
         assert reached == [JOB_ID, "f" * 32]
 
-    async def test_a_task_manager_that_disconnects_fails_its_jobs(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_a_task_manager_that_disconnects_fails_its_jobs(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         """Within moments, and the message says which one it was."""
         first, second = await connect(address, "tm-1", 1, 6001), await connect(address, "tm-2", 1, 6002)
         await submit(client, word_count(sources=2, sinks=2))
@@ -189,17 +202,23 @@ class TestLifeOfAJob:
 
         assert document["state"] == "FAILED"
         assert document["failure"]["exception_type"] == "TaskManagerLost"
-        assert document["failure"]["message"].startswith("TaskManager tm-1 (127.0.0.1:6001, pid 42) was lost: it closed the connection")
+        assert document["failure"]["message"].startswith(
+            "TaskManager tm-1 (127.0.0.1:6001, pid 42) was lost: it closed the connection"
+        )
         assert parsed(await client.request("GET", "/overview"))["slots-total"] == 1
 
-    async def test_a_task_manager_that_ends_itself_tells_its_jobs_why(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_a_task_manager_that_ends_itself_tells_its_jobs_why(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         task_manager = await connect(address)
         await started(client, task_manager)
 
         await task_manager.send(TaskManagerEnding("task 'm' of job 'other' did not end; it stands in f"))
         document = await result(client)
 
-        expected = "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: task 'm' of job 'other' did not end; it stands in f"
+        expected = (
+            "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: task 'm' of job 'other' did not end; it stands in f"
+        )
         assert (document["failure"]["exception_type"], document["failure"]["message"]) == ("TaskManagerLost", expected)
 
     async def test_a_cancelled_task_that_does_not_end_is_in_the_documents_and_keeps_its_slot(
@@ -220,12 +239,19 @@ class TestLifeOfAJob:
             next_document = await result(client, "e" * 32)
 
         assert document["state"] == "CANCELLING"
-        assert document["vertices"][0]["subtasks"][0]["stuck"] == {"waited-ms": 1200, "operator": "split", "stack": "  File x, in f"}
+        assert document["vertices"][0]["subtasks"][0]["stuck"] == {
+            "waited-ms": 1200,
+            "operator": "split",
+            "stack": "  File x, in f",
+        }
         assert document["vertices"][1]["subtasks"][0]["stuck"] is None
         assert overview["jobs"][0]["stuck-tasks"] == 1
         assert next_document["state"] == "FAILED"
         message = next_document["failure"]["message"]
-        assert "job 'word count' is CANCELLING and keeps its slots, because cancelled tasks of it do not end: 'source' on tm-1" in message
+        assert (
+            "job 'word count' is CANCELLING and keeps its slots, because cancelled tasks of it do not end: 'source' on "
+            "tm-1" in message
+        )
 
     async def test_too_few_slots_after_a_loss_name_what_was_lost_and_what_to_do(
         self, start_job_manager: StartJobManager, connect: Connect
@@ -260,7 +286,9 @@ class TestLifeOfAJob:
         await submit(client, word_count(sources=2, sinks=2))
         await deployed(first, 2)
         source, sink = await deployed(second, 2)
-        await second.report(sink.attempt, FAILED, user_failure("lost 127.0.0.1:6001", "netstack.errors.ConnectionLostError"))
+        await second.report(
+            sink.attempt, FAILED, user_failure("lost 127.0.0.1:6001", "netstack.errors.ConnectionLostError")
+        )
         assert await second.expect_cancel() == source.attempt
         await first.close()
         await second.report(source.attempt, CANCELED)
@@ -269,7 +297,9 @@ class TestLifeOfAJob:
 
         assert document["failure"]["exception_type"] == "TaskManagerLost"
 
-    async def test_a_task_manager_that_stops_in_order_is_named_too(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_a_task_manager_that_stops_in_order_is_named_too(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         """It cancels its tasks first: nobody asked for that."""
         task_manager = await connect(address)
         for attempt in await started(client, task_manager):
@@ -277,9 +307,13 @@ class TestLifeOfAJob:
 
         failure = (await result(client))["failure"]
 
-        assert failure["message"].startswith("TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: it cancelled 'source' (subtask 0)")
+        assert failure["message"].startswith(
+            "TaskManager tm-1 (127.0.0.1:6000, pid 42) was lost: it cancelled 'source' (subtask 0)"
+        )
 
-    async def test_a_failure_without_a_cause_still_has_a_message(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_a_failure_without_a_cause_still_has_a_message(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         task_manager = await connect(address)
         source, sink = await started(client, task_manager)
         await task_manager.report(source, FAILED)
@@ -299,7 +333,9 @@ class TestSlots:
         assert waiting["state"] == "CREATED"
         assert [(task.task_name, task.subtask) for task in await deployed(second, 1)] == [("sink", 1)]
 
-    async def test_too_few_slots_fail_the_job_with_what_to_do(self, start_job_manager: StartJobManager, connect: Connect) -> None:
+    async def test_too_few_slots_fail_the_job_with_what_to_do(
+        self, start_job_manager: StartJobManager, connect: Connect
+    ) -> None:
         address = await start_job_manager(slot_request_timeout_s=0.05)
         await connect(address, slots=2)
         async with RpcClient(*address, SECRET) as client:
@@ -307,7 +343,10 @@ class TestSlots:
 
             failure = (await result(client))["failure"]
 
-        expected = "job needs 4 slots, the cluster has 2 on 1 TaskManager after 0.05 s: start more TaskManagers or lower the parallelism"
+        expected = (
+            "job needs 4 slots, the cluster has 2 on 1 TaskManager after 0.05 s: start more TaskManagers or "
+            "lower the parallelism"
+        )
         assert (failure["exception_type"], failure["message"]) == ("NoResourceAvailable", expected)
 
     async def test_a_waiting_job_can_be_cancelled(self, address: Address, client: RpcClient) -> None:
@@ -317,7 +356,9 @@ class TestSlots:
 
         assert (await result(client))["state"] == "CANCELED"
 
-    async def test_the_next_job_starts_when_the_slots_come_free(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_the_next_job_starts_when_the_slots_come_free(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         """Two jobs never share a slot."""
         task_manager = await connect(address)
         attempts = await started(client, task_manager)
@@ -331,7 +372,9 @@ class TestSlots:
         assert before["slots-available"] == 0
         assert {task.job_id for task in await deployed(task_manager, 2)} == {other}
 
-    async def test_jobs_share_the_slots_of_a_cluster(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_jobs_share_the_slots_of_a_cluster(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         task_manager = await connect(address, slots=2)
         other = "f" * 32
 
@@ -342,7 +385,9 @@ class TestSlots:
 
 
 class TestSubmission:
-    @pytest.mark.parametrize("body", [b"", b"\xc1", b"{}", msgspec.msgpack.encode({"job_id": 1}), msgspec.msgpack.encode(b"x")])
+    @pytest.mark.parametrize(
+        "body", [b"", b"\xc1", b"{}", msgspec.msgpack.encode({"job_id": 1}), msgspec.msgpack.encode(b"x")]
+    )
     async def test_what_is_no_job_graph_is_refused(self, client: RpcClient, body: bytes) -> None:
         answer = await client.request("POST", "/jobs", body=body)
 
@@ -448,7 +493,9 @@ class TestLongPolls:
         assert parsed(waiting.result()) == {"attempt": 0, "restored-checkpoint-id": -1, "channels": [channel]}
         assert sink.partitions[0].num_subpartitions == 1
 
-    async def test_collect_of_the_next_run_waits_for_the_restart(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_collect_of_the_next_run_waits_for_the_restart(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         """Nothing is answered that is about the run before."""
         task_manager = await connect(address)
         restart = RestartSettings(RestartKind.FIXED_DELAY, delay_ms=0)
@@ -504,7 +551,14 @@ class TestLongPolls:
         assert answer.status == 202
 
     @pytest.mark.parametrize(
-        "query", ["producer=ab", "checkpoint=1", "producer=xy&checkpoint=1", "producer=a&checkpoint=1", "producer=ab&checkpoint=-1"]
+        "query",
+        [
+            "producer=ab",
+            "checkpoint=1",
+            "producer=xy&checkpoint=1",
+            "producer=a&checkpoint=1",
+            "producer=ab&checkpoint=-1",
+        ],
     )
     async def test_a_report_without_producer_or_barrier_is_refused(self, client: RpcClient, query: str) -> None:
         await submit(client)
@@ -520,7 +574,9 @@ class TestLongPolls:
         """A report about another run than the present one is late, and changes nothing."""
         await started(client, await connect(address))
 
-        answer = await client.request("PATCH", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}/broken?attempt={attempt}&reason=it%20is%20gone")
+        answer = await client.request(
+            "PATCH", f"/jobs/{JOB_ID}/collect/{COLLECT_ID}/broken?attempt={attempt}&reason=it%20is%20gone"
+        )
 
         assert answer.status == 202
         entries = parsed(await client.request("GET", f"/jobs/{JOB_ID}/exceptions"))["exceptionHistory"]["entries"]
@@ -559,7 +615,9 @@ class TestErrors:
 
         assert (answer.status, errors(answer)) == (405, ["Method Not Allowed"])
 
-    @pytest.mark.parametrize("path", ["/overview", "/taskmanagers", "/jobs/overview", f"/jobs/{JOB_ID}", "/rpc/taskmanager"])
+    @pytest.mark.parametrize(
+        "path", ["/overview", "/taskmanagers", "/jobs/overview", f"/jobs/{JOB_ID}", "/rpc/taskmanager"]
+    )
     async def test_every_page_needs_a_signature(self, address: Address, path: str) -> None:
         async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{address[1]}{path}") as answer:
             assert answer.status == 401
@@ -592,9 +650,18 @@ class TestOverviews:
         (document,) = parsed(await client.request("GET", "/taskmanagers"))["taskmanagers"]
 
         assert document.pop("timeSinceLastHeartbeat") >= 0
-        assert document == {"id": "tm-1", "path": "127.0.0.1:6001", "dataPort": 6001, "pid": 42, "slotsNumber": 3, "freeSlots": 3}
+        assert document == {
+            "id": "tm-1",
+            "path": "127.0.0.1:6001",
+            "dataPort": 6001,
+            "pid": 42,
+            "slotsNumber": 3,
+            "freeSlots": 3,
+        }
 
-    async def test_a_heartbeat_brings_the_metrics_of_running_tasks(self, address: Address, client: RpcClient, connect: Connect) -> None:
+    async def test_a_heartbeat_brings_the_metrics_of_running_tasks(
+        self, address: Address, client: RpcClient, connect: Connect
+    ) -> None:
         """Unknown attempts in it are counted and ignored; two messages on one connection stay in order."""
         task_manager = await connect(address)
         source, sink = await started(client, task_manager)

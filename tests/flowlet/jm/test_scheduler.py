@@ -74,7 +74,11 @@ def test_a_vertex_that_is_fed_subtask_by_subtask_stays_beside_its_source() -> No
 def test_every_subtask_is_an_execution_in_the_jobs_order() -> None:
     vertices = execution_vertices(two_groups())
 
-    assert [(each.vertex_id, each.subtask) for each in vertices][:3] == [(SOURCE_ID, 0), (f"{99:032x}", 0), (f"{99:032x}", 1)]
+    assert [(each.vertex_id, each.subtask) for each in vertices][:3] == [
+        (SOURCE_ID, 0),
+        (f"{99:032x}", 0),
+        (f"{99:032x}", 1),
+    ]
     assert {each.attempt for each in vertices} == assign_tasks(two_groups(), vertices).keys()
 
 

@@ -67,7 +67,9 @@ class Timer:
 class Coordinated:
     """A coordinator, and what it says."""
 
-    def __init__(self, num_splits: int, restored: bytes | None = None, enumerator: SplitEnumerator | None = None) -> None:
+    def __init__(
+        self, num_splits: int, restored: bytes | None = None, enumerator: SplitEnumerator | None = None
+    ) -> None:
         self.said: list[tuple[int, str | None, int]] = []
         self.errors: list[Exception] = []
         self.finish: Callable[[], None] = lambda: None
@@ -97,7 +99,11 @@ class Coordinated:
         return self.timers[-1]
 
     def _call(
-        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
+        self,
+        function: Callable[[], Any],
+        on_result: Callable[[Any], None],
+        on_error: Callable[[Exception], None],
+        name: str,
     ) -> None:
         def finish() -> None:
             try:
@@ -175,7 +181,10 @@ def test_until_it_is_ready_a_coordinator_is_where_it_began() -> None:
     before.ask(0)
     restoring = Coordinated(3, before.coordinator.snapshot())
 
-    from_the_start, later = Coordinated(3, discovering.coordinator.snapshot()), Coordinated(3, restoring.coordinator.snapshot())
+    from_the_start, later = (
+        Coordinated(3, discovering.coordinator.snapshot()),
+        Coordinated(3, restoring.coordinator.snapshot()),
+    )
     for coordinated in (from_the_start, later):
         coordinated.finish()
         coordinated.ask(0)
@@ -299,7 +308,9 @@ def test_a_next_source_that_cannot_be_discovered_fails_the_job() -> None:
 
     coordinated.finish()
 
-    assert [str(error) for error in coordinated.errors] == ["cannot read /nowhere/to/be/found: No such file or directory"]
+    assert [str(error) for error in coordinated.errors] == [
+        "cannot read /nowhere/to/be/found: No such file or directory"
+    ]
 
 
 def test_a_closed_one_leaves_no_timer_behind() -> None:

@@ -46,12 +46,21 @@ def test_a_good_graph_passes() -> None:
         (changed(name="x" * 1001), "the job's name has 1001 characters"),
         (changed(vertices=[], edges=[]), "no vertices"),
         (word_count(sources=3, sinks=2), "the job has 5 tasks, the limit is 4"),
-        (changed(vertices=[*word_count().vertices, word_count().vertices[0]]), f"the vertex id '{SOURCE_ID}' occurs twice"),
+        (
+            changed(vertices=[*word_count().vertices, word_count().vertices[0]]),
+            f"the vertex id '{SOURCE_ID}' occurs twice",
+        ),
         (with_source(id="../x"), "a vertex id has 32"),
         (with_source(name=""), "its name has 0 characters"),
         (with_source(slot_sharing_group=""), "its slot sharing group has 0 characters"),
-        (with_source(split_set=FileSet(("a",), split_bytes=0)), "'source': its splits must have at least 1 byte, not 0"),
-        (with_source(split_set=HybridSplits((FileSet(("a",), split_bytes=0),))), "'source': its splits must have at least 1 byte, not 0"),
+        (
+            with_source(split_set=FileSet(("a",), split_bytes=0)),
+            "'source': its splits must have at least 1 byte, not 0",
+        ),
+        (
+            with_source(split_set=HybridSplits((FileSet(("a",), split_bytes=0),))),
+            "'source': its splits must have at least 1 byte, not 0",
+        ),
         (with_source(split_set=HybridSplits(())), "'source': a hybrid source has at least one source"),
         (with_source(parallelism=0), "'source': parallelism 0 is not within 1 to 128"),
         (with_source(max_parallelism=1, parallelism=2), "'source': parallelism 2 is not within 1 to 1"),
@@ -60,10 +69,16 @@ def test_a_good_graph_passes() -> None:
         (with_source(operator_names=[]), "0 operators"),
         (with_source(operator_names=["x"] * 1001), "1001 operators"),
         (with_source(operator_names=[""]), "an operator's name has 0 characters"),
-        (with_source(watermark_alignment=WatermarkAlignmentMessage("", 0, 1_000)), "its watermark alignment group has 0 characters"),
+        (
+            with_source(watermark_alignment=WatermarkAlignmentMessage("", 0, 1_000)),
+            "its watermark alignment group has 0 characters",
+        ),
         (with_source(watermark_alignment=WatermarkAlignmentMessage("g", -1, 1_000)), "a drift of -1 ms"),
         (with_source(watermark_alignment=WatermarkAlignmentMessage("g", 0, 9)), "an update interval of 9 ms"),
-        (with_source(watermark_alignment=WatermarkAlignmentMessage("g", 0, 3_600_001)), "an update interval of 3600001 ms"),
+        (
+            with_source(watermark_alignment=WatermarkAlignmentMessage("g", 0, 3_600_001)),
+            "an update interval of 3600001 ms",
+        ),
         (changed(edges=word_count().edges * 2), "occurs twice"),
         (changed(edges=word_count().edges * 5001), "10002 edges, the limit is 10000"),
         (with_edge(id="x"), "an edge id has 32"),
@@ -101,9 +116,13 @@ def test_code_too_large_for_one_message_is_refused(monkeypatch: pytest.MonkeyPat
 
 def test_a_place_that_cannot_hold_checkpoints_is_refused() -> None:
     """The JobManager trusts nothing that the client has checked."""
-    job = msgspec.structs.replace(word_count(), settings=JobSettings(checkpoints=CheckpointSettings(1000, "memory://x")))
+    job = msgspec.structs.replace(
+        word_count(), settings=JobSettings(checkpoints=CheckpointSettings(1000, "memory://x"))
+    )
 
-    with pytest.raises(JobGraphError, match="checkpoints cannot be kept in 'memory://x': it is the memory of one process"):
+    with pytest.raises(
+        JobGraphError, match="checkpoints cannot be kept in 'memory://x': it is the memory of one process"
+    ):
         check_job_graph(job, MAX_TASKS)
 
 
@@ -118,7 +137,8 @@ def test_without_checkpoints_what_producers_pushed_cannot_come_again_so_a_job_wi
         check_job_graph(job, MAX_TASKS)
 
     assert str(caught.value) == (
-        "a job with a remote gate ('clicks') is not restarted without checkpoints: set execution.checkpointing.interval, or "
+        "a job with a remote gate ('clicks') is not restarted without checkpoints: set "
+        "execution.checkpointing.interval, or "
         "restart-strategy.type to none, not fixed-delay"
     )
 
@@ -137,4 +157,6 @@ def test_without_code_only_the_blobs_are_gone() -> None:
     assert [vertex.chain for vertex in stripped.vertices] == [b"", b""]
     assert [each.partitioner for each in stripped.edges] == [b"", b""]
     assert [vertex.name for vertex in stripped.vertices] == ["source", "sink"]
-    assert [(each.id, each.target) for each in stripped.edges] == [(each.id, each.target) for each in word_count().edges]
+    assert [(each.id, each.target) for each in stripped.edges] == [
+        (each.id, each.target) for each in word_count().edges
+    ]

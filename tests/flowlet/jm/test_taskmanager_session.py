@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.jm.taskmanager_session``: registration, replacement, bad messages, and TaskManagers that do not behave."""
+"""Tests of ``flowlet.jm.taskmanager_session``: registration, replacement, bad messages, and TaskManagers that do not
+behave.
+"""
 
 import asyncio
 from typing import Any, cast
@@ -23,7 +25,14 @@ from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
 from flowlet.rpc.signed_websocket import SignedWebSocket
 from tests.flowlet.jm.conftest import Connect, StartJobManager
-from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, ScriptedTaskManager, registration, user_failure, word_count
+from tests.flowlet.jm.scripted_task_manager import (
+    JOB_ID,
+    SECRET,
+    ScriptedTaskManager,
+    registration,
+    user_failure,
+    word_count,
+)
 from tests.waiting import PATIENCE_S, Stopwatch
 
 Address = tuple[str, int]
@@ -80,7 +89,9 @@ class TestRegistration:
             (None, "it sent a text message"),
         ],
     )
-    async def test_anything_else_first_ends_the_connection(self, address: Address, first: Heartbeat | None, reason: str) -> None:
+    async def test_anything_else_first_ends_the_connection(
+        self, address: Address, first: Heartbeat | None, reason: str
+    ) -> None:
         """The log of the JobManager has the reason, too."""
         task_manager = await ScriptedTaskManager.open(address)
         if first is None:
@@ -90,13 +101,17 @@ class TestRegistration:
 
         with structlog.testing.capture_logs() as logs:
             assert await task_manager.expect_close() == reason
-        assert [(line["event"], line["reason"], line["peer"]) for line in logs] == [("a TaskManager did not register", reason, "127.0.0.1")]
+        assert [(line["event"], line["reason"], line["peer"]) for line in logs] == [
+            ("a TaskManager did not register", reason, "127.0.0.1")
+        ]
         await task_manager.close()
 
     async def test_silence_instead_ends_the_connection(self, start_job_manager: StartJobManager) -> None:
         task_manager = await ScriptedTaskManager.open(await start_job_manager(registration_timeout_s=0.01))
 
-        assert await task_manager.expect_close() == "the first message must be a registration, and none came within 0.01 s"
+        assert (
+            await task_manager.expect_close() == "the first message must be a registration, and none came within 0.01 s"
+        )
         await task_manager.close()
 
     async def test_too_many_are_refused(self, start_job_manager: StartJobManager, connect: Connect) -> None:
@@ -108,7 +123,9 @@ class TestRegistration:
         assert "1 TaskManagers are registered already" in (await second.expect(RegistrationRefused)).reason
         await second.close()
 
-    async def test_a_second_session_replaces_the_first(self, address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    async def test_a_second_session_replaces_the_first(
+        self, address: Address, connect: Connect, job_managers: list[JobManager]
+    ) -> None:
         """Its tasks are lost, and what the first session still says is about nothing."""
         first = await connect(address)
         job_managers[0].dispatcher.submit(word_count())
@@ -131,7 +148,8 @@ class TestRegistration:
 
 class TestMessages:
     @pytest.mark.parametrize(
-        "data", [b"", b"\xc1", msgspec.msgpack.encode({"type": "Nothing"}), msgspec.msgpack.encode({"type": "DeployTask"})]
+        "data",
+        [b"", b"\xc1", msgspec.msgpack.encode({"type": "Nothing"}), msgspec.msgpack.encode({"type": "DeployTask"})],
     )
     async def test_an_invalid_one_ends_the_session(
         self, address: Address, connect: Connect, job_managers: list[JobManager], data: bytes
@@ -149,7 +167,9 @@ class TestMessages:
 
         assert await task_manager.expect_close() == "it sent a text message"
 
-    async def test_one_that_is_not_signed_ends_the_session_and_both_ends_know_why(self, address: Address, connect: Connect) -> None:
+    async def test_one_that_is_not_signed_ends_the_session_and_both_ends_know_why(
+        self, address: Address, connect: Connect
+    ) -> None:
         task_manager = await connect(address)
         await task_manager.frames.send_bytes(msgspec.msgpack.encode(Heartbeat("tm-1", [])))
 
@@ -193,7 +213,9 @@ class TestMessages:
         assert job.graph.status.name == "RUNNING"
         assert dispatcher.num_ignored_messages == 2
 
-    async def test_a_heartbeat_is_a_sign_of_life(self, address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+    async def test_a_heartbeat_is_a_sign_of_life(
+        self, address: Address, connect: Connect, job_managers: list[JobManager]
+    ) -> None:
         task_manager = await connect(address)
         session = next(job_managers[0].dispatcher.sessions())
         session._last_heard_s -= 1_000
@@ -206,7 +228,9 @@ class TestMessages:
 
 
 class SilentWebSocket:
-    """A ``SignedWebSocket``, as far as reading goes: times out again and again, each time late by the next of ``stalls_s``."""
+    """A ``SignedWebSocket``, as far as reading goes: times out again and again, each time late by the next of
+    ``stalls_s``.
+    """
 
     def __init__(self, *stalls_s: float) -> None:
         self.now_s = 0.0
@@ -273,7 +297,9 @@ def session_over(websocket: HeldWebSocket, job_manager: JobManager) -> TaskManag
     return TaskManagerSession(cast(SignedWebSocket, websocket), job_manager.dispatcher, JobManagerConfig(SECRET), "jm")
 
 
-async def test_a_session_that_is_cancelled_while_its_writer_ends_is_cancelled(address: Address, job_managers: list[JobManager]) -> None:
+async def test_a_session_that_is_cancelled_while_its_writer_ends_is_cancelled(
+    address: Address, job_managers: list[JobManager]
+) -> None:
     """Whoever cancels it waits for that; the connection is closed nevertheless."""
     websocket = HeldWebSocket()
     session = asyncio.create_task(session_over(websocket, job_managers[0]).run())
@@ -358,14 +384,18 @@ class TestBadTaskManagers:
         assert num_task_managers(job_managers) == 0
 
     @pytest.mark.slow
-    async def test_one_that_does_not_read_cannot_hold_up_the_end(self, address: Address, job_managers: list[JobManager]) -> None:
+    async def test_one_that_does_not_read_cannot_hold_up_the_end(
+        self, address: Address, job_managers: list[JobManager]
+    ) -> None:
         """Its receive buffer is full; the JobManager still closes within two seconds."""
         task_manager = await ScriptedTaskManager.connect(address)
         task_manager.transport.pause_reading()
         big = word_count()
         chain = b"x" * (40 << 20)
         job_managers[0].dispatcher.submit(
-            msgspec.structs.replace(big, vertices=[msgspec.structs.replace(vertex, chain=chain) for vertex in big.vertices])
+            msgspec.structs.replace(
+                big, vertices=[msgspec.structs.replace(vertex, chain=chain) for vertex in big.vertices]
+            )
         )
 
         with Stopwatch() as watch:
@@ -375,7 +405,9 @@ class TestBadTaskManagers:
         await task_manager.close()
 
 
-async def test_the_end_of_the_job_manager_is_told(address: Address, connect: Connect, job_managers: list[JobManager]) -> None:
+async def test_the_end_of_the_job_manager_is_told(
+    address: Address, connect: Connect, job_managers: list[JobManager]
+) -> None:
     """Running jobs get their cancel first."""
     task_manager = await connect(address)
     job_managers[0].dispatcher.submit(word_count())

@@ -1,4 +1,6 @@
-"""The subtasks of one keyed operator, in harnesses: records go where their key belongs, and the number of subtasks can change."""
+"""The subtasks of one keyed operator, in harnesses: records go where their key belongs, and the number of subtasks can
+change.
+"""
 
 import dataclasses
 import itertools
@@ -18,7 +20,9 @@ MAX_PARALLELISM = 8
 class Subtasks:
     """Drives an operator; ``rocksdb``: where databases lie, None: state is on the heap."""
 
-    def __init__(self, make: Callable[[], StreamOperator], select: Callable[[Any], Any], rocksdb: Path | None = None) -> None:
+    def __init__(
+        self, make: Callable[[], StreamOperator], select: Callable[[Any], Any], rocksdb: Path | None = None
+    ) -> None:
         self._make = make
         self._select = select
         self._rocksdb = rocksdb
@@ -48,7 +52,9 @@ class Subtasks:
         for owner, harness in enumerate(self._harnesses):
             chosen = [index for index, each in enumerate(owners) if each == owner]
             if chosen:
-                harness.process_input_chunk(input_id, [values[each] for each in chosen], [timestamps[each] for each in chosen])
+                harness.process_input_chunk(
+                    input_id, [values[each] for each in chosen], [timestamps[each] for each in chosen]
+                )
 
     def advance(self, watermark: int) -> None:
         """Pass a watermark on all inputs to every subtask."""
@@ -59,7 +65,8 @@ class Subtasks:
     def take(self, *tags: str) -> list[list[StreamRecord]]:
         """What was emitted since the last call: the main output, then the side outputs; subtask by subtask."""
         found = [
-            list(itertools.chain.from_iterable(harness.recorded.records_of(tag) for harness in self._harnesses)) for tag in (None, *tags)
+            list(itertools.chain.from_iterable(harness.recorded.records_of(tag) for harness in self._harnesses))
+            for tag in (None, *tags)
         ]
         for harness in self._harnesses:
             harness.take_output()

@@ -39,7 +39,9 @@ def joined(function: Any, lower: int, upper: int) -> IntervalJoinOperator:
 
 @dataclass
 class NestedLoops:
-    """The plain interpreter: keeps every record until the watermark has passed its last partner, and looks at all of them."""
+    """The plain interpreter: keeps every record until the watermark has passed its last partner, and looks at all of
+    them.
+    """
 
     lower: int
     upper: int
@@ -68,7 +70,9 @@ class NestedLoops:
         self.kept[side].append((record, timestamp))
         pairs = []
         for other, at in sorted(self.kept[1 - side], key=lambda each: each[1]):
-            (left, left_at), (right, right_at) = ((record, timestamp), (other, at)) if side == 0 else ((other, at), (record, timestamp))
+            (left, left_at), (right, right_at) = (
+                ((record, timestamp), (other, at)) if side == 0 else ((other, at), (record, timestamp))
+            )
             if left[0] == right[0] and left_at + self.lower <= right_at <= left_at + self.upper:
                 latest = max(left_at, right_at)
                 pairs.append(StreamRecord((left, right, left_at, right_at, latest), latest))
@@ -109,10 +113,14 @@ def run_beside_loops(seed: int, rocksdb: Path | None) -> None:
                 records = [(rng.choice("abc"), next(numbers)) for _ in range(size)]
                 times = [max(0, now + rng.randint(-6, 12)) for _ in range(size)]
                 operator.process(side + 1, records, times)
-                expected = [pair for record, at in zip(records, times, strict=True) for pair in plain.add(side, record, at)]
+                expected = [
+                    pair for record, at in zip(records, times, strict=True) for pair in plain.add(side, record, at)
+                ]
                 found, *late = operator.take(LATE_LEFT, LATE_RIGHT)
                 assert by_key(found) == by_key(expected), f"seed {seed}"
-                assert [sorted(each.value for each in side) for side in late] == [sorted(side) for side in plain.late], f"seed {seed}"
+                assert [sorted(each.value for each in side) for side in late] == [
+                    sorted(side) for side in plain.late
+                ], f"seed {seed}"
                 for gone in plain.late:
                     gone.clear()
         operator.advance(now + 1_000)
@@ -130,7 +138,9 @@ def block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.slow
 @pytest.mark.usefixtures("block_size")
 def test_random_streams_give_what_nested_loops_give() -> None:
-    """With equal timestamps, late records, snapshots in the middle and other numbers of subtasks; nothing is kept at the end."""
+    """With equal timestamps, late records, snapshots in the middle and other numbers of subtasks; nothing is kept at
+    the end.
+    """
     for seed in range(20):
         run_beside_loops(seed, None)
 
@@ -224,7 +234,10 @@ def test_an_error_names_the_operator_and_the_record_that_came_last() -> None:
 
 
 def test_records_without_timestamps_are_refused_with_advice() -> None:
-    with harness_of(Pairs()) as harness, pytest.raises(FlowletError, match=r"need timestamps; call assign_timestamps_and_watermarks"):
+    with (
+        harness_of(Pairs()) as harness,
+        pytest.raises(FlowletError, match=r"need timestamps; call assign_timestamps_and_watermarks"),
+    ):
         harness.process_element1(("a", 1))
 
 

@@ -81,7 +81,9 @@ class NestedLoops:
     def advance(self, watermark: int, results_of: Callable[..., Iterable[Any]]) -> list[StreamRecord]:
         self.watermark = watermark
         due = [each for each in self.windows if each[1] + self.size - 1 <= watermark]
-        return [StreamRecord(result, key[1] + self.size - 1) for key in due for result in results_of(*self.windows.pop(key))]
+        return [
+            StreamRecord(result, key[1] + self.size - 1) for key in due for result in results_of(*self.windows.pop(key))
+        ]
 
 
 def pairs(first: list[Record], second: list[Record]) -> Iterable[Any]:
@@ -125,7 +127,9 @@ def run_beside_loops(seed: int) -> None:
 
 @pytest.mark.slow
 def test_random_streams_give_what_nested_loops_give() -> None:
-    """Joins and co-groups, tumbling and sliding, with late records, snapshots in the middle and other numbers of subtasks."""
+    """Joins and co-groups, tumbling and sliding, with late records, snapshots in the middle and other numbers of
+    subtasks.
+    """
     for seed in range(40):
         run_beside_loops(seed)
 

@@ -39,10 +39,14 @@ def add(position: int) -> Callable[[Any, Any], Any]:
 def function_of(aggregate: Aggregate, position: int) -> Callable[[Any, Any], Any]:
     if aggregate.is_sum:
         return add(position)
-    return Extreme(aggregate.value, position, is_largest=aggregate.is_largest, keeps_record=aggregate.keeps_record).reduce
+    return Extreme(
+        aggregate.value, position, is_largest=aggregate.is_largest, keeps_record=aggregate.keeps_record
+    ).reduce
 
 
-def loop(records: list[Any], key_of: Callable[[Any], Any], reduce: Callable[[Any, Any], Any], state: dict[Any, Any]) -> list[Any]:
+def loop(
+    records: list[Any], key_of: Callable[[Any], Any], reduce: Callable[[Any, Any], Any], state: dict[Any, Any]
+) -> list[Any]:
     running = []
     for record in records:
         key = exact_key(key_of(record))
@@ -135,10 +139,17 @@ def test_once_a_refused_chunk_brought_keys_nothing_is_taken_any_more() -> None:
 
 @pytest.mark.parametrize("is_batch", [False, True], ids=["each row", "each key and chunk"])
 @pytest.mark.parametrize("is_restored", [False, True], ids=["gone through", "restored"])
-def test_each_key_keeps_its_first_record_wherever_the_key_is_in_later_ones(*, is_restored: bool, is_batch: bool) -> None:
+def test_each_key_keeps_its_first_record_wherever_the_key_is_in_later_ones(
+    *, is_restored: bool, is_batch: bool
+) -> None:
     """As with edges whose key is the smaller one of their ends."""
     reduction = ColumnarReduction(Aggregate.SUM, 2)
-    ends = [([("a", "x", 1), ("b", "y", 1)], 0), ([("z", "a", 1)], 1), ([("c", "x", 1)], 0), ([("c", "c", 1), ("b", "b", 1)], 0)]
+    ends = [
+        ([("a", "x", 1), ("b", "y", 1)], 0),
+        ([("z", "a", 1)], 1),
+        ([("c", "x", 1)], 0),
+        ([("c", "c", 1), ("b", "b", 1)], 0),
+    ]
 
     found = []
     for records, key in ends:
@@ -146,7 +157,11 @@ def test_each_key_keeps_its_first_record_wherever_the_key_is_in_later_ones(*, is
         if is_restored and (results := reduction.columns()):
             keys, reduction = reduction.keys(), ColumnarReduction(Aggregate.SUM, 2)
             assert reduction.load(keys, results)
-        done = reduction.advance_batch(table, table.fields[key]) if is_batch else reduction.advance(table, table.fields[key])
+        done = (
+            reduction.advance_batch(table, table.fields[key])
+            if is_batch
+            else reduction.advance(table, table.fields[key])
+        )
         assert done is not None
         found += (done[0] if isinstance(done, tuple) else done).to_list()
 
@@ -232,19 +247,29 @@ def test_a_reduction_goes_on_from_results(aggregate: Aggregate, chunks: list[lis
             return
 
 
-NULLABLE = st.lists(st.lists(st.tuples(TEXTS | st.none(), st.none() | st.integers(-9, 9)), min_size=1, max_size=9), max_size=4)
+NULLABLE = st.lists(
+    st.lists(st.tuples(TEXTS | st.none(), st.none() | st.integers(-9, 9)), min_size=1, max_size=9), max_size=4
+)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.timestamp("ms"), pa.date32()], ids=str)
 @pytest.mark.parametrize("is_batch", [False, True], ids=["each row", "each key and chunk"])
-@pytest.mark.parametrize("aggregate", [Aggregate.SUM, Aggregate.MIN, Aggregate.MAX], ids=lambda aggregate: aggregate.value)
+@pytest.mark.parametrize(
+    "aggregate", [Aggregate.SUM, Aggregate.MIN, Aggregate.MAX], ids=lambda aggregate: aggregate.value
+)
 @given(chunks=NULLABLE)
 @settings(max_examples=30)
-def test_nulls_are_skipped_where_that_is_wanted(aggregate: Aggregate, is_batch: bool, kind: Any, chunks: list[list[Any]]) -> None:
+def test_nulls_are_skipped_where_that_is_wanted(
+    aggregate: Aggregate, is_batch: bool, kind: Any, chunks: list[list[Any]]
+) -> None:
     """A missing key is one more key; a result is null until there is a value."""
     reduction = ColumnarReduction(aggregate, "v", skips_nulls=True)
-    combines: dict[Aggregate, Callable[[Any, Any], Any]] = {Aggregate.SUM: operator.add, Aggregate.MIN: min, Aggregate.MAX: max}
+    combines: dict[Aggregate, Callable[[Any, Any], Any]] = {
+        Aggregate.SUM: operator.add,
+        Aggregate.MIN: min,
+        Aggregate.MAX: max,
+    }
     combine = combines[aggregate]
     state: dict[Any, Any] = {}
 
@@ -266,14 +291,19 @@ def test_nulls_are_skipped_where_that_is_wanted(aggregate: Aggregate, is_batch: 
         expected = last_of_each(chunk, running, lambda record: (record[0],)) if is_batch else running
         expected_values = pa.array([value for _, value in expected], kind).to_pylist()
         assert found is not None
-        assert [tuple(row) for row in found.to_list()] == list(zip([key for key, _ in expected], expected_values, strict=True))
+        assert [tuple(row) for row in found.to_list()] == list(
+            zip([key for key, _ in expected], expected_values, strict=True)
+        )
 
 
 def test_where_nulls_are_not_skipped_they_are_refused() -> None:
     fields = (ListColumn(["a", "b"]), ArrowColumn(pa.array([1, None])))
 
     assert ColumnarReduction(Aggregate.SUM, 1).advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
-    assert ColumnarReduction(Aggregate.MIN_BY, 1, skips_nulls=True).advance(Columns(2, fields, Shape.TUPLE), fields[0]) is None
+    assert (
+        ColumnarReduction(Aggregate.MIN_BY, 1, skips_nulls=True).advance(Columns(2, fields, Shape.TUPLE), fields[0])
+        is None
+    )
 
 
 def test_scalars_are_fields_of_their_own() -> None:
@@ -287,13 +317,19 @@ def test_scalars_are_fields_of_their_own() -> None:
         assert ColumnarReduction(Aggregate.SUM, field).advance(table, table.fields[0]) is None
 
 
-@pytest.mark.parametrize(("aggregate", "expected"), [(Aggregate.MIN, [5, 3, 3, None]), (Aggregate.MAX, [5, 5, 5, None])])
-def test_instants_in_numpy_have_extremes_and_their_gaps_are_nulls(aggregate: Aggregate, expected: list[int | None]) -> None:
+@pytest.mark.parametrize(
+    ("aggregate", "expected"), [(Aggregate.MIN, [5, 3, 3, None]), (Aggregate.MAX, [5, 5, 5, None])]
+)
+def test_instants_in_numpy_have_extremes_and_their_gaps_are_nulls(
+    aggregate: Aggregate, expected: list[int | None]
+) -> None:
     instants = np.array([5, 3, "NaT", "NaT"], "datetime64[us]")
     table = Columns(4, (ListColumn(["a", "a", "a", "b"]), ArrayColumn(instants)), Shape.TUPLE)
 
     found = ColumnarReduction(aggregate, 1, skips_nulls=True).advance(table, table.fields[0])
 
     assert found is not None
-    assert [instant for _, instant in found.to_list()] == np.array([each or "NaT" for each in expected], "datetime64[us]").tolist()
+    assert [instant for _, instant in found.to_list()] == np.array(
+        [each or "NaT" for each in expected], "datetime64[us]"
+    ).tolist()
     assert ColumnarReduction(Aggregate.SUM, 1, skips_nulls=True).advance(table, table.fields[0]) is None

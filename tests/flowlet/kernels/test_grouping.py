@@ -9,7 +9,9 @@ from flowlet.kernels.grouping import group
 @pytest.mark.parametrize("dtype", [np.uint16, np.int32, np.int64])
 @pytest.mark.parametrize("num_codes", [20, 65_536, 65_537, 2**31 - 1])
 @given(data=st.data())
-def test_rows_are_listed_by_code_and_then_in_their_order(dtype: type[np.integer], num_codes: int, data: st.DataObject) -> None:
+def test_rows_are_listed_by_code_and_then_in_their_order(
+    dtype: type[np.integer], num_codes: int, data: st.DataObject
+) -> None:
     """However many codes there are: sorting and finding the borders has several ways."""
     largest = min(num_codes - 1, np.iinfo(dtype).max)
     codes = data.draw(st.lists(st.integers(0, 5) | st.integers(0, largest) | st.just(largest), min_size=1, max_size=40))

@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from flowlet.kernels.int64_codes import Int64Codes
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
-KEYS = st.lists(st.lists(st.integers(-3, 3) | INT64 | st.sampled_from([0, 2**63 - 1, -(2**63)]), max_size=30), max_size=5)
+KEYS = st.lists(
+    st.lists(st.integers(-3, 3) | INT64 | st.sampled_from([0, 2**63 - 1, -(2**63)]), max_size=30), max_size=5
+)
 
 
 def expected(chunks: list[list[int]]) -> list[list[int]]:

@@ -109,7 +109,9 @@ def test_floats_are_added_in_the_order_of_their_rows(chunks: list[list[tuple[int
 @pytest.mark.slow
 @pytest.mark.parametrize("is_largest", [False, True], ids=["smallest", "largest"])
 @given(chunks=chunks_of(st.integers(-3, 3) | SMALL_INTS | st.sampled_from([2**63 - 1, -(2**63)])))
-def test_running_extremes_and_the_first_row_that_has_them(is_largest: bool, chunks: list[list[tuple[int, int]]]) -> None:
+def test_running_extremes_and_the_first_row_that_has_them(
+    is_largest: bool, chunks: list[list[tuple[int, int]]]
+) -> None:
     """Rows are numbered through over all chunks; -1, an older one, is looked up in the state."""
     limits = np.iinfo(np.int64)
     extreme = np.full(NUM_KEYS, limits.min if is_largest else limits.max)

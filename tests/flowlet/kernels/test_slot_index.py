@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Column, ConstantColumn, ListColumn, NameTable, column_of
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    ConstantColumn,
+    ListColumn,
+    NameTable,
+    column_of,
+)
 from flowlet.columns.short_text_column import try_short_texts
 from flowlet.kernels import slot_index
 from flowlet.kernels.slot_index import SlotIndex
@@ -47,7 +56,9 @@ def chunks_of(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[Any]]
 
 @pytest.mark.slow
 @pytest.mark.parametrize("make", [column_of, ListColumn], ids=["as inspected", "as a list"])
-@pytest.mark.parametrize("keys", [INTS, FLOATS, TEXTS, st.booleans(), st.binary(max_size=2), st.tuples(TEXTS, INTS | st.none())])
+@pytest.mark.parametrize(
+    "keys", [INTS, FLOATS, TEXTS, st.booleans(), st.binary(max_size=2), st.tuples(TEXTS, INTS | st.none())]
+)
 @given(data=st.data())
 def test_keys_of_one_type(make: Any, keys: st.SearchStrategy[Any], data: st.DataObject) -> None:
     chunks = data.draw(chunks_of(keys))
@@ -87,7 +98,11 @@ def test_instants_are_keys_in_microseconds_where_the_key_is_a_column(kind: Any, 
     step = {"s": 1_000_000, "ms": 1_000, "us": 1}[kind.unit]
     columns: list[Column] = [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks]
 
-    check(SlotIndex(allows_null=True), columns, [[None if key is None else key * step for key in chunk] for chunk in chunks])
+    check(
+        SlotIndex(allows_null=True),
+        columns,
+        [[None if key is None else key * step for key in chunk] for chunk in chunks],
+    )
 
 
 @pytest.mark.parametrize(
@@ -102,14 +117,24 @@ def test_instants_are_keys_in_microseconds_where_the_key_is_a_column(kind: Any, 
 )
 @pytest.mark.parametrize(
     "keys",
-    [pa.array([3, None, 4]), pa.array([3, 4]).dictionary_encode(), pa.array([0.5, None]), pa.array(["a", None]), pa.array(MANY_TEXTS)],
+    [
+        pa.array([3, None, 4]),
+        pa.array([3, 4]).dictionary_encode(),
+        pa.array([0.5, None]),
+        pa.array(["a", None]),
+        pa.array(MANY_TEXTS),
+    ],
     ids=["integers", "a dictionary of integers", "floats", "texts", "many texts"],
 )
 def test_nulls_alone_do_not_tell_of_what_kind_keys_are(nulls: Column, keys: Any) -> None:
     """A subtask may see them first."""
     column, none = ArrowColumn(keys), [None, None]
 
-    check(SlotIndex(allows_null=True), [nulls, nulls, column, nulls, column], [none, none, keys.to_pylist(), none, keys.to_pylist()])
+    check(
+        SlotIndex(allows_null=True),
+        [nulls, nulls, column, nulls, column],
+        [none, none, keys.to_pylist(), none, keys.to_pylist()],
+    )
 
     index = SlotIndex(allows_null=True)
     assert index.load([None])
@@ -126,7 +151,10 @@ def test_where_the_key_is_no_column_instants_are_no_numbers() -> None:
     assert SlotIndex(allows_null=True).slots(ArrowColumn(pa.array([1], pa.timestamp("ns")))) is None
 
 
-@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), max_size=6), st.lists(TEXTS, min_size=10, max_size=10))
+@given(
+    st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=12), max_size=6),
+    st.lists(TEXTS, min_size=10, max_size=10),
+)
 def test_codes_of_tables_that_grow(chunks: list[list[int]], extra: list[str]) -> None:
     """Of two tables in turn; names that no record has are no keys."""
     tables = NameTable(), NameTable()
@@ -156,7 +184,9 @@ def texts_as(kind: str, texts: list[str]) -> Column:
     kinds=st.lists(st.sampled_from(["short texts", "list"]), min_size=5, max_size=5),
     bytes_at=st.integers(0, 9),
 )
-def test_texts_have_the_same_slots_however_they_come(min_texts: int, chunks: list[list[str]], kinds: list[str], bytes_at: int) -> None:
+def test_texts_have_the_same_slots_however_they_come(
+    min_texts: int, chunks: list[list[str]], kinds: list[str], bytes_at: int
+) -> None:
     """Short ones, until there is one that is not, or a key that is no text."""
     columns = [texts_as(kind, texts) for kind, texts in zip(kinds, chunks, strict=False)]
     keys: list[list[Any]] = list(chunks)
@@ -175,7 +205,9 @@ def test_texts_have_the_same_slots_however_they_come(min_texts: int, chunks: lis
 
 
 def test_tables_that_nobody_uses_any_more_are_let_go() -> None:
-    """Each generation of a channel's dictionary has one, with thousands of texts; the tables of a thousand channels stay."""
+    """Each generation of a channel's dictionary has one, with thousands of texts; the tables of a thousand channels
+    stay.
+    """
     index = SlotIndex()
     used = [NameTable(["a", "b"]) for _ in range(1_000)]
     old = [NameTable(["a", "c"]) for _ in range(1_000)]
@@ -196,13 +228,25 @@ def test_a_column_of_another_kind_is_refused() -> None:
     """Then 1, 1.0 and True would have to be told apart."""
     ints = SlotIndex()
     assert ints.slots(ArrayColumn(np.array([1, 2]))) is not None
-    for other in (ArrayColumn(np.array([1.0])), ListColumn(["a"]), ListColumn([True]), ConstantColumn("a", 2), ListColumn([1, "a"])):
+    for other in (
+        ArrayColumn(np.array([1.0])),
+        ListColumn(["a"]),
+        ListColumn([True]),
+        ConstantColumn("a", 2),
+        ListColumn([1, "a"]),
+    ):
         assert ints.slots(other) is None
     assert ints.keys() == [1, 2]
 
     texts = SlotIndex()
     assert texts.slots(ListColumn(["a"])) is not None
-    for other in (ArrayColumn(np.array([1])), ConstantColumn(1, 3), ListColumn([2**64]), ListColumn([{"a"}]), ListColumn([{"a"}, None])):
+    for other in (
+        ArrayColumn(np.array([1])),
+        ConstantColumn(1, 3),
+        ListColumn([2**64]),
+        ListColumn([{"a"}]),
+        ListColumn([{"a"}, None]),
+    ):
         assert texts.slots(other) is None
     assert texts.keys() == ["a"]
 

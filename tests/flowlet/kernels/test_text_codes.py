@@ -17,7 +17,9 @@ def test_codes_count_texts_in_the_order_of_first_sight(num_hashes: int, chunks: 
     """However they lie in the table."""
     expected: dict[str, int] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_codes, "mixed", lambda packed16: np.uint64(2**64 - 1) - mixed(packed16) % np.uint64(num_hashes))
+        patch.setattr(
+            text_codes, "mixed", lambda packed16: np.uint64(2**64 - 1) - mixed(packed16) % np.uint64(num_hashes)
+        )
         codes = TextCodes()
         for texts in chunks:
             found = codes.add(heads_of(texts)).tolist()

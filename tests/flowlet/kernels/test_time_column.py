@@ -44,12 +44,15 @@ def test_a_single_row_has_the_same_time(value: Any) -> None:
 
 @pytest.mark.parametrize("array", [pa.array([1, None], pa.int64()), pa.array([MOMENT, None], pa.timestamp("us"))])
 def test_a_row_without_a_time_is_refused(array: Any) -> None:
-    with pytest.raises(ValueError, match=r"with_event_time\('ts'\): 1 of 2 rows have no time there \(null\); filter them out"):
+    with pytest.raises(
+        ValueError, match=r"with_event_time\('ts'\): 1 of 2 rows have no time there \(null\); filter them out"
+    ):
         times(array)
 
 
 @pytest.mark.parametrize(
-    ("array", "message"), [(pa.array([0.5]), "the column holds floats"), (pa.array(["now"]), "the column is a string; use milliseconds")]
+    ("array", "message"),
+    [(pa.array([0.5]), "the column holds floats"), (pa.array(["now"]), "the column is a string; use milliseconds")],
 )
 def test_other_values_are_refused(array: Any, message: str) -> None:
     with pytest.raises(TypeError, match=message):

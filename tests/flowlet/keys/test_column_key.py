@@ -26,7 +26,10 @@ COLUMNS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "dictionary": (pa.dictionary(pa.int8(), pa.string()), st.sampled_from(["a", "é", ""])),
     "timestamp": (pa.timestamp("us"), INSTANTS),
     "seconds": (pa.timestamp("s"), INSTANTS.map(lambda instant: instant.replace(microsecond=0))),
-    "with a zone": (pa.timestamp("us", "Europe/Vienna"), INSTANTS.map(lambda instant: instant.replace(tzinfo=zoneinfo.ZoneInfo("UTC")))),
+    "with a zone": (
+        pa.timestamp("us", "Europe/Vienna"),
+        INSTANTS.map(lambda instant: instant.replace(tzinfo=zoneinfo.ZoneInfo("UTC"))),
+    ),
     "date": (pa.date32(), st.dates()),
 }
 
@@ -35,7 +38,9 @@ COLUMNS: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
 @pytest.mark.parametrize(("kind", "values"), COLUMNS.values(), ids=COLUMNS)
 @settings(max_examples=30)
 @given(data=st.data())
-def test_the_hash_of_a_column_is_that_of_each_row(kind: Any, values: st.SearchStrategy[Any], data: st.DataObject) -> None:
+def test_the_hash_of_a_column_is_that_of_each_row(
+    kind: Any, values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
     array = pa.array(data.draw(st.lists(values | st.none(), max_size=8)), kind)
     key = ColumnKey("k")
 
@@ -50,7 +55,9 @@ def test_keys_are_what_users_see_except_for_what_cannot_be_one() -> None:
 
     assert [key.get_key({"k": value}) for value in (1, "a", None)] == [1, "a", None]
     assert key.get_key({"k": datetime.datetime(1970, 1, 1, 0, 0, 1)}) == 1_000_000  # noqa: DTZ001 - as above
-    assert key.get_key({"k": datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))}) == 0
+    assert (
+        key.get_key({"k": datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1)))}) == 0
+    )
     assert key.get_key({"k": datetime.date(1969, 12, 31)}) == -1
     assert repr(key) == "ColumnKey('k')"
 

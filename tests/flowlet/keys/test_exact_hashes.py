@@ -26,7 +26,10 @@ def test_inside_a_tuple_too(key: Any) -> None:
     assert exact_key_hash(exact_key((1, key))) == key_hash((1, key))
 
 
-@given(keys=st.lists(st.integers() | st.text() | st.floats() | st.tuples(st.text(), st.booleans())), width=st.integers(1, 32768))
+@given(
+    keys=st.lists(st.integers() | st.text() | st.floats() | st.tuples(st.text(), st.booleans())),
+    width=st.integers(1, 32768),
+)
 def test_the_groups_of_many_keys_are_those_of_each(keys: list[Any], width: int) -> None:
     """With and without columns."""
     found = exact_key_groups([exact_key(key) for key in keys], width)

@@ -106,7 +106,20 @@ DISTINCT: list[Any] = [
     *(1, 1.0, True, (1,), (1.0,), (True,)),
     *(0, 0.0, -0.0, False, (0,), (0.0,), (-0.0,)),
     *("", b"", (), ("",), ((),), "1", b"1", math.nan, (None,), (None, None), ((1, 2), 3), (1, (2, 3))),
-    *(None, [], [None], [1], [1.0], [(1,)], ([1],), frozenset(), frozenset({1}), frozenset({1.0}), Decimal(1), Decimal(0)),
+    *(
+        None,
+        [],
+        [None],
+        [1],
+        [1.0],
+        [(1,)],
+        ([1],),
+        frozenset(),
+        frozenset({1}),
+        frozenset({1.0}),
+        Decimal(1),
+        Decimal(0),
+    ),
 ]
 
 
@@ -117,7 +130,11 @@ def test_keys_that_python_calls_equal_stay_apart() -> None:
 
 @pytest.mark.parametrize("key", DISTINCT, ids=stable_repr)
 def test_a_copy_of_a_key_is_the_same_key(key: Any) -> None:
-    copy = struct.unpack("d", struct.pack("d", key))[0] if type(key) is float else eval(repr(key), {"nan": math.nan, "Decimal": Decimal})
+    copy = (
+        struct.unpack("d", struct.pack("d", key))[0]
+        if type(key) is float
+        else eval(repr(key), {"nan": math.nan, "Decimal": Decimal})
+    )
 
     assert exact_key(copy) == exact_key(key)
     assert key_hash(copy) == key_hash(key)

@@ -123,7 +123,9 @@ UTF8_TEXTS = st.text(max_size=12)
         st.tuples(st.lists(st.floats(width=32)), st.just(pa.float32())),
         st.tuples(st.lists(st.booleans()), st.just(pa.bool_())),
         st.tuples(st.lists(UTF8_TEXTS), st.sampled_from([pa.string(), pa.large_string(), pa.string_view()])),
-        st.tuples(st.lists(st.binary(max_size=12)), st.sampled_from([pa.binary(), pa.large_binary(), pa.binary_view()])),
+        st.tuples(
+            st.lists(st.binary(max_size=12)), st.sampled_from([pa.binary(), pa.large_binary(), pa.binary_view()])
+        ),
         st.tuples(st.lists(st.binary(min_size=3, max_size=3)), st.just(pa.binary(3))),
     ),
     st.integers(0, 3),
@@ -163,7 +165,9 @@ def test_long_keys(length: int) -> None:
 
 
 def test_a_murmur_hash_without_a_positive_counterpart_becomes_group_0(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowlet.keys.key_columns._murmur", lambda hashes: np.array([2**31, 2**32 - 203, 203], np.uint32))
+    monkeypatch.setattr(
+        "flowlet.keys.key_columns._murmur", lambda hashes: np.array([2**31, 2**32 - 203, 203], np.uint32)
+    )
 
     assert column_key_groups([1, 2, 3], 100).tolist() == [0, 3, 3]
 
@@ -237,7 +241,11 @@ def test_times_of_numpy(column: "np.ndarray[Any, Any]") -> None:
 
 
 def test_other_columns_of_numpy() -> None:
-    for column in (np.array([1 + 2j, complex(-0.0, math.nan)]), np.array(["a", None, 1.0], object), np.array([(1, 2.0)], "i4,f8")):
+    for column in (
+        np.array([1 + 2j, complex(-0.0, math.nan)]),
+        np.array(["a", None, 1.0], object),
+        np.array([(1, 2.0)], "i4,f8"),
+    ):
         expect_one_by_one(column, column.tolist())
 
 

@@ -120,7 +120,9 @@ def test_hashes_are_the_same_in_another_process(seed: str) -> None:
         "print([key_hash(row[0]) for row in GOLDEN])"
     )
     environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    printed = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True).stdout
+    printed = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    ).stdout
 
     assert printed.strip() == str([code for _, code in GOLDEN])
 
@@ -140,7 +142,9 @@ def test_lists_and_columns_say_the_same_as_single_keys(keys: list[Any]) -> None:
     assert column_hashes(keys).tolist() == [key_hash(key) for key in keys]
 
 
-@given(st.lists(st.tuples(LEAVES, LEAVES)) | st.lists(st.lists(LEAVES, max_size=2).map(tuple)) | st.lists(LEAVES.map(One)))
+@given(
+    st.lists(st.tuples(LEAVES, LEAVES)) | st.lists(st.lists(LEAVES, max_size=2).map(tuple)) | st.lists(LEAVES.map(One))
+)
 def test_lists_of_one_type_say_the_same_as_single_keys(keys: list[Any]) -> None:
     """Tuples are looked at field by field where all have as many."""
     assert exact_keys(keys) == [exact_key(key) for key in keys]
@@ -397,7 +401,12 @@ REFUSED: list[tuple[Any, str, str, str]] = [
     (types.SimpleNamespace(a=1), "SimpleNamespace", "it has no hash", "a frozen dataclass"),
     (KeepsItsHash("a"), "KeepsItsHash", "it keeps its hash", "a frozen dataclass"),
     (HoldsALock("a"), "lock", "without an __eq__ of its own", "a frozen dataclass"),
-    (CannotBePickled("a"), "CannotBePickled", "it cannot be taken apart (ValueError: stays here)", "a frozen dataclass"),
+    (
+        CannotBePickled("a"),
+        "CannotBePickled",
+        "it cannot be taken apart (ValueError: stays here)",
+        "a frozen dataclass",
+    ),
     (CannotBeHashed("a"), "CannotBeHashed", "its hash fails (ZeroDivisionError: no hash)", "a frozen dataclass"),
     (One({"a": 1}), "One", "because of a part of it", "tuple(sorted(key.items()))"),
     (One({"a": 1}), "dict", "it has no hash", "tuple(sorted(key.items()))"),
@@ -409,9 +418,15 @@ REFUSED: list[tuple[Any, str, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "kind", "reason", "instead"), REFUSED, ids=[f"{row[1]}-{row[2][:20]}" for row in REFUSED])
-def test_a_key_that_may_be_another_one_elsewhere_is_refused_with_advice(key: Any, kind: str, reason: str, instead: str) -> None:
-    """The message names the type, the reason and what to use; hash, group and stand-in refuse alike, also the second time."""
+@pytest.mark.parametrize(
+    ("key", "kind", "reason", "instead"), REFUSED, ids=[f"{row[1]}-{row[2][:20]}" for row in REFUSED]
+)
+def test_a_key_that_may_be_another_one_elsewhere_is_refused_with_advice(
+    key: Any, kind: str, reason: str, instead: str
+) -> None:
+    """The message names the type, the reason and what to use; hash, group and stand-in refuse alike, also the second
+    time.
+    """
     for function in (
         key_hash,
         exact_key,

@@ -44,8 +44,12 @@ GOLDEN: list[tuple[Any, int, int, int, int, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "code", "group", "group_of_4096", "of_4", "of_3"), GOLDEN, ids=[stable_repr(row[0]) for row in GOLDEN])
-def test_keys_go_where_they_go_in_flink(key: Any, code: int, group: int, group_of_4096: int, of_4: int, of_3: int) -> None:
+@pytest.mark.parametrize(
+    ("key", "code", "group", "group_of_4096", "of_4", "of_3"), GOLDEN, ids=[stable_repr(row[0]) for row in GOLDEN]
+)
+def test_keys_go_where_they_go_in_flink(
+    key: Any, code: int, group: int, group_of_4096: int, of_4: int, of_3: int
+) -> None:
     """Hash, key group and subtask of Flink's own assignment."""
     assert key_hash(key) == code
     assert key_group(key, 128) == group
@@ -107,7 +111,9 @@ def test_a_murmur_hash_without_a_positive_counterpart_becomes_group_0(monkeypatc
 
 def test_groups_are_the_same_in_another_process() -> None:
     """Python's own hash of a str is salted."""
-    program = "from flowlet.keys.key_groups import key_group; print(key_group('user-42', 128), key_group(('a', 1.5), 128))"
+    program = (
+        "from flowlet.keys.key_groups import key_group; print(key_group('user-42', 128), key_group(('a', 1.5), 128))"
+    )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 
     assert printed.split() == [str(key_group("user-42", 128)), str(key_group(("a", 1.5), 128))]
@@ -141,12 +147,26 @@ def test_a_group_belongs_to_the_subtask_in_whose_range_it_is(max_parallelism: in
     parallelism = data.draw(st.integers(1, max_parallelism))
     group = data.draw(st.integers(0, max_parallelism - 1))
 
-    owners = [subtask for subtask in range(parallelism) if group in key_group_range(max_parallelism, parallelism, subtask)]
+    owners = [
+        subtask for subtask in range(parallelism) if group in key_group_range(max_parallelism, parallelism, subtask)
+    ]
 
     assert owners == [operator_index(group, max_parallelism, parallelism)]
 
 
-DEFAULTS = {1: 128, 85: 128, 86: 256, 170: 256, 171: 256, 200: 512, 341: 512, 342: 1024, 1000: 2048, 21845: 32768, 40000: 32768}
+DEFAULTS = {
+    1: 128,
+    85: 128,
+    86: 256,
+    170: 256,
+    171: 256,
+    200: 512,
+    341: 512,
+    342: 1024,
+    1000: 2048,
+    21845: 32768,
+    40000: 32768,
+}
 
 
 @pytest.mark.parametrize(("parallelism", "expected"), DEFAULTS.items())

@@ -19,11 +19,14 @@ from tests.names import stable_repr
 
 EPOCH = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - as what it is compared with
 MICROSECOND = datetime.timedelta(microseconds=1)
-ZONES = st.sampled_from([datetime.UTC, ZoneInfo("Europe/Vienna"), ZoneInfo("America/New_York"), ZoneInfo("Asia/Kathmandu")])
+ZONES = st.sampled_from(
+    [datetime.UTC, ZoneInfo("Europe/Vienna"), ZoneInfo("America/New_York"), ZoneInfo("Asia/Kathmandu")]
+)
 LOCAL = st.datetimes(datetime.datetime(1900, 1, 1), datetime.datetime(2100, 1, 1))  # noqa: DTZ001 - zones are put in below
 AWARE = st.builds(lambda local, zone, fold: local.replace(tzinfo=zone, fold=fold), LOCAL, ZONES, st.integers(0, 1))
 VALUES: dict[str, st.SearchStrategy[Any]] = {
-    "Decimal": st.decimals(allow_nan=False) | st.sampled_from([Decimal("1.0"), Decimal("1.00"), Decimal("10E-1"), Decimal("-0")]),
+    "Decimal": st.decimals(allow_nan=False)
+    | st.sampled_from([Decimal("1.0"), Decimal("1.00"), Decimal("10E-1"), Decimal("-0")]),
     "Fraction": st.fractions(max_denominator=3),
     "date": st.dates(datetime.date(2024, 1, 1), datetime.date(2024, 1, 4)) | st.dates(),
     "datetime": LOCAL | st.just(EPOCH),
@@ -48,7 +51,9 @@ def expect_apart(*keys: Any) -> None:
 
 @pytest.mark.parametrize("values", VALUES.values(), ids=VALUES)
 @given(data=st.data())
-def test_values_of_one_type_are_one_key_exactly_if_they_are_equal(values: st.SearchStrategy[Any], data: st.DataObject) -> None:
+def test_values_of_one_type_are_one_key_exactly_if_they_are_equal(
+    values: st.SearchStrategy[Any], data: st.DataObject
+) -> None:
     first, second = data.draw(values), data.draw(values)
 
     assert (exact_key(first) == exact_key(second)) == (first == second)
@@ -62,14 +67,18 @@ def test_an_instant_is_one_key_in_every_zone(instant: datetime.datetime, zone: d
 
 
 @given(AWARE, AWARE)
-def test_two_instants_are_one_key_exactly_if_they_are_one_in_utc(first: datetime.datetime, second: datetime.datetime) -> None:
+def test_two_instants_are_one_key_exactly_if_they_are_one_in_utc(
+    first: datetime.datetime, second: datetime.datetime
+) -> None:
     is_same = first.astimezone(datetime.UTC) == second.astimezone(datetime.UTC)
 
     assert (exact_key(first) == exact_key(second)) == is_same
 
 
 def test_an_hour_that_comes_twice_is_two_instants() -> None:
-    """Python's == looks at the clock's hands alone where the zone is the same object; the instants are an hour apart."""
+    """Python's == looks at the clock's hands alone where the zone is the same object; the instants
+    are an hour apart.
+    """
     first = datetime.datetime(2024, 10, 27, 2, 30, tzinfo=ZoneInfo("Europe/Vienna"))
     second = first.replace(fold=1)
 

@@ -103,7 +103,9 @@ def test_channels_are_those_of_single_keys(chunks: list[list[int]]) -> None:
     table = ChannelTable(partitioner.max_parallelism, 3)
 
     for chunk in chunks:
-        expected = [operator_index(key_group(key, partitioner.max_parallelism), partitioner.max_parallelism, 3) for key in chunk]
+        expected = [
+            operator_index(key_group(key, partitioner.max_parallelism), partitioner.max_parallelism, 3) for key in chunk
+        ]
         assert table.of_keys(keys_of(*chunk)).tolist() == expected
 
 

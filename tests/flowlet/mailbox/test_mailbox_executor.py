@@ -72,7 +72,9 @@ def test_it_is_idle_exactly_while_the_loop_waits_without_a_mail(loop: Loop) -> N
 def test_an_action_runs_on_the_mailbox_thread(loop: Loop) -> None:
     ran_on: list[int] = []
     executor = loop.processor.executor()
-    thread = threading.Thread(target=lambda: executor.execute(lambda: ran_on.append(threading.get_ident()), "who runs this"))
+    thread = threading.Thread(
+        target=lambda: executor.execute(lambda: ran_on.append(threading.get_ident()), "who runs this")
+    )
     thread.start()
 
     executor.yield_()
@@ -299,7 +301,9 @@ class TestYieldUntil:
 
 
 def test_the_network_loop_awaits_the_result_of_a_mail(loop: Loop) -> None:
-    """The other direction: a coroutine posts, the task runs, the coroutine gets the result or hears that the task ended."""
+    """The other direction: a coroutine posts, the task runs, the coroutine gets the result or hears that the task
+    ended.
+    """
     network = EventLoopThread.start("network")
     executor = loop.processor.executor()
 

@@ -32,7 +32,9 @@ class Probed:
         self.mailbox = TaskMailbox()
         self.mailbox.bind_to_current_thread()
         self.processor = MailboxProcessor(_suspend, self.mailbox, TaskTimings(self.clock.now_ns))
-        self.probe = LatencyProbe(self.mailbox, lambda: self.processor.num_mails_processed, self._schedule, self.clock.now_ns)
+        self.probe = LatencyProbe(
+            self.mailbox, lambda: self.processor.num_mails_processed, self._schedule, self.clock.now_ns
+        )
         self.processor.measure_latency(self.probe)
 
     def _schedule(self, delay_s: float, call: Callable[[], None]) -> Timer:

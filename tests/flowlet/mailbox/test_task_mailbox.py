@@ -260,7 +260,13 @@ def test_a_closed_mailbox_does_nothing(box: TaskMailbox) -> None:
 
     assert box.close() == [left]
     assert box.close() == []
-    for refused in (lambda: box.put_threadsafe(mail("late")), box.take, box.try_take, box.try_take_from_batch, box.drain):
+    for refused in (
+        lambda: box.put_threadsafe(mail("late")),
+        box.take,
+        box.try_take,
+        box.try_take_from_batch,
+        box.drain,
+    ):
         with pytest.raises(MailboxClosedError):
             refused()
     box.quiesce()
@@ -272,7 +278,15 @@ def test_only_the_mailbox_thread_takes(box: TaskMailbox) -> None:
     errors: list[str] = []
 
     def try_all() -> None:
-        for use in (box.take, box.try_take, box.create_batch, box.try_take_from_batch, box.quiesce, box.close, box.bind_to_current_thread):
+        for use in (
+            box.take,
+            box.try_take,
+            box.create_batch,
+            box.try_take_from_batch,
+            box.quiesce,
+            box.close,
+            box.bind_to_current_thread,
+        ):
             try:
                 use()
             except RuntimeError as error:
@@ -286,7 +300,9 @@ def test_only_the_mailbox_thread_takes(box: TaskMailbox) -> None:
 
 @pytest.mark.parametrize("end", [TaskMailbox.close, TaskMailbox.quiesce])
 def test_putters_learn_of_the_end(box: TaskMailbox, end: Callable[[TaskMailbox], object]) -> None:
-    """Eight threads that put for ever all get the error; nothing they were told was accepted is lost without being returned."""
+    """Eight threads that put for ever all get the error; nothing they were told was accepted is lost without being
+    returned.
+    """
     num_accepted = [0] * 8
 
     def put_until_refused(index: int) -> None:
@@ -368,7 +384,10 @@ def test_a_put_between_look_and_park_is_not_missed(box: TaskMailbox) -> None:
 
 
 def test_a_put_that_meets_an_interrupted_park_leaves_no_second_wakeup(box: TaskMailbox) -> None:
-    """The forced interleaving: Ctrl-C leaves the park while a put ends it.  The mail stays, and the next park really sleeps."""
+    """The forced interleaving: Ctrl-C leaves the park while a put ends it.
+
+    The mail stays, and the next park really sleeps.
+    """
     real = box._wakeup
 
     class InterruptedWakeup:

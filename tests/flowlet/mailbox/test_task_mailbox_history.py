@@ -48,7 +48,9 @@ def task() -> Iterator[Task]:
 
 
 def test_hist_20217_thousands_of_timers_let_an_urgent_barrier_through(task: Task) -> None:
-    """A mail that fires 10,000 timers looks for urgent mails and posts its rest: the barrier waits for one timer, not for all."""
+    """A mail that fires 10,000 timers looks for urgent mails and posts its rest: the barrier waits for one timer, not
+    for all.
+    """
     executor = task.processor.executor(1)
     fired: list[int] = []
 
@@ -97,7 +99,9 @@ def test_hist_39481_an_operator_that_ends_runs_its_deferrable_mails(task: Task) 
 
 
 def test_hist_39898_ordinary_mails_are_served_in_the_round_after_urgent_ones(task: Task) -> None:
-    """Timers, which are ordinary mails, run although every round brings urgent mails; nothing waits for the next checkpoint."""
+    """Timers, which are ordinary mails, run although every round brings urgent mails; nothing waits for the next
+    checkpoint.
+    """
     served: list[int] = []
 
     def put_both() -> None:

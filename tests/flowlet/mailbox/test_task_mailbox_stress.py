@@ -79,7 +79,9 @@ def end_by_quiesce(mailbox: TaskMailbox) -> list[Mail]:
 
 
 @pytest.mark.parametrize(("end", "num_mailboxes"), [(end_by_close, NUM_ROUNDS), (end_by_quiesce, NUM_PARKED_ROUNDS)])
-def test_the_end_of_a_mailbox_against_puts_loses_no_mail(end: Callable[[TaskMailbox], list[Mail]], num_mailboxes: int) -> None:
+def test_the_end_of_a_mailbox_against_puts_loses_no_mail(
+    end: Callable[[TaskMailbox], list[Mail]], num_mailboxes: int
+) -> None:
     """Many mailboxes: what was accepted was taken or is given back, to the last mail; and no wake-up is lost."""
     num_contended = 0
     mail = a_mail()
@@ -124,11 +126,16 @@ def test_a_cancellation_against_the_natural_end_gives_one_of_the_two() -> None:
         return act
 
     for _ in range(NUM_ROUNDS // ROUNDS_PER_THREAD):
-        processors = [MailboxProcessor(default_action(index % 8), new_mailbox(), TaskTimings()) for index in range(ROUNDS_PER_THREAD)]
+        processors = [
+            MailboxProcessor(default_action(index % 8), new_mailbox(), TaskTimings())
+            for index in range(ROUNDS_PER_THREAD)
+        ]
         accepted = [False] * ROUNDS_PER_THREAD
         progress = Progress()
 
-        def cancel_each(processors: list[MailboxProcessor] = processors, accepted: list[bool] = accepted, at: Progress = progress) -> None:
+        def cancel_each(
+            processors: list[MailboxProcessor] = processors, accepted: list[bool] = accepted, at: Progress = progress
+        ) -> None:
             for index, processor in enumerate(processors):
                 if index % FORCED_EVERY == 1:  # cancelled after its end
                     spin_tightly_until(lambda: at.num_ended > index)  # noqa: B023 - called at once
@@ -160,7 +167,9 @@ def test_a_cancellation_against_the_natural_end_gives_one_of_the_two() -> None:
 
 
 def test_whoever_waits_for_a_mail_hears_of_its_end() -> None:
-    """Many times a thread waits for a result while the task yields once and closes: value, dropped or refused, never silence."""
+    """Many times a thread waits for a result while the task yields once and closes: value, dropped or refused, never
+    silence.
+    """
     outcomes: dict[str, int] = {}
     mailboxes = [new_mailbox() for _ in range(NUM_PARKED_ROUNDS)]
 

@@ -199,7 +199,9 @@ class TestTakeUntil:
 
         assert box._wakeup.locked()
 
-    def test_a_signal_without_a_wakeup_is_found_and_counted(self, box: TaskMailbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_signal_without_a_wakeup_is_found_and_counted(
+        self, box: TaskMailbox, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The safety net, for a signal that nobody told to wake the mailbox."""
         monkeypatch.setattr(task_mailbox, "_PARK_SLICE_S", 0.001)
         signal = AvailabilityFuture()
@@ -215,7 +217,12 @@ class TestTakeUntil:
 class TestMailsOfASender:
     def test_deferrable_mails_count_with_their_senders_priority(self, box: TaskMailbox) -> None:
         """Those of operators before it stay (FLINK-39481: an end that skipped deferrable mails lost data)."""
-        for each in (mail("before", 1), mail("mine", 2, MailOptions.DEFERRABLE), mail("behind", 3), mail("too", 0, MailOptions.DEFERRABLE)):
+        for each in (
+            mail("before", 1),
+            mail("mine", 2, MailOptions.DEFERRABLE),
+            mail("behind", 3),
+            mail("too", 0, MailOptions.DEFERRABLE),
+        ):
             box.put_threadsafe(each)
         box.create_batch()
         box.put_threadsafe(urgent("now"))

@@ -212,7 +212,9 @@ def test_a_listener_may_ask_the_gauge(rig: Rig) -> None:
 
 
 def test_updates_lose_nothing_that_another_thread_marks() -> None:
-    """A clock that ticks with each look: whatever the interleaving, every interval's time adds up to the accumulated time."""
+    """A clock that ticks with each look: whatever the interleaving, every interval's time adds up to the accumulated
+    time.
+    """
     ticks = iter(range(0, 10**12, 10**6))
     gauge = TimerGauge(lambda: next(ticks), window_s=10**6)
     is_over = threading.Event()

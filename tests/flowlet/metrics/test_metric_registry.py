@@ -118,7 +118,9 @@ def test_samples_are_asked_for_only_where_a_metric_needs_them() -> None:
     assert len(starts) == 1
 
 
-@pytest.mark.parametrize(("shown", "expected"), [(2**70, float(2**70)), (10**400, None), (True, True), ("text", "text"), ([1], "[1]")])
+@pytest.mark.parametrize(
+    ("shown", "expected"), [(2**70, float(2**70)), (10**400, None), (True, True), ("text", "text"), ([1], "[1]")]
+)
 def test_a_message_can_hold_every_value(shown: object, expected: object) -> None:
     registry = MetricRegistry()
     registry.group.gauge("g", lambda: shown)  # type: ignore[arg-type, return-value]  # functions of users return anything

@@ -51,7 +51,15 @@ class ChainHarness:
         key_context = KeyContext()
         timers = FakeTimers(self.clock, key_context)
         return OperatorContext(
-            "task", self._subtask, 4, 128, name, chain_index=index, key_context=key_context, clock=self.clock, timers=timers
+            "task",
+            self._subtask,
+            4,
+            128,
+            name,
+            chain_index=index,
+            key_context=key_context,
+            clock=self.clock,
+            timers=timers,
         )
 
     def process(self, *values: Any, timestamps: list[int] | None = None) -> None:

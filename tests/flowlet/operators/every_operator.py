@@ -55,7 +55,12 @@ from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
-from flowlet.operators.record_batches import MapBatchesOperator, SelectColumnsOperator, ToColumnsOperator, ToRecordsOperator
+from flowlet.operators.record_batches import (
+    MapBatchesOperator,
+    SelectColumnsOperator,
+    ToColumnsOperator,
+    ToRecordsOperator,
+)
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.sink_operator import SinkOperator
@@ -141,13 +146,27 @@ def mixed_record(rng: random.Random) -> Any:
     """Pairs mostly, so that the fast path is left in the middle."""
     name, weight = rng.choice("ab"), number(rng)
     return rng.choices(
-        [(name, weight), Point(name, weight), [name, weight], Row(name, weight), (name, weight, "more"), (name, "no number"), (name,)],
+        [
+            (name, weight),
+            Point(name, weight),
+            [name, weight],
+            Row(name, weight),
+            (name, weight, "more"),
+            (name, "no number"),
+            (name,),
+        ],
         weights=[30, 2, 2, 2, 2, 1, 1],
     )[0]
 
 
 def triple(rng: random.Random) -> Any:
-    return rng.choice([("x", rng.choice("ab"), number(rng)), ["x", rng.choice("ab"), number(rng)], Row("x", rng.choice("ab"), number(rng))])
+    return rng.choice(
+        [
+            ("x", rng.choice("ab"), number(rng)),
+            ["x", rng.choice("ab"), number(rng)],
+            Row("x", rng.choice("ab"), number(rng)),
+        ]
+    )
 
 
 def named(rng: random.Random) -> Any:
@@ -247,7 +266,9 @@ class Alarm(KeyedProcessFunction):
         self.counts[repr(ctx.get_current_key())] += 1
         timers, timestamp = ctx.timer_service(), ctx.timestamp()
         if timestamp is None:
-            timers.register_processing_time_timer(timers.current_processing_time() + self.counts[repr(ctx.get_current_key())] * 3)
+            timers.register_processing_time_timer(
+                timers.current_processing_time() + self.counts[repr(ctx.get_current_key())] * 3
+            )
         else:
             timers.register_event_time_timer(timestamp + 7)
             if self.counts[repr(ctx.get_current_key())] % 3 == 0:
@@ -423,7 +444,9 @@ class Slow:
 
 def parquet_sink() -> SinkOperator:
     builder = FileSink.for_bulk_format(FOLDER, ParquetBulkWriters.for_row_type(Types.ROW([Types.LONG()])))
-    return SinkOperator(RunningFileSink(builder.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build()))
+    return SinkOperator(
+        RunningFileSink(builder.with_bucket_assigner(BucketAssigner.base_path_bucket_assigner()).build())
+    )
 
 
 class Remember:
@@ -435,9 +458,13 @@ class Remember:
         print(repr(value))
 
 
-def async_operator(function: Any, *, capacity: int, is_ordered: bool, timeout_ms: int = 0, retries: int = 0) -> StreamOperator:
+def async_operator(
+    function: Any, *, capacity: int, is_ordered: bool, timeout_ms: int = 0, retries: int = 0
+) -> StreamOperator:
     strategy = AsyncRetryStrategy.fixed_delay(retries, 4, None, has_exception_predicate) if retries else None
-    return AsyncWaitOperator(function, timeout_ms=timeout_ms, capacity=capacity, is_ordered=is_ordered, retry_strategy=strategy)
+    return AsyncWaitOperator(
+        function, timeout_ms=timeout_ms, capacity=capacity, is_ordered=is_ordered, retry_strategy=strategy
+    )
 
 
 NUMBERS = pa.schema([("n", pa.int64())])
@@ -512,7 +539,10 @@ CASES: dict[str, Case] = {
     "keyed co-process": Case(lambda: CoProcessOperator(BothAlarm(), (first_field, first_field)), pair, 2),
     "broadcast process": Case(lambda: BroadcastProcessOperator(Ruled(), [RULES]), small_int, 2),
     "keyed broadcast process": Case(lambda: BroadcastProcessOperator(RuledAlarm(), [RULES], first_field), pair, 2),
-    "split": Case(lambda: SplitOperator(names_of, [frozenset({"low"}), frozenset({"high", "low"}), frozenset({"none"})]), small_int),
+    "split": Case(
+        lambda: SplitOperator(names_of, [frozenset({"low"}), frozenset({"high", "low"}), frozenset({"none"})]),
+        small_int,
+    ),
     "monotonous timestamps": Case(lambda: with_ticks(WatermarkStrategy.for_monotonous_timestamps()), small_int),
     "bounded out-of-orderness": Case(lambda: with_ticks(BOUNDED.with_timestamp_assigner(ByValue())), small_int),
     "timestamps that are none": Case(lambda: with_ticks(BOUNDED.with_timestamp_assigner(HalfAssigner())), small_int),
@@ -520,15 +550,21 @@ CASES: dict[str, Case] = {
     "max future skew": Case(lambda: with_ticks(BOUNDED.with_max_future_skew(Duration.of_millis(10))), small_int),
     "punctuated watermarks": Case(lambda: with_ticks(WatermarkStrategy.for_generator(Punctuated)), small_int),
     "timestamps without watermarks": Case(
-        lambda: TimestampsAndWatermarksOperator(BOUNDED.with_timestamp_assigner(ByValue()), emits_watermarks=False), small_int
+        lambda: TimestampsAndWatermarksOperator(BOUNDED.with_timestamp_assigner(ByValue()), emits_watermarks=False),
+        small_int,
     ),
     "async ordered": Case(lambda: async_operator(look_up, capacity=4, is_ordered=True), safe_int),
     "async unordered": Case(lambda: async_operator(look_up, capacity=100, is_ordered=False), safe_int),
     "async unordered with little room": Case(lambda: async_operator(look_up, capacity=2, is_ordered=False), safe_int),
     "async that fails": Case(lambda: async_operator(look_up, capacity=100, is_ordered=True), small_int),
-    "async with retries": Case(lambda: async_operator(Flaky(), capacity=100, is_ordered=True, timeout_ms=50, retries=3), safe_int),
-    # Room for every record: while an operator waits for room time passes, and when a record begins to wait decides whether it is late.
-    "async that is late": Case(lambda: async_operator(Slow(), capacity=10_000, is_ordered=True, timeout_ms=20), safe_int),
+    "async with retries": Case(
+        lambda: async_operator(Flaky(), capacity=100, is_ordered=True, timeout_ms=50, retries=3), safe_int
+    ),
+    # Room for every record: while an operator waits for room time passes, and when a record begins to wait decides
+    # whether it is late.
+    "async that is late": Case(
+        lambda: async_operator(Slow(), capacity=10_000, is_ordered=True, timeout_ms=20), safe_int
+    ),
     "print": Case(lambda: PrintSink("sink"), mixed_record),
     "function sink": Case(lambda: FunctionSink(Remember()), small_int),
     "discard": Case(DiscardSink, small_int),

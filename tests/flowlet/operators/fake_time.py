@@ -32,7 +32,9 @@ class FakeClock:
         self.registered.append((timestamp_ms, callback))
         return FakeHandle()
 
-    def schedule_with_fixed_delay(self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int) -> FakeHandle:
+    def schedule_with_fixed_delay(
+        self, callback: Callable[[int], None], *, initial_delay_ms: int, period_ms: int
+    ) -> FakeHandle:
         return self.register_timer(self.now_ms + initial_delay_ms, callback)
 
 

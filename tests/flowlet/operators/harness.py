@@ -50,7 +50,11 @@ class RecordingOutput:
 
     @property
     def timestamps(self) -> list[int | None]:
-        return [stamp for chunk in self.chunks for stamp in (repeat(None, len(chunk)) if chunk.timestamps is None else chunk.timestamps)]
+        return [
+            stamp
+            for chunk in self.chunks
+            for stamp in (repeat(None, len(chunk)) if chunk.timestamps is None else chunk.timestamps)
+        ]
 
 
 class Harness:
@@ -72,7 +76,15 @@ class Harness:
         key_context = KeyContext()
         self.timers = FakeTimers(self.clock, key_context)
         ctx = OperatorContext(
-            "task", subtask, parallelism, 128, operator.name, attempt, key_context=key_context, clock=self.clock, timers=self.timers
+            "task",
+            subtask,
+            parallelism,
+            128,
+            operator.name,
+            attempt,
+            key_context=key_context,
+            clock=self.clock,
+            timers=self.timers,
         )
         self.operator.setup(ctx, self.output)
         if isinstance(self.operator, SourceOperator):

@@ -9,7 +9,9 @@ from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
 
 
-def requests_to(enumerator: SplitEnumerator, receiver: SplitReceiver[Any] | SourceOperator, reader: int = 0) -> Callable[[], None]:
+def requests_to(
+    enumerator: SplitEnumerator, receiver: SplitReceiver[Any] | SourceOperator, reader: int = 0
+) -> Callable[[], None]:
     """What the reader asks with; it is answered before the call returns."""
 
     def request() -> None:

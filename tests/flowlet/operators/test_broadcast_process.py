@@ -1,4 +1,6 @@
-"""Functions of a stream and a broadcast stream: who may change the state, which key is the current one, what a restart brings back."""
+"""Functions of a stream and a broadcast stream: who may change the state, which key is the current one, what a restart
+brings back.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -78,7 +80,9 @@ class Does(KeyedBroadcastProcessFunction):
 
 
 def test_elements_read_what_the_broadcast_stream_wrote() -> None:
-    """Times are those of the record, of both watermarks and of the clock; side outputs are as those of any process function."""
+    """Times are those of the record, of both watermarks and of the clock; side outputs are as those of any process
+    function.
+    """
     with TwoInputOperatorHarness(BroadcastProcessOperator(Above(), [RULES]), now_ms=7) as harness:
         harness.process_element1(5, timestamp=1)
         harness.process_element2(5)
@@ -127,7 +131,9 @@ def test_a_restart_brings_back_both_kinds_of_state() -> None:
         assert after.values == [("a", 12, ["kept"])]
 
 
-@pytest.mark.parametrize("change", ["put('x', 1)", "put_all({})", "remove('x')", "clear()", "__setitem__('x', 1)", "__delitem__('x')"])
+@pytest.mark.parametrize(
+    "change", ["put('x', 1)", "put_all({})", "remove('x')", "clear()", "__setitem__('x', 1)", "__delitem__('x')"]
+)
 @pytest.mark.parametrize("side", ["element", "timer"])
 def test_only_the_broadcast_side_may_change_the_state(change: str, side: str) -> None:
     def do(ctx: Any) -> None:
@@ -146,7 +152,9 @@ def test_only_the_broadcast_side_may_change_the_state(change: str, side: str) ->
 
 
 def test_there_is_no_current_key_while_a_broadcast_record_is_processed() -> None:
-    """Keyed state of the last element's key must not be changed by accident; ``apply_to_keyed_state`` leaves no key behind."""
+    """Keyed state of the last element's key must not be changed by accident; ``apply_to_keyed_state`` leaves no key
+    behind.
+    """
 
     def use(function: Any) -> None:
         function.count.update(1)

@@ -58,7 +58,9 @@ class Outcome:
 
     def is_within(self, other: "Outcome") -> bool:
         """Whether this is what the other one did, or the beginning of it."""
-        is_prefix = all(other.outputs.get(tag, [])[: len(elements)] == elements for tag, elements in self.outputs.items())
+        is_prefix = all(
+            other.outputs.get(tag, [])[: len(elements)] == elements for tag, elements in self.outputs.items()
+        )
         return is_prefix and other.printed.startswith(self.printed)
 
 
@@ -111,7 +113,8 @@ def run(case: Case, steps: list[Step], cut: Cut) -> Outcome:
                 for step in steps:
                     take(harness, step, cut)
                 outcome.timers = [
-                    exact((timer.timestamp, timer.key)) for timer in harness.event_time_timers + harness.processing_time_timers
+                    exact((timer.timestamp, timer.key))
+                    for timer in harness.event_time_timers + harness.processing_time_timers
                 ]
                 for input_id in range(1, case.num_inputs + 1):
                     harness.end_input(input_id)
@@ -145,11 +148,14 @@ def steps_of(case: Case, rng: random.Random, num_steps: int, max_run: int) -> li
         stamps = [watermark + rng.randrange(-2, 12) for _ in range(length)]
         steps.append(Run(input_id, [case.record(rng) for _ in range(length)], stamps if has_timestamps else None))
         others = [("watermark", input_id, watermark), ("status", input_id, rng.randrange(2)), ("marker", input_id, 1)]
-        steps += rng.choices([*others, ("time", 0, rng.randrange(12)), ("mails", 0, 0)], weights=[5, 1, 1, 3, 2], k=rng.randrange(3))
+        steps += rng.choices(
+            [*others, ("time", 0, rng.randrange(12)), ("mails", 0, 0)], weights=[5, 1, 1, 3, 2], k=rng.randrange(3)
+        )
     return steps
 
 
-# Operators that look at a whole chunk before the first record of it goes on: for its keys, where no writer took them, or its columns.
+# Operators that look at a whole chunk before the first record of it goes on: for its keys, where no writer took them,
+# or its columns.
 LOOK_AHEAD = {
     "reduce with bad keys",
     "sum with a selector that fails",
@@ -187,7 +193,9 @@ def test_an_operator_does_the_same_however_its_records_are_cut(name: str) -> Non
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=20)
 @given(seed=st.integers(0, 2**32), num_steps=st.integers(1, 8), max_run=st.sampled_from([1, 3, 12, 40]))
-def test_an_operator_does_the_same_with_chunks_and_with_records(name: str, seed: int, num_steps: int, max_run: int) -> None:
+def test_an_operator_does_the_same_with_chunks_and_with_records(
+    name: str, seed: int, num_steps: int, max_run: int
+) -> None:
     """Values, types, timestamps, order, watermarks, side outputs, timers, and the error if there is one."""
     case = CASES[name]
 

@@ -86,7 +86,11 @@ def test_each_record_reaches_exactly_the_selections_that_ask_for_it_once() -> No
 
     harness.process(1, 2, 3, 4)
 
-    assert harness.output.sides == {selection_tag(EVEN): [2, 4], selection_tag(SMALL): [1, 2], selection_tag(EITHER): [1, 2, 4]}
+    assert harness.output.sides == {
+        selection_tag(EVEN): [2, 4],
+        selection_tag(SMALL): [1, 2],
+        selection_tag(EITHER): [1, 2, 4],
+    }
     assert harness.output.values == [1, 2, 3, 4]
 
 

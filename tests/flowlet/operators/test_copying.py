@@ -40,5 +40,8 @@ def test_a_list_inside_a_tuple_is_copied_too() -> None:
 
 
 def test_a_value_that_cannot_be_copied_is_shown_with_a_way_out() -> None:
-    with pytest.raises(FlowletError, match=r"^<unlocked .*> cannot be copied into a snapshot \(TypeError: .*\); make its type copyable$"):
+    with pytest.raises(
+        FlowletError,
+        match=r"^<unlocked .*> cannot be copied into a snapshot \(TypeError: .*\); make its type copyable$",
+    ):
         copy_values([threading.Lock()])

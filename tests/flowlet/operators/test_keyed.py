@@ -39,7 +39,9 @@ def parity(record: Any) -> Any:
     return record[-1] % 2
 
 
-def reference(values: list[Any], key_of: Callable[[Any], Any], reduce: Callable[[Any, Any], Any]) -> tuple[list[Any], list[Any]]:
+def reference(
+    values: list[Any], key_of: Callable[[Any], Any], reduce: Callable[[Any, Any], Any]
+) -> tuple[list[Any], list[Any]]:
     """All running results, and the last ones in the order of the keys' first records."""
     state: dict[Any, Any] = {}
     running = []
@@ -71,9 +73,13 @@ RECORDS = PLAIN_PAIRS | PAIRS | FLOAT_PAIRS | TRIPLES | MIXED | LISTS
 
 
 @pytest.mark.parametrize("emit_on_finish", [False, True], ids=["streaming", "batch"])
-@pytest.mark.parametrize("selector", [first_field, called_first_field, itemgetter(0)], ids=["inlined", "called", "itemgetter"])
+@pytest.mark.parametrize(
+    "selector", [first_field, called_first_field, itemgetter(0)], ids=["inlined", "called", "itemgetter"]
+)
 @given(values=RECORDS, size=st.integers(1, 20))
-def test_sums_are_those_of_a_loop_over_single_records(emit_on_finish: bool, selector: Any, values: list[Any], size: int) -> None:
+def test_sums_are_those_of_a_loop_over_single_records(
+    emit_on_finish: bool, selector: Any, values: list[Any], size: int
+) -> None:
     """For chunks of any size, keys that Python calls equal, and records of changing kinds."""
     running, final = reference(values, first_field, add_field(1))
 
@@ -129,7 +135,12 @@ def test_function_objects() -> None:
         def reduce(self, value1: Any, value2: Any) -> Any:
             return max(value1, value2, key=len)
 
-    assert results(KeyedReduceOperator(Key(), Longest()), ["ab", "abc", "a", "b"], size=2)[0] == ["ab", "abc", "abc", "b"]
+    assert results(KeyedReduceOperator(Key(), Longest()), ["ab", "abc", "a", "b"], size=2)[0] == [
+        "ab",
+        "abc",
+        "abc",
+        "b",
+    ]
 
 
 def test_results_have_the_timestamps_of_their_records() -> None:
@@ -239,9 +250,13 @@ WRONG_RECORDS: list[tuple[Any, Any, type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("record", "position", "kind", "message"), WRONG_RECORDS, ids=[f"{row[0]!r} {row[1]}" for row in WRONG_RECORDS])
+@pytest.mark.parametrize(
+    ("record", "position", "kind", "message"), WRONG_RECORDS, ids=[f"{row[0]!r} {row[1]}" for row in WRONG_RECORDS]
+)
 @pytest.mark.parametrize("selector", [first_field, called_first_field], ids=["inlined", "called"])
-def test_a_record_that_cannot_be_summed_is_named(record: Any, position: Any, kind: type[Exception], message: str, selector: Any) -> None:
+def test_a_record_that_cannot_be_summed_is_named(
+    record: Any, position: Any, kind: type[Exception], message: str, selector: Any
+) -> None:
     """Whether it is the first of its key or not."""
     for before in ([], [("z", 1)] if position == 1 else []):
         harness = Harness(KeyedSumOperator(selector, position, name="total"), subtask=3)
@@ -276,7 +291,9 @@ def test_a_failing_reduce_names_the_record() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-@pytest.mark.parametrize("make", [lambda key: KeyedSumOperator(key, 1), lambda key: KeyedReduceOperator(key, max)], ids=["sum", "reduce"])
+@pytest.mark.parametrize(
+    "make", [lambda key: KeyedSumOperator(key, 1), lambda key: KeyedReduceOperator(key, max)], ids=["sum", "reduce"]
+)
 def test_a_failing_key_selector_names_the_record(make: Any) -> None:
     with pytest.raises(UserFunctionError) as caught:
         Harness(make(lambda record: 1 / record[1])).process(("a", 1), ("b", 0), ("c", 2))
@@ -285,7 +302,9 @@ def test_a_failing_key_selector_names_the_record(make: Any) -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
-@pytest.mark.parametrize("make", [lambda key: KeyedSumOperator(key, 1), lambda key: KeyedReduceOperator(key, max)], ids=["sum", "reduce"])
+@pytest.mark.parametrize(
+    "make", [lambda key: KeyedSumOperator(key, 1), lambda key: KeyedReduceOperator(key, max)], ids=["sum", "reduce"]
+)
 def test_a_key_that_cannot_be_one_names_the_record(make: Any) -> None:
     for selector in (first_field, called_first_field):
         with pytest.raises(UserFunctionError) as caught:
@@ -311,7 +330,9 @@ def test_the_state_goes_with_close() -> None:
     assert harness.output.elements == []
 
 
-@pytest.mark.parametrize("values", [[("a", 10**400), ("a", 1.5)], [("a", Decimal("Infinity")), ("a", Decimal("-Infinity"))]])
+@pytest.mark.parametrize(
+    "values", [[("a", 10**400), ("a", 1.5)], [("a", Decimal("Infinity")), ("a", Decimal("-Infinity"))]]
+)
 def test_a_sum_that_python_cannot_compute_names_the_record(values: list[Any]) -> None:
     """Also among plain pairs, which take a path of their own."""
     harness = Harness(KeyedSumOperator(lambda record: record[0], 1))

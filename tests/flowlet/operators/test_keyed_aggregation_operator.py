@@ -1,4 +1,6 @@
-"""Whether records come as lists or as columns, and whatever comes between: results, timestamps, errors and snapshots are the same."""
+"""Whether records come as lists or as columns, and whatever comes between: results, timestamps, errors and snapshots
+are the same.
+"""
 
 import operator
 from collections.abc import Callable
@@ -98,7 +100,12 @@ def chunk_of(records: list[Any], form: str, table: NameTable, first_timestamp: i
 
 
 def run(
-    make: Callable[[], KeyedAggregationOperator], stream: list[list[Any]], form: str, *, has_timestamps: bool, stops_at: int | None = None
+    make: Callable[[], KeyedAggregationOperator],
+    stream: list[list[Any]],
+    form: str,
+    *,
+    has_timestamps: bool,
+    stops_at: int | None = None,
 ) -> Any:
     """Everything that comes out, by chunk; with a failure and a restart behind chunk ``stops_at``."""
     harness, table = Harness(make()), NameTable()
@@ -174,7 +181,9 @@ def test_the_keys_of_few_records_at_first_do_not_make_those_of_all_later_ones_be
 
 
 def test_an_index_is_made_again_only_after_as_many_records_as_there_are_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks with and without a column of keys may come in turns, from two inputs: each change costs as much as there are keys."""
+    """Chunks with and without a column of keys may come in turns, from two inputs: each change costs as much as there
+    are keys.
+    """
     loaded: list[int] = []
     load = SlotIndex.load
 
@@ -242,7 +251,11 @@ def test_rows_that_begin_with_a_few_stay_in_columns(name: str, first: int, optio
 
 
 @pytest.mark.parametrize(
-    "old", [AggregationSnapshot(StateForm.SUMS, ("a", "b"), (3, 4)), AggregationSnapshot(StateForm.RECORDS, ("a",), (("a", 3),))]
+    "old",
+    [
+        AggregationSnapshot(StateForm.SUMS, ("a", "b"), (3, 4)),
+        AggregationSnapshot(StateForm.RECORDS, ("a",), (("a", 3),)),
+    ],
 )
 def test_a_snapshot_of_records_goes_on_in_columns(old: AggregationSnapshot) -> None:
     harness = Harness(KeyedSumOperator(KEY, 1))
@@ -300,7 +313,9 @@ def test_final_results_in_columns_come_in_parts(monkeypatch: pytest.MonkeyPatch)
 def test_a_batch_has_the_last_result_of_each_key_in_the_order_of_the_rows() -> None:
     for form in ("list", "columns"):
         harness = Harness(KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]), emits_batches=True))
-        harness.operator.process_chunk(chunk_of([("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)], form, NameTable(), 10))
+        harness.operator.process_chunk(
+            chunk_of([("a", 1), ("b", 2), ("a", 3), ("c", 4), ("b", 5)], form, NameTable(), 10)
+        )
 
         assert harness.output.values == [("a", 4), ("c", 4), ("b", 7)]
         assert harness.output.timestamps == [12, 13, 14]
@@ -319,7 +334,8 @@ def test_an_unhashable_key_is_named_as_among_records() -> None:
 
 
 NULLABLE_ROWS = st.lists(
-    st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-5, 5)), min_size=1, max_size=8), max_size=4
+    st.lists(st.tuples(st.sampled_from(["a", "b", None]), st.none() | st.integers(-5, 5)), min_size=1, max_size=8),
+    max_size=4,
 )
 
 

@@ -70,7 +70,12 @@ def test_rows_are_counted_by_a_column_with_nulls(in_columns: bool, monkeypatch: 
     for _ in range(2):
         harness.operator.process_chunk(Chunk.of_columns(columns) if in_columns else Chunk(columns.to_list()))
 
-    assert harness.output.values == [Row(k="a", count=2), Row(k=None, count=2), Row(k="a", count=4), Row(k=None, count=4)]
+    assert harness.output.values == [
+        Row(k="a", count=2),
+        Row(k=None, count=2),
+        Row(k="a", count=4),
+        Row(k=None, count=4),
+    ]
     assert harness.output.chunks[0].columns is not None or not in_columns
 
 

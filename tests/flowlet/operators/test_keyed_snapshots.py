@@ -46,8 +46,12 @@ CASES = {
 
 
 @pytest.mark.parametrize(("make", "before", "after"), CASES.values(), ids=CASES)
-def test_an_operator_goes_on_from_its_snapshot_as_if_nothing_had_happened(make: Make, before: list[Any], after: list[Any]) -> None:
-    """What came between snapshot and failure is not in it; one snapshot serves several restarts; it survives being stored."""
+def test_an_operator_goes_on_from_its_snapshot_as_if_nothing_had_happened(
+    make: Make, before: list[Any], after: list[Any]
+) -> None:
+    """What came between snapshot and failure is not in it; one snapshot serves several restarts; it survives being
+    stored.
+    """
     copied = cloudpickle.dumps((before, after))
     without_failure = Harness(make())
     without_failure.process(*cloudpickle.loads(copied)[0], timestamps=list(range(len(before))))
@@ -93,12 +97,16 @@ def test_every_aggregation_goes_on_from_a_snapshot_that_was_stored(
     kind: str, emitted: dict[str, bool], sizes: list[int], keys: list[Any], first: float, crash: int
 ) -> None:
     """In columns (large chunks) or not, with keys of one type or of several."""
-    chunks = [[(keys[number % len(keys)], first + (number * 7 + size) % 11) for number in range(size)] for size in sizes]
+    chunks = [
+        [(keys[number % len(keys)], first + (number * 7 + size) % 11) for number in range(size)] for size in sizes
+    ]
 
     def fed(harness: Harness, those: list[list[Any]]) -> list[str]:
         start = len(harness.output.values)
         for records in those:
-            harness.operator.process_chunk(Chunk.of_columns(column) if (column := columns_of(records)) is not None else Chunk(records))
+            harness.operator.process_chunk(
+                Chunk.of_columns(column) if (column := columns_of(records)) is not None else Chunk(records)
+            )
         return list(map(repr, harness.output.values[start:]))
 
     steady = Harness(AGGREGATIONS[kind](**emitted))

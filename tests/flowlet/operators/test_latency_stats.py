@@ -5,7 +5,13 @@ Source: Flink ``LatencyStatsTest``, ``DescriptiveStatisticsHistogramTest``, ``So
 
 import pytest
 
-from flowlet.operators.latency_stats import Histogram, HistogramStatistics, LatencyGranularity, LatencyMarkerEmitter, LatencyStats
+from flowlet.operators.latency_stats import (
+    Histogram,
+    HistogramStatistics,
+    LatencyGranularity,
+    LatencyMarkerEmitter,
+    LatencyStats,
+)
 from flowlet.records import LatencyMarker
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 

@@ -68,11 +68,22 @@ EXPECTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-@given(values=st.lists(st.integers(0, 9), max_size=12), size=st.integers(1, 12), has_timestamps=st.booleans(), limit=st.integers(1, 5))
-def test_chunks_of_any_size_give_the_same_records(name: str, values: list[int], size: int, has_timestamps: bool, limit: int) -> None:
+@given(
+    values=st.lists(st.integers(0, 9), max_size=12),
+    size=st.integers(1, 12),
+    has_timestamps=st.booleans(),
+    limit=st.integers(1, 5),
+)
+def test_chunks_of_any_size_give_the_same_records(
+    name: str, values: list[int], size: int, has_timestamps: bool, limit: int
+) -> None:
     """The same as record by record; each result has its record's timestamp."""
     timestamps = [100 + index for index in range(len(values))] if has_timestamps else None
-    expected = [(result, 100 + index if has_timestamps else None) for index, value in enumerate(values) for result in EXPECTED[name](value)]
+    expected = [
+        (result, 100 + index if has_timestamps else None)
+        for index, value in enumerate(values)
+        for result in EXPECTED[name](value)
+    ]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flat_map_operator, "MAX_WAITING", limit)
@@ -84,7 +95,11 @@ def test_chunks_of_any_size_give_the_same_records(name: str, values: list[int], 
 
 @pytest.mark.parametrize(
     ("operator", "value", "expected"),
-    [(MapOperator(Upper()), "ab c", ["AB C"]), (FlatMapOperator(Words()), "ab c", ["ab", "c"]), (FilterOperator(Long()), "ab c", ["ab c"])],
+    [
+        (MapOperator(Upper()), "ab c", ["AB C"]),
+        (FlatMapOperator(Words()), "ab c", ["ab", "c"]),
+        (FilterOperator(Long()), "ab c", ["ab c"]),
+    ],
     ids=["map", "flat_map", "filter"],
 )
 def test_function_objects_are_called_by_their_method(operator: StreamOperator, value: str, expected: list[str]) -> None:
@@ -147,7 +162,9 @@ def test_a_failure_further_down_is_not_blamed_on_the_function(make: Any) -> None
         harness.process(1)
 
 
-@pytest.mark.parametrize(("result", "shown"), [(None, "None"), (5, "5 of type int"), (fail_on_three, "of type function")])
+@pytest.mark.parametrize(
+    ("result", "shown"), [(None, "None"), (5, "5 of type int"), (fail_on_three, "of type function")]
+)
 def test_a_flat_map_that_returns_no_iterable_is_told_what_to_return(result: Any, shown: str) -> None:
     harness = Harness(FlatMapOperator(lambda value: result if value == 2 else [value], name="split"))
 
@@ -157,7 +174,9 @@ def test_a_flat_map_that_returns_no_iterable_is_told_what_to_return(result: Any,
     assert caught.value.record_preview == "2"
     assert isinstance(caught.value.__cause__, TypeError)
     message = str(caught.value.__cause__)
-    assert message.startswith("a flat_map function yields its results or returns a list of them ([] for none, [x] for one); got ")
+    assert message.startswith(
+        "a flat_map function yields its results or returns a list of them ([] for none, [x] for one); got "
+    )
     assert shown in message
 
 

@@ -54,14 +54,24 @@ def test_each_input_has_its_own_way_in() -> None:
         pytest.param([(1, IDLE), (2, IDLE)], [IDLE], id="idle when both are"),
         pytest.param([(1, IDLE), (2, IDLE), (1, ACTIVE), (1, IDLE)], [IDLE, ACTIVE, IDLE], id="said once each"),
         pytest.param([(1, IDLE), (2, IDLE), (2, ACTIVE), (2, 4)], [IDLE, ACTIVE, 4], id="active again"),
-        pytest.param([(1, 5), (2, 3), (2, IDLE), (2, ACTIVE), (2, 4), (2, 6), (1, 7)], [3, 5, 6], id="behind after idleness"),
-        pytest.param([(1, 5), (1, MAX_TIMESTAMP), (2, 3), (2, IDLE)], [3, IDLE], id="finished beside idle: not to infinity"),
-        pytest.param([(2, 3), (2, IDLE), (1, 5), (1, MAX_TIMESTAMP)], [5, IDLE], id="finished after idle: not to infinity"),
-        pytest.param([(1, MAX_TIMESTAMP), (2, IDLE), (2, ACTIVE), (2, 4)], [IDLE, ACTIVE, 4], id="the other one goes on alone"),
+        pytest.param(
+            [(1, 5), (2, 3), (2, IDLE), (2, ACTIVE), (2, 4), (2, 6), (1, 7)], [3, 5, 6], id="behind after idleness"
+        ),
+        pytest.param(
+            [(1, 5), (1, MAX_TIMESTAMP), (2, 3), (2, IDLE)], [3, IDLE], id="finished beside idle: not to infinity"
+        ),
+        pytest.param(
+            [(2, 3), (2, IDLE), (1, 5), (1, MAX_TIMESTAMP)], [5, IDLE], id="finished after idle: not to infinity"
+        ),
+        pytest.param(
+            [(1, MAX_TIMESTAMP), (2, IDLE), (2, ACTIVE), (2, 4)], [IDLE, ACTIVE, 4], id="the other one goes on alone"
+        ),
         pytest.param([(1, MAX_TIMESTAMP), (2, MAX_TIMESTAMP)], [MAX_TIMESTAMP], id="the end of both"),
     ],
 )
-def test_watermarks_and_statuses_of_both_inputs_become_one(steps: list[tuple[int, Any]], expected: list[object]) -> None:
+def test_watermarks_and_statuses_of_both_inputs_become_one(
+    steps: list[tuple[int, Any]], expected: list[object]
+) -> None:
     assert run(*steps) == expected
 
 

@@ -1,4 +1,6 @@
-"""A record of a dataclass with a default is copied though nobody else holds it: the loop's own variable holds its ``__dict__``."""
+"""A record of a dataclass with a default is copied though nobody else holds it: the loop's own variable holds its
+``__dict__``.
+"""
 
 import dataclasses
 from typing import Any
@@ -28,7 +30,9 @@ class One:
 
 @pytest.mark.parametrize("kind", [Without, WithDefault, One])
 def test_a_record_that_nobody_holds_is_not_copied(kind: Any) -> None:
-    """Not a wrong result: only slower (``record_shape._write_attributes`` binds ``d``, ``owned`` counts the references of the dict)."""
+    """Not a wrong result: only slower (``record_shape._write_attributes`` binds ``d``, ``owned`` counts the references
+    of the dict).
+    """
     made: list[int] = []
 
     def records() -> Any:

@@ -1,4 +1,6 @@
-"""Source: Flink ``ProcessOperatorTest``, ``KeyedProcessOperatorTest``, ``CoProcessOperatorTest``, ``KeyedCoProcessOperatorTest``."""
+"""Source: Flink ``ProcessOperatorTest``, ``KeyedProcessOperatorTest``, ``CoProcessOperatorTest``,
+``KeyedCoProcessOperatorTest``.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +11,14 @@ from flowlet.chain.chunking_output import MAX_WAITING
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import Columns, ListColumn, Shape
-from flowlet.datastream import CoProcessFunction, KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, ProcessFunction, TimeDomain
+from flowlet.datastream import (
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
+    TimeDomain,
+)
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
@@ -153,7 +162,9 @@ def test_a_keyed_function_inside_a_chain_has_its_keys() -> None:
     def context(index: int, name: str) -> OperatorContext:
         key_context = KeyContext()
         timers = FakeTimers(clock, key_context)
-        return OperatorContext("task", 0, 1, 128, name, chain_index=index, key_context=key_context, clock=clock, timers=timers)
+        return OperatorContext(
+            "task", 0, 1, 128, name, chain_index=index, key_context=key_context, clock=clock, timers=timers
+        )
 
     chained = [ChainedOperator(MapOperator(lambda value: value)), ChainedOperator(ProcessOperator(Keys(), parity), 0)]
     chain = OperatorChain(chained, {(1, None): [output]}, context)

@@ -50,7 +50,9 @@ def several(given: Any) -> Iterator[Any]:
     yield pa.Table.from_batches([given.slice(1)])
 
 
-@pytest.mark.parametrize(("function", "expected"), [(several, [1, 2, 2]), (lambda given: None, []), (lambda given: [], [])])
+@pytest.mark.parametrize(
+    ("function", "expected"), [(several, [1, 2, 2]), (lambda given: None, []), (lambda given: [], [])]
+)
 def test_a_function_may_give_several_batches_or_none(function: Any, expected: list[int]) -> None:
     harness = Harness(MapBatchesOperator(function, SCHEMA, SCHEMA))
 
@@ -78,7 +80,11 @@ def fail(given: Any) -> Any:
     [
         (fail, ZeroDivisionError, "nothing to divide"),
         (lambda given: 1, TypeError, "it returned a int$"),
-        (lambda given: [1], TypeError, r"map_batches\(\) needs a function that returns record batches, it returned a int"),
+        (
+            lambda given: [1],
+            TypeError,
+            r"map_batches\(\) needs a function that returns record batches, it returned a int",
+        ),
         (lambda given: {"n": given}, TypeError, "it returned a str in a dict"),
         (lambda given: given.column("n"), TypeError, "it returned a Int64Scalar in a Int64Array"),
         (lambda given: given.cast(NOT_NULL), TypeError, r"declares batches of \(n: int64\), got \(n: int64 not null\)"),
@@ -91,7 +97,11 @@ def test_a_function_that_fails_is_named(function: Any, cause: type[Exception], m
     with pytest.raises(UserFunctionError) as caught:
         harness.operator.process_chunk(chunk(1, 2))
 
-    assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == ("double", 2, "a batch of 2 rows")
+    assert (caught.value.operator, caught.value.subtask, caught.value.record_preview) == (
+        "double",
+        2,
+        "a batch of 2 rows",
+    )
     with pytest.raises(cause, match=message):
         raise caught.value.__cause__  # type: ignore[misc]  # it has one
 
@@ -155,7 +165,9 @@ def test_a_function_is_asked_for_each_subtask() -> None:
     assert read(source, 1, 3) == [[1], [3]]
 
 
-@pytest.mark.parametrize(("given", "expected"), [(batch(1, 2), [[1, 2]]), (pa.Table.from_batches([batch(3)]), [[3]]), (None, [])])
+@pytest.mark.parametrize(
+    ("given", "expected"), [(batch(1, 2), [[1, 2]]), (pa.Table.from_batches([batch(3)]), [[3]]), (None, [])]
+)
 def test_a_function_may_have_one_batch_for_a_subtask_or_nothing(given: Any, expected: list[list[int]]) -> None:
     assert read(ArrowSource(lambda subtask, parallelism: given, SCHEMA), 0, 1) == expected
 

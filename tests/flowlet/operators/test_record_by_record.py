@@ -1,4 +1,5 @@
-"""A record passes all functions of its task before the next one is made, whatever the functions keep, change and emit again.
+"""A record passes all functions of its task before the next one is made, whatever the functions keep, change and emit
+again.
 
 Source: Flink ``ChainingOutput``; PyFlink's chained Python operators, which hand on one result at a time.
         Random programs: ``tests/differential``.
@@ -164,7 +165,9 @@ def yield_one_dict(value: int) -> Iterator[dict[str, int]]:
 def test_a_flat_map_may_yield_one_dict_that_changes(environment: StreamExecutionEnvironment, reader: Reader) -> None:
     stream = environment.from_collection([1, 2]).flat_map(yield_one_dict)
 
-    assert texts_of(reader(stream)) == [repr({"value": value, "number": number}) for value in (1, 2) for number in (0, 1)]
+    assert texts_of(reader(stream)) == [
+        repr({"value": value, "number": number}) for value in (1, 2) for number in (0, 1)
+    ]
 
 
 class EmitOneList(SourceFunction):
@@ -240,7 +243,9 @@ def join_in_place(first: list[int], second: list[int]) -> list[int]:
     return first
 
 
-def test_a_reduce_function_may_return_what_it_was_given_changed(environment: StreamExecutionEnvironment, reader: Reader) -> None:
+def test_a_reduce_function_may_return_what_it_was_given_changed(
+    environment: StreamExecutionEnvironment, reader: Reader
+) -> None:
     stream = environment.from_collection([[1], [2], [3]]).key_by(lambda record: 0).reduce(join_in_place)
 
     assert texts_of(reader(stream)) == GROWN
@@ -265,13 +270,17 @@ class EmitAgain(ProcessFunction):
 EMITTED_AGAIN = ["[1, 'main']", "[1, 'main', 'again']", "[2, 'main']"]
 
 
-def test_a_process_function_may_emit_again_what_it_kept(environment: StreamExecutionEnvironment, reader: Reader) -> None:
+def test_a_process_function_may_emit_again_what_it_kept(
+    environment: StreamExecutionEnvironment, reader: Reader
+) -> None:
     stream = environment.from_collection([[1], [2]]).process(EmitAgain())
 
     assert texts_of(reader(stream)) == EMITTED_AGAIN
 
 
-def test_a_side_output_gets_what_was_yielded_before_the_change(environment: StreamExecutionEnvironment, reader: Reader) -> None:
+def test_a_side_output_gets_what_was_yielded_before_the_change(
+    environment: StreamExecutionEnvironment, reader: Reader
+) -> None:
     stream = environment.from_collection([[1], [2]]).process(EmitAgain()).get_side_output(LEFT)
 
     assert texts_of(reader(stream)) == ["[1]", "[2]"]
@@ -321,9 +330,13 @@ class AnswerOneList(AsyncFunction):
 
 
 @pytest.mark.parametrize("capacity", [1, 100])
-def test_a_coroutine_may_return_one_list_that_grows(environment: StreamExecutionEnvironment, capacity: int, reader: Reader) -> None:
+def test_a_coroutine_may_return_one_list_that_grows(
+    environment: StreamExecutionEnvironment, capacity: int, reader: Reader
+) -> None:
     """Each result is what it was when the coroutine returned it, however many wait for their turn."""
-    stream = AsyncDataStream.ordered_wait(environment.from_collection([1, 2, 3]), AnswerOneList(), Time.seconds(60), capacity=capacity)
+    stream = AsyncDataStream.ordered_wait(
+        environment.from_collection([1, 2, 3]), AnswerOneList(), Time.seconds(60), capacity=capacity
+    )
 
     assert texts_of(reader(stream)) == GROWN
 
@@ -364,7 +377,10 @@ def test_a_generator_goes_on_when_its_last_result_has_passed_the_chain(environme
     results_of(environment.from_collection([1, 2]).flat_map(yield_two).map(look))
 
     assert seen == [
-        text for value in (1, 2) for number in (0, 1) for text in (f"before {value}.{number}", f"looked at {value}, ({value}, {number})")
+        text
+        for value in (1, 2)
+        for number in (0, 1)
+        for text in (f"before {value}.{number}", f"looked at {value}, ({value}, {number})")
     ]
 
 
@@ -445,7 +461,13 @@ def test_nothing_before_the_failing_function_sees_a_later_record(environment: St
 
 def test_an_error_names_the_operator_and_the_record(environment: StreamExecutionEnvironment) -> None:
     """That of the function that raised, not those of the functions that were still at work around it."""
-    stream = environment.from_collection([1, 2]).flat_map(lambda value: (10 * value + 1, 3)).name("outer").map(fail_at_three).name("inner")
+    stream = (
+        environment.from_collection([1, 2])
+        .flat_map(lambda value: (10 * value + 1, 3))
+        .name("outer")
+        .map(fail_at_three)
+        .name("inner")
+    )
 
     text = failure_of(stream.map(same).name("behind"))
 

@@ -1,4 +1,6 @@
-"""A chunking output keeps the very record that a chained operator behind it in the order of consumers is given, and may change."""
+"""A chunking output keeps the very record that a chained operator behind it in the order of consumers is given, and may
+change.
+"""
 
 from typing import Any
 

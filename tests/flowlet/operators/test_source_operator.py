@@ -104,7 +104,9 @@ def test_an_empty_chunk_is_not_the_end_and_not_passed_on() -> None:
 
 
 def test_a_failing_reader_is_the_users_failure_unless_it_says_what_is_wrong() -> None:
-    harness = Harness(SourceOperator(ScriptedSource(ValueError("bad data"), FlowletError("a.txt is gone")), name="read"), subtask=2)
+    harness = Harness(
+        SourceOperator(ScriptedSource(ValueError("bad data"), FlowletError("a.txt is gone")), name="read"), subtask=2
+    )
 
     with pytest.raises(UserFunctionError) as caught:
         harness.operator.emit_next()
@@ -279,12 +281,16 @@ def test_a_source_without_an_enumerator_ignores_splits() -> None:
 
 
 def test_only_a_job_manager_hands_out_splits() -> None:
-    with pytest.raises(FlowletError, match="source 'splits': only a JobManager hands out its splits; run the job on a cluster"):
+    with pytest.raises(
+        FlowletError, match="source 'splits': only a JobManager hands out its splits; run the job on a cluster"
+    ):
         operator_of(SplitReading(), None)[0].open()
 
 
 def test_a_reader_that_takes_no_splits_is_refused() -> None:
-    with pytest.raises(FlowletError, match=r"its ScriptedReader needs start\(\), add_splits\(\) and no_more_splits\(\)"):
+    with pytest.raises(
+        FlowletError, match=r"its ScriptedReader needs start\(\), add_splits\(\) and no_more_splits\(\)"
+    ):
         operator_of(ScriptedReader([]), lambda: None)[0].open()
 
 

@@ -1,4 +1,6 @@
-"""``KeyedCoProcessFunction`` with every kind of state and timers of both kinds, used from both inputs; and ``CoMap``, ``CoFlatMap``."""
+"""``KeyedCoProcessFunction`` with every kind of state and timers of both kinds, used from both inputs; and ``CoMap``,
+``CoFlatMap``.
+"""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -6,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from flowlet.datastream import AggregateFunction, CoFlatMapFunction, CoMapFunction, KeyedCoProcessFunction, RuntimeContext
+from flowlet.datastream import (
+    AggregateFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    KeyedCoProcessFunction,
+    RuntimeContext,
+)
 from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -78,7 +86,9 @@ def test_both_inputs_and_timers_share_all_kinds_of_state_over_a_rescaling(backen
     """A timer that the other input deleted does not fire; state is the key's."""
     if backend == "rocksdb":
         pytest.importorskip("rocksdict")
-    operator = Subtasks(lambda: CoProcessOperator(Everything(), (key_of, key_of)), key_of, None if backend == "heap" else tmp_path)
+    operator = Subtasks(
+        lambda: CoProcessOperator(Everything(), (key_of, key_of)), key_of, None if backend == "heap" else tmp_path
+    )
 
     operator.process(1, [("a", 5), ("b", 6), ("a", 9)], [0, 0, 0])
     operator.rescale(3)

@@ -1,4 +1,6 @@
-"""A watermark between two records of one chunk fires timers of an operator behind, whose results go through the outputs of that loop."""
+"""A watermark between two records of one chunk fires timers of an operator behind, whose results go through the outputs
+of that loop.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,7 +37,9 @@ def key_of(value: Any) -> Any:
     return value[0]
 
 
-def results(function: KeyedProcessFunction, *, has_timestamps: bool = True) -> tuple[list[Any], Callable[[list[Any]], None]]:
+def results(
+    function: KeyedProcessFunction, *, has_timestamps: bool = True
+) -> tuple[list[Any], Callable[[list[Any]], None]]:
     strategy = WatermarkStrategy.for_generator(Punctuated)
     if has_timestamps:
         strategy = strategy.with_timestamp_assigner(Second())
@@ -44,7 +48,9 @@ def results(function: KeyedProcessFunction, *, has_timestamps: bool = True) -> t
 
     def context(index: int, name: str) -> OperatorContext:
         keys = KeyContext()
-        return OperatorContext("task", 0, 1, 128, name, chain_index=index, key_context=keys, clock=clock, timers=FakeTimers(clock, keys))
+        return OperatorContext(
+            "task", 0, 1, 128, name, chain_index=index, key_context=keys, clock=clock, timers=FakeTimers(clock, keys)
+        )
 
     chained = [ChainedOperator(operators[0]), ChainedOperator(operators[1], 0, None, key_of)]
     chain = OperatorChain(chained, {(1, None): [output]}, context)
@@ -71,7 +77,9 @@ def test_the_context_still_answers_after_a_timer() -> None:
 
     process([("a", 1), ("b", 2), ("c", 3)])
 
-    assert values_of(elements) == [(what, key, number) for number, key in enumerate("abc", 1) for what in ("element", "timer")]
+    assert values_of(elements) == [
+        (what, key, number) for number, key in enumerate("abc", 1) for what in ("element", "timer")
+    ]
 
 
 class Emits(KeyedProcessFunction):
@@ -108,5 +116,9 @@ def test_records_without_timestamps_and_timers_with_them_share_no_chunk(number: 
 
     process([("k", 40 + each) for each in range(number)])
 
-    stamps = [(len(each.values), None if each.timestamps is None else len(each.timestamps)) for each in elements if isinstance(each, Chunk)]
+    stamps = [
+        (len(each.values), None if each.timestamps is None else len(each.timestamps))
+        for each in elements
+        if isinstance(each, Chunk)
+    ]
     assert all(expected in (None, length) for length, expected in stamps)

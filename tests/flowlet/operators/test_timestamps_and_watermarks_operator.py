@@ -30,7 +30,9 @@ class Driver:
     def __init__(self, strategy: WatermarkStrategy, *, interval_ms: int = 50, emits_watermarks: bool = True) -> None:
         self.clock = TestProcessingTimeService()
         self.output = RecordingOutput()
-        self.operator = TimestampsAndWatermarksOperator(strategy, auto_watermark_interval_ms=interval_ms, emits_watermarks=emits_watermarks)
+        self.operator = TimestampsAndWatermarksOperator(
+            strategy, auto_watermark_interval_ms=interval_ms, emits_watermarks=emits_watermarks
+        )
         self.operator.setup(OperatorContext("task", 3, 4, 128, self.operator.name, clock=self.clock), self.output)
         self.operator.open()
 
@@ -43,7 +45,10 @@ class Driver:
         found: list[Any] = []
         for element in elements:
             if isinstance(element, Chunk):
-                found += [(value, None if element.timestamps is None else element.timestamps[i]) for i, value in enumerate(element.values)]
+                found += [
+                    (value, None if element.timestamps is None else element.timestamps[i])
+                    for i, value in enumerate(element.values)
+                ]
             else:
                 found.append(element.timestamp if isinstance(element, Watermark) else element)
         return found
@@ -234,7 +239,9 @@ def test_an_operator_that_never_opened_can_be_closed() -> None:
 def test_a_failing_assigner_names_its_record() -> None:
     driver = Driver(MONOTONOUS.with_timestamp_assigner(Doubled()))
 
-    with pytest.raises(UserFunctionError, match=r"'Timestamps/Watermarks' \(subtask 3\) failed while processing the record None") as caught:
+    with pytest.raises(
+        UserFunctionError, match=r"'Timestamps/Watermarks' \(subtask 3\) failed while processing the record None"
+    ) as caught:
         driver.process(1, None, 2)
 
     assert isinstance(caught.value.__cause__, TypeError)
@@ -343,7 +350,11 @@ def test_columns_without_timestamps_tell_nothing() -> None:
 def in_a_chain(strategy: WatermarkStrategy) -> tuple[OperatorChain, RecordingOutput]:
     """The operator between two maps."""
     output, clock = RecordingOutput(), TestProcessingTimeService()
-    operators = [MapOperator(lambda value: value), TimestampsAndWatermarksOperator(strategy), MapOperator(lambda value: value)]
+    operators = [
+        MapOperator(lambda value: value),
+        TimestampsAndWatermarksOperator(strategy),
+        MapOperator(lambda value: value),
+    ]
     chain = OperatorChain(
         [ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)],
         {(2, None): [output]},
@@ -373,7 +384,13 @@ def test_a_watermark_that_a_record_causes_in_a_chain_comes_right_behind_it() -> 
 
     chain.process_chunk(Chunk([1, 2, 3, 4, 5]))
 
-    assert output.elements == [Chunk([1, 2], [1, 2]), Watermark(2), Chunk([3, 4], [3, 4]), Watermark(4), Chunk([5], [5])]
+    assert output.elements == [
+        Chunk([1, 2], [1, 2]),
+        Watermark(2),
+        Chunk([3, 4], [3, 4]),
+        Watermark(4),
+        Chunk([5], [5]),
+    ]
 
 
 def test_a_failure_in_a_chain_names_operator_and_record() -> None:

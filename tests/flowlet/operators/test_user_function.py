@@ -95,7 +95,9 @@ def test_plain_callables_are_neither_opened_nor_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    "function", [len, str, partial(int, base=2), "".join, lambda value: value], ids=["built-in", "type", "partial", "method", "lambda"]
+    "function",
+    [len, str, partial(int, base=2), "".join, lambda value: value],
+    ids=["built-in", "type", "partial", "method", "lambda"],
 )
 def test_any_callable_is_a_function(function: Any) -> None:
     assert UserFunction(function, "map").call is function
@@ -106,7 +108,9 @@ def test_a_class_with_the_method_is_a_callable() -> None:
     assert UserFunction(Recorder, "map").call is Recorder
 
 
-@pytest.mark.parametrize(("make", "method"), [(MapOperator, "map"), (FlatMapOperator, "flat_map"), (FilterOperator, "filter")])
+@pytest.mark.parametrize(
+    ("make", "method"), [(MapOperator, "map"), (FlatMapOperator, "flat_map"), (FilterOperator, "filter")]
+)
 def test_what_cannot_be_called_is_refused_when_the_job_is_built(make: Any, method: str) -> None:
     with pytest.raises(JobGraphError, match=rf"an object with a method {method}\(\), got 'text' of type str"):
         make("text")

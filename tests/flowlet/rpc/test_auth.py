@@ -34,7 +34,14 @@ def nonce(number: int) -> Nonce:
 
 
 def signed(**changed: object) -> str:
-    arguments: dict[str, object] = {"secret": SECRET, "line": LINE, "body": b"body", "nonce": NONCE, "now_ms": NOW, **changed}
+    arguments: dict[str, object] = {
+        "secret": SECRET,
+        "line": LINE,
+        "body": b"body",
+        "nonce": NONCE,
+        "now_ms": NOW,
+        **changed,
+    }
     return sign_request(**arguments)  # type: ignore[arg-type]  # a test may change any of them
 
 
@@ -102,7 +109,8 @@ def test_a_replay_is_refused_at_every_later_time(sent_ms: int) -> None:
     verifier.verify(header, LINE, NOW)
 
     for later_ms in (0, 1, 59_999, 60_000, 60_001, 119_999, 120_000, 120_001, 10**6):
-        verifier.verify(signed(nonce=nonce(later_ms + 1), now_ms=NOW + later_ms), LINE, NOW + later_ms)  # makes it forget what it may
+        # Makes it forget what it may.
+        verifier.verify(signed(nonce=nonce(later_ms + 1), now_ms=NOW + later_ms), LINE, NOW + later_ms)
         assert verifier.verify(header, LINE, NOW + later_ms) in (Refusal.REPLAYED, Refusal.EXPIRED)
 
 
@@ -141,7 +149,9 @@ def test_a_full_memory_refuses_until_nonces_expire() -> None:
 
     assert verifier.verify(signed(nonce=nonce(2)), LINE, NOW) is Refusal.OVERLOADED
     assert verifier.verify(signed(nonce=nonce(2), now_ms=NOW + 120_000), LINE, NOW + 120_000) is Refusal.OVERLOADED
-    assert isinstance(verifier.verify(signed(nonce=nonce(2), now_ms=NOW + 120_001), LINE, NOW + 120_001), AcceptedRequest)
+    assert isinstance(
+        verifier.verify(signed(nonce=nonce(2), now_ms=NOW + 120_001), LINE, NOW + 120_001), AcceptedRequest
+    )
     assert repr(verifier) == "<RequestVerifier 1 nonces>"
 
 

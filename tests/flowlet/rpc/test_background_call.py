@@ -17,7 +17,9 @@ def unexpected(value: object) -> None:
 async def test_the_result_comes_to_the_loop() -> None:
     came: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
 
-    thread = call_in_background(threading.get_ident, lambda ident: came.set_result((ident, threading.get_ident())), unexpected, "call")
+    thread = call_in_background(
+        threading.get_ident, lambda ident: came.set_result((ident, threading.get_ident())), unexpected, "call"
+    )
 
     async with asyncio.timeout(PATIENCE_S):
         assert await came == (thread.ident, threading.get_ident())

@@ -88,8 +88,14 @@ def test_an_environment_begins_with_the_options_of_the_file_and_a_program_overri
     [
         ("a: [", "is no YAML"),
         ("- a", "has no options by name: write NAME: VALUE"),
-        ("paralelism.default: 3", r"config.yaml: option 'paralelism.default' is not known; did you mean 'parallelism.default'"),
-        ("parallelism.default: many", r"config.yaml: option 'parallelism.default' is 'many', which is not a whole number"),
+        (
+            "paralelism.default: 3",
+            r"config.yaml: option 'paralelism.default' is not known; did you mean 'parallelism.default'",
+        ),
+        (
+            "parallelism.default: many",
+            r"config.yaml: option 'parallelism.default' is 'many', which is not a whole number",
+        ),
         ("taskmanager.memory.process.size: 1g", "option 'taskmanager.memory.process.size' is not read here"),
         ("!!python/object/apply:os.system ['true']", "has no options by name"),
     ],
@@ -100,10 +106,14 @@ def test_what_is_wrong_is_named_with_the_file(text: str, words: str, write: Writ
 
 
 def test_a_file_that_is_not_there_and_a_size_that_is_none(tmp_path: Path, write: Write) -> None:
-    with pytest.raises(ConfigError, match=r"config.yaml cannot be read: No such file or directory; FLOWLET_CONF_DIR names its directory"):
+    with pytest.raises(
+        ConfigError,
+        match=r"config.yaml cannot be read: No such file or directory; FLOWLET_CONF_DIR names its directory",
+    ):
         client_options({"FLOWLET_CONF_DIR": str(tmp_path / "nowhere")})
     with pytest.raises(
-        ConfigError, match=r"option 'taskmanager.memory.segment-size' in config.yaml is 'big', which is no size or duration"
+        ConfigError,
+        match=r"option 'taskmanager.memory.segment-size' in config.yaml is 'big', which is no size or duration",
     ):
         task_manager_defaults(write("taskmanager.memory.segment-size: big"))
 

@@ -1,4 +1,6 @@
-"""What a stop signal does before an event loop handles it; with real processes: ``tests/flowlet/cli/test_interrupted_commands.py``."""
+"""What a stop signal does before an event loop handles it; with real processes:
+``tests/flowlet/cli/test_interrupted_commands.py``.
+"""
 
 import os
 import signal

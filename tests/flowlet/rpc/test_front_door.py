@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.rpc.front_door``: what a connection costs before its peer has proved anything, and how long it may cost it."""
+"""Tests of ``flowlet.rpc.front_door``: what a connection costs before its peer has proved anything, and how long it may
+cost it.
+"""
 
 import asyncio
 from typing import Any
@@ -103,7 +105,9 @@ class Door:
         return self.door.statistics().num_connections
 
 
-def request(*, secret: bytes = SECRET, now_ms: int = NOW, host: str = f"127.0.0.1:{PORT}", path: str = "/overview") -> bytes:
+def request(
+    *, secret: bytes = SECRET, now_ms: int = NOW, host: str = f"127.0.0.1:{PORT}", path: str = "/overview"
+) -> bytes:
     signature = sign_request(secret, RequestLine("GET", host, path), b"", Nonce("0" * 32), now_ms)
     return f"GET {path} HTTP/1.1\r\nHost: {host}\r\n{AUTH_HEADER}: {signature}\r\n\r\n".encode()
 
@@ -251,7 +255,8 @@ def test_at_the_end_all_that_wait_are_cut() -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(107, "Transport endpoint is not connected"), RuntimeError("Cannot call write_eof() after write()")]
+    "error",
+    [OSError(107, "Transport endpoint is not connected"), RuntimeError("Cannot call write_eof() after write()")],
 )
 def test_a_peer_that_is_gone_when_it_is_answered_is_forgotten(error: Exception) -> None:
     """The loop's protocols must not raise: it would log a traceback for whoever hangs up early."""

@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.rpc.http``: client and server over a real socket, and what happens when one of them is somebody else."""
+"""Tests of ``flowlet.rpc.http``: client and server over a real socket, and what happens when one of them is somebody
+else.
+"""
 
 import gzip
 import socket
@@ -12,11 +14,27 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 
-from flowlet.rpc.auth import AUTH_HEADER, PROOF_HEADER, TIME_HEADER, AcceptedRequest, AuthenticationError, Nonce, RequestLine, sign_request
+from flowlet.rpc.auth import (
+    AUTH_HEADER,
+    PROOF_HEADER,
+    TIME_HEADER,
+    AcceptedRequest,
+    AuthenticationError,
+    Nonce,
+    RequestLine,
+    sign_request,
+)
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.request_head import RequestHead
-from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError, SessionEndedError, steady_clock, wall_clock_ms
+from flowlet.rpc.requests import (
+    RpcConnectError,
+    RpcResponse,
+    RpcStatusError,
+    SessionEndedError,
+    steady_clock,
+    wall_clock_ms,
+)
 from flowlet.rpc.signed_websocket import SignedWebSocket
 
 SECRET, OTHER_SECRET = b"s" * 32, b"t" * 32
@@ -27,7 +45,9 @@ LIMIT = 1_000
 class Echo:
     """A protected server on a free port; its handlers note what reached them."""
 
-    def __init__(self, secret: bytes = SECRET, advertised: Sequence[str] = (), clock: Callable[[], int] = lambda: NOW) -> None:
+    def __init__(
+        self, secret: bytes = SECRET, advertised: Sequence[str] = (), clock: Callable[[], int] = lambda: NOW
+    ) -> None:
         self.protection = AuthenticatingServer(secret, advertised=advertised, max_body_bytes=LIMIT, clock=clock)
         self.reached: list[str] = []
         self.port = 0
@@ -79,8 +99,12 @@ async def plain() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-def header_for(server: Echo, *, path: str = "/echo", method: str = "POST", body: bytes = b"", number: int = 0, now_ms: int = NOW) -> str:
-    return sign_request(SECRET, RequestLine(method, f"127.0.0.1:{server.port}", path), body, Nonce(f"{number:032x}"), now_ms)
+def header_for(
+    server: Echo, *, path: str = "/echo", method: str = "POST", body: bytes = b"", number: int = 0, now_ms: int = NOW
+) -> str:
+    return sign_request(
+        SECRET, RequestLine(method, f"127.0.0.1:{server.port}", path), body, Nonce(f"{number:032x}"), now_ms
+    )
 
 
 class TestTogether:
@@ -122,7 +146,9 @@ class TestTogether:
 
 class TestForeignClients:
     @pytest.mark.parametrize("path", ["/echo", "/ws", "/nowhere", "/bug"])
-    async def test_without_a_signature_nothing_is_reached(self, server: Echo, plain: aiohttp.ClientSession, path: str) -> None:
+    async def test_without_a_signature_nothing_is_reached(
+        self, server: Echo, plain: aiohttp.ClientSession, path: str
+    ) -> None:
         async with plain.get(f"http://127.0.0.1:{server.port}{path}") as answer:
             assert (answer.status, await answer.read()) == (401, b'{"errors":["authentication failed"]}')
             assert PROOF_HEADER not in answer.headers
@@ -178,7 +204,8 @@ class TestForeignClients:
         assert server.reached == []
 
     @pytest.mark.parametrize(
-        "host", ["evil.example", "evil.example:8081", "127.0.0.1.evil.example", "10.0.0.1", "", "[fe80::1]:80", "0.0.0.0"]
+        "host",
+        ["evil.example", "evil.example:8081", "127.0.0.1.evil.example", "10.0.0.1", "", "[fe80::1]:80", "0.0.0.0"],
     )
     async def test_a_foreign_host_name_is_refused(self, server: Echo, plain: aiohttp.ClientSession, host: str) -> None:
         """DNS rebinding: the browser sends the attacker's name, even to an open path."""
@@ -202,15 +229,24 @@ class TestForeignClients:
             ("http://127.0.0.1", 200),
         ],
     )
-    async def test_a_foreign_origin_is_refused(self, server: Echo, plain: aiohttp.ClientSession, origin: str, status: int) -> None:
+    async def test_a_foreign_origin_is_refused(
+        self, server: Echo, plain: aiohttp.ClientSession, origin: str, status: int
+    ) -> None:
         async with plain.get(f"http://127.0.0.1:{server.port}/healthz", headers={"Origin": origin}) as answer:
             assert answer.status == status
 
-    @pytest.mark.parametrize("host", ["127.0.0.1:{other}", "localhost:{other}", "127.0.0.2:{port}", "[::1]:{port}", "127.0.0.1"])
-    async def test_a_request_for_another_address_is_refused(self, server: Echo, plain: aiohttp.ClientSession, host: str) -> None:
+    @pytest.mark.parametrize(
+        "host", ["127.0.0.1:{other}", "localhost:{other}", "127.0.0.2:{port}", "[::1]:{port}", "127.0.0.1"]
+    )
+    async def test_a_request_for_another_address_is_refused(
+        self, server: Echo, plain: aiohttp.ClientSession, host: str
+    ) -> None:
         """Who listens there passes on what a client sent to it."""
         host = host.format(port=server.port, other=server.port + 1)
-        headers = {"Host": host, AUTH_HEADER: sign_request(SECRET, RequestLine("POST", host, "/echo"), b"", Nonce("0" * 32), NOW)}
+        headers = {
+            "Host": host,
+            AUTH_HEADER: sign_request(SECRET, RequestLine("POST", host, "/echo"), b"", Nonce("0" * 32), NOW),
+        }
 
         async with plain.post(f"http://127.0.0.1:{server.port}/echo", headers=headers) as answer:
             assert answer.status == 421
@@ -221,7 +257,9 @@ class TestForeignClients:
         runner = await echo.start()
         for number, host in enumerate((f"localhost:{echo.port}", "127.0.0.1:9")):
             signature = sign_request(SECRET, RequestLine("POST", host, "/echo"), b"", Nonce(f"{number:032x}"), NOW)
-            async with plain.post(f"http://127.0.0.1:{echo.port}/echo", headers={"Host": host, AUTH_HEADER: signature}) as answer:
+            async with plain.post(
+                f"http://127.0.0.1:{echo.port}/echo", headers={"Host": host, AUTH_HEADER: signature}
+            ) as answer:
                 assert answer.status == 202
         await runner.cleanup()
 
@@ -259,7 +297,9 @@ class TestClocks:
         async def refuse(request: web.Request) -> web.Response:
             nonlocal num_requests
             num_requests += 1
-            return web.Response(status=401, headers={TIME_HEADER: str(NOW)} | ({} if proof is None else {PROOF_HEADER: proof}))
+            return web.Response(
+                status=401, headers={TIME_HEADER: str(NOW)} | ({} if proof is None else {PROOF_HEADER: proof})
+            )
 
         async with served(refuse) as port, RpcClient("127.0.0.1", port, SECRET, clock=lambda: 0) as client:
             with pytest.raises(AuthenticationError):
@@ -294,7 +334,9 @@ class TestClocks:
 
         for minutes, put_back_minutes in ((0, 0), (1, 1), (2, 5), (10, 20)):
             monotonic_ns, wall_ms = minutes * 60_000_000_000, NOW + (minutes - put_back_minutes) * 60_000
-            async with plain.post(f"http://127.0.0.1:{echo.port}/echo", headers={AUTH_HEADER: header_for(echo)}) as answer:
+            async with plain.post(
+                f"http://127.0.0.1:{echo.port}/echo", headers={AUTH_HEADER: header_for(echo)}
+            ) as answer:
                 statuses.append(answer.status)
 
         assert statuses == [202, 401, 401, 401]

@@ -95,7 +95,9 @@ async def rpc(job_manager: JobManager, request: pytest.FixtureRequest) -> AsyncI
 @pytest.mark.parametrize("body", [b"", b"x", bytes(range(256)) * 1000])
 async def test_a_request_is_answered(rpc: RpcGateway, body: bytes) -> None:
     """Parts of the path are decoded; of a parameter's values the first one counts."""
-    assert await rpc.request("POST", "/echo/a%20b%2F?mode=x%26&mode=y", body=body) == RpcResponse(202, b"a b/ x& " + body)
+    assert await rpc.request("POST", "/echo/a%20b%2F?mode=x%26&mode=y", body=body) == RpcResponse(
+        202, b"a b/ x& " + body
+    )
 
 
 async def test_many_requests_are_answered_at_once(rpc: RpcGateway) -> None:

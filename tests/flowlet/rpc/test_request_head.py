@@ -16,7 +16,9 @@ def head(host: str, local: tuple[str, int] = LOCAL, origin: str | None = None) -
 def test_a_head_is_read() -> None:
     data = b"POST /jobs?a=b HTTP/1.1\r\nhost:\t127.0.0.1:8081 \r\nOrigin: null\r\nX-Sign: a b: c\r\nx-sign: second"
 
-    assert parse_head(data, "X-Sign", LOCAL) == RequestHead("POST", "/jobs?a=b", "127.0.0.1:8081", "null", "a b: c", *LOCAL)
+    assert parse_head(data, "X-Sign", LOCAL) == RequestHead(
+        "POST", "/jobs?a=b", "127.0.0.1:8081", "null", "a b: c", *LOCAL
+    )
 
 
 @pytest.mark.parametrize(

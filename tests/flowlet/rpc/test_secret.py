@@ -59,7 +59,9 @@ def test_who_looks_for_a_cluster_makes_no_file(tmp_path: Path) -> None:
     """A misspelled name made a new secret, and then no cluster knew it."""
     path = tmp_path / "new" / "secret"
 
-    with pytest.raises(ConfigError, match=r"new/secret does not exist; a JobManager makes it .* \(\$FLOWLET_SECRET_FILE does, too\)"):
+    with pytest.raises(
+        ConfigError, match=r"new/secret does not exist; a JobManager makes it .* \(\$FLOWLET_SECRET_FILE does, too\)"
+    ):
         load_secret(path)
     assert not path.parent.exists()
 
@@ -78,7 +80,9 @@ def test_two_secrets_differ(tmp_path: Path) -> None:
 def test_processes_that_start_at_once_agree(tmp_path: Path) -> None:
     """Whoever comes second reads the first one's file."""
     found: list[bytes] = []
-    threads = [threading.Thread(target=lambda: found.append(load_or_create_secret(tmp_path / "secret"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(load_or_create_secret(tmp_path / "secret"))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -155,7 +159,9 @@ def test_the_environment_names_the_file(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_without_it_the_file_is_in_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None) -> None:
+def test_without_it_the_file_is_in_the_home_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: str | None
+) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("FLOWLET_SECRET_FILE", raising=False)
     if value is not None:

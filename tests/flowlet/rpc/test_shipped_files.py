@@ -3,7 +3,14 @@
 import pytest
 
 from flowlet.errors import JobGraphError
-from flowlet.rpc.shipped_files import MAX_JOB_FILE_BYTES, PART_BYTES, ShippedArchive, ShippedFile, ShippedFiles, check_shipped_files
+from flowlet.rpc.shipped_files import (
+    MAX_JOB_FILE_BYTES,
+    PART_BYTES,
+    ShippedArchive,
+    ShippedFile,
+    ShippedFiles,
+    check_shipped_files,
+)
 
 DIGEST = bytes(32)
 
@@ -28,7 +35,10 @@ def test_files_whose_parts_make_their_size_are_accepted() -> None:
         (ShippedFile("a", PART_BYTES, [DIGEST, DIGEST]), "2 parts do not make"),
         (ShippedFile("a", -1, []), "0 parts do not make -1 bytes"),
         (ShippedFile("a", 1, [b"short"]), "1 parts do not make 1 bytes"),
-        (ShippedFile("a", MAX_JOB_FILE_BYTES + 1, [DIGEST] * (MAX_JOB_FILE_BYTES // PART_BYTES + 1)), "the limit is 2147483648"),
+        (
+            ShippedFile("a", MAX_JOB_FILE_BYTES + 1, [DIGEST] * (MAX_JOB_FILE_BYTES // PART_BYTES + 1)),
+            "the limit is 2147483648",
+        ),
     ],
 )
 def test_files_of_another_form_are_refused(file: ShippedFile, words: str) -> None:

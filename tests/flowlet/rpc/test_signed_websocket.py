@@ -134,7 +134,9 @@ async def test_a_message_out_of_turn_ends_the_session(order: list[int], num_good
         (aiohttp.WSMsgType.TEXT, "x", None, "it sent a text message"),
     ],
 )
-async def test_the_end_of_a_connection_in_words(kind: aiohttp.WSMsgType, data: Any, extra: str | None, reason: str) -> None:
+async def test_the_end_of_a_connection_in_words(
+    kind: aiohttp.WSMsgType, data: Any, extra: str | None, reason: str
+) -> None:
     wire = Wire()
     wire.frames = [aiohttp.WSMessage(kind, data, extra)]
 

@@ -43,7 +43,9 @@ def exact(value: Any) -> Any:
 
 CHARACTERS = st.characters(exclude_categories=())
 FLOATS = st.floats() | st.sampled_from([0.0, -0.0, math.inf, struct.unpack(">d", bytes.fromhex("7ff8000000000123"))[0]])
-BOUNDARIES = [sign * (1 << bits) + offset for bits in (7, 8, 15, 16, 31, 32, 63, 64) for offset in (-1, 0, 1) for sign in (-1, 1)]
+BOUNDARIES = [
+    sign * (1 << bits) + offset for bits in (7, 8, 15, 16, 31, 32, 63, 64) for offset in (-1, 0, 1) for sign in (-1, 1)
+]
 INTS = st.integers(-200, 200) | st.integers(-(2**70), 2**70) | st.sampled_from(BOUNDARIES)
 TEXTS = st.text(CHARACTERS, max_size=5) | st.text(st.sampled_from("ab\0\ud83d\ude00😀é"), max_size=6)
 ATOMS = {
@@ -59,7 +61,10 @@ ANY_ATOM = st.one_of(*ATOMS.values())
 NESTED = st.recursive(
     ANY_ATOM,
     lambda inner: (
-        st.lists(inner, max_size=3) | st.lists(inner, max_size=3).map(tuple) | st.dictionaries(TEXTS, inner, max_size=2) | inner.map(Row)
+        st.lists(inner, max_size=3)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(TEXTS, inner, max_size=2)
+        | inner.map(Row)
     ),
     max_leaves=6,
 )

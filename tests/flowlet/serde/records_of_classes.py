@@ -320,7 +320,9 @@ FLAT: dict[str, Any] = {
     "abstract base": Square,
     "property": WithProperty,
     "own setattr": Loud,
-    "dates": lambda number: Box(datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=number)),
+    "dates": lambda number: Box(
+        datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC) + datetime.timedelta(seconds=number)
+    ),
     "decimals": lambda number: Box((decimal.Decimal(number), ("a", None))),
     "NamedTuple": Point,
     "namedtuple with a dict": lambda number: NamedPoint(number, [number]),
@@ -351,7 +353,9 @@ PICKLED: dict[str, Any] = {
     "exception": Failure,
     "empty": lambda number: Empty(),
     "other attributes": lambda number: with_names(number, **{f"a{number}": 1}),
-    "another order": lambda number: with_names(number, **dict(sorted({"a": 1, "b": 2}.items(), reverse=number % 2 == 0))),
+    "another order": lambda number: with_names(
+        number, **dict(sorted({"a": 1, "b": 2}.items(), reverse=number % 2 == 0))
+    ),
     "row of another kind": updated,
     "rows of other names": lambda number: Row(**{f"a{number}": number}),
     "rows of other lengths": lambda number: Row(*range(number % 2 + 1)),

@@ -117,7 +117,16 @@ def test_a_plain_list_of_pairs_is_small() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [["a\0b", "c"], ["\0", ""], ["", "", "\0"], ["", ""], [""], ["\0"], ["\ud83d", "\ude00"], ["\ud83d\ude00", "\0\udfff"]],
+    [
+        ["a\0b", "c"],
+        ["\0", ""],
+        ["", "", "\0"],
+        ["", ""],
+        [""],
+        ["\0"],
+        ["\ud83d", "\ude00"],
+        ["\ud83d\ude00", "\0\udfff"],
+    ],
     ids=ascii,
 )
 def test_texts_with_nul_or_lone_surrogates(values: list[str]) -> None:
@@ -225,7 +234,9 @@ def test_columns_nested_without_end_are_refused(kind: int) -> None:
     for _ in range(5_000):
         data = column(kind, (struct.pack(">H", 1) if kind == module.TUPLES else b"") + data)
 
-    with pytest.raises(SerdeError, match="1 sizes in a column of kind 10" if kind == module.BYTES else "columns in more than 6 columns"):
+    with pytest.raises(
+        SerdeError, match="1 sizes in a column of kind 10" if kind == module.BYTES else "columns in more than 6 columns"
+    ):
         decode_column(memoryview(data), 0, 1)
 
 

@@ -13,7 +13,14 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import JobSubmissionError
 from flowlet.graph.partitioner import KeyGroups, Rebalance
-from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner, load_chain, load_partitioner, share_containers
+from flowlet.serde.deploy_blobs import (
+    DeploymentError,
+    dump_chain,
+    dump_partitioner,
+    load_chain,
+    load_partitioner,
+    share_containers,
+)
 from tests.waiting import PATIENCE_S
 
 
@@ -44,7 +51,10 @@ def test_containers_of_many_small_objects_are_shared_by_chains_and_key_selectors
     first, second = ([ChainedOperator(Holder("h", (table, record, extra)), -1)] for extra in ("first", other))
     third, small = KeyGroups(lambda key: table[key], 7), [ChainedOperator(Holder("s", [1]), -1)]
     pieces: dict[bytes, bytes] = {}
-    blobs = [*(dump_chain(each, "v", 1, pieces) for each in (first, second, small)), dump_partitioner(third, "e", pieces)]
+    blobs = [
+        *(dump_chain(each, "v", 1, pieces) for each in (first, second, small)),
+        dump_partitioner(third, "e", pieces),
+    ]
 
     shared = share_containers([first, second, small, third], blobs, pieces)
 
@@ -76,7 +86,8 @@ def test_the_operator_that_cannot_travel_is_named() -> None:
 
     with pytest.raises(
         JobSubmissionError,
-        match=r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: `held`, an attribute of a `Holder` \(_thread.lock\): "
+        match=r"vertex 'v': operator 'locked' cannot be sent to a TaskManager: `held`, an attribute of a `Holder` "
+        r"\(_thread.lock\): "
         r"TypeError: .*lock.*; make what .* in open",
     ) as caught:
         dump_chain(chain, "v")
@@ -89,7 +100,9 @@ def test_a_partitioner_that_cannot_travel_names_its_edge() -> None:
         dump_partitioner(KeyGroups(threading.Lock()), "e")
 
 
-def test_a_module_that_is_missing_here_is_named_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_is_missing_here_is_named_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "only_at_the_client.py").write_text("def f(): pass\n", encoding="utf-8")
     monkeypatch.syspath_prepend(str(tmp_path))
     import only_at_the_client  # type: ignore[import-not-found]  # made above
@@ -99,7 +112,8 @@ def test_a_module_that_is_missing_here_is_named_with_what_to_do(tmp_path: Path, 
     del sys.modules["only_at_the_client"]
 
     with pytest.raises(
-        DeploymentError, match="task 'v' need the module 'only_at_the_client', which this TaskManager does not find: install it"
+        DeploymentError,
+        match="task 'v' need the module 'only_at_the_client', which this TaskManager does not find: install it",
     ):
         load_chain(blob, "v")
 
@@ -138,7 +152,9 @@ class Opening:
 
 
 def test_one_blob_is_opened_at_a_time() -> None:
-    """Opening imports the user's modules: two threads in one circle of imports would deadlock, and Python would fail one of them."""
+    """Opening imports the user's modules: two threads in one circle of imports would deadlock, and Python would fail
+    one of them.
+    """
     blob = pickle.dumps(Opening())
     threads = [threading.Thread(target=load_partitioner, args=(blob, "t")) for _ in range(3)]
 

@@ -121,7 +121,9 @@ def framed(body: bytes) -> bytes:
 
 
 CHUNK = serialize(Chunk(["ab", "c"]))[4:]
-TABLE = serialize(Chunk.of_columns(Columns(2, (ConstantColumn("a", 2), ConstantColumn(1, 2)), Shape.TUPLE, key_position=1)))[4:]
+TABLE = serialize(
+    Chunk.of_columns(Columns(2, (ConstantColumn("a", 2), ConstantColumn(1, 2)), Shape.TUPLE, key_position=1))
+)[4:]
 CORRUPT = {
     "length 0": (struct.pack(">i", 0), "its length is 0, allowed are 1 to 1000"),
     "negative length": (struct.pack(">i", -5), "its length is -5"),
@@ -141,11 +143,20 @@ CORRUPT = {
     "other version": (framed(b"\x40\x02" + CHUNK[2:]), "a chunk of version 2 with flags 0"),
     "unknown flag": (framed(b"\x40\x01\x08" + CHUNK[3:]), "version 1 with flags 8"),
     "no keys": (framed(b"\x40\x01\x02" + CHUNK[3:7]), "tag 64, 7 bytes"),
-    "too few keys": (framed(b"\x40\x01\x02" + struct.pack(">I", 3) + CHUNK[7:]), "has 2 values in a chunk of 3 records"),
+    "too few keys": (
+        framed(b"\x40\x01\x02" + struct.pack(">I", 3) + CHUNK[7:]),
+        "has 2 values in a chunk of 3 records",
+    ),
     "no place of the key": (framed(b"\x40\x01\x04" + CHUNK[3:7]), "tag 64, 7 bytes"),
     "a key behind the fields": (framed(TABLE[:7] + b"\2" + TABLE[8:]), "the key is field 2 of records with 2 fields"),
-    "too many records": (framed(b"\x40\x01\x00" + struct.pack(">I", 1 << 21) + CHUNK[7:]), "a chunk of 2097152 records"),
-    "other number of records": (framed(b"\x40\x01\x00" + struct.pack(">I", 3) + CHUNK[7:]), "has 2 values in a chunk of 3 records"),
+    "too many records": (
+        framed(b"\x40\x01\x00" + struct.pack(">I", 1 << 21) + CHUNK[7:]),
+        "a chunk of 2097152 records",
+    ),
+    "other number of records": (
+        framed(b"\x40\x01\x00" + struct.pack(">I", 3) + CHUNK[7:]),
+        "has 2 values in a chunk of 3 records",
+    ),
     "not UTF-8": (framed(CHUNK[:-1] + b"\xff"), "UnicodeDecodeError"),
 }
 
@@ -209,7 +220,13 @@ def test_runs_of_single_records_are_one_chunk() -> None:
 
     found = feed(deserializer, typed(*sent))
 
-    assert found == [Chunk(["a", "b", "c"]), Chunk(["d", "e", "f"], [4, 5, 6]), Watermark(7), Chunk(["g"], [8]), Chunk(["h"])]
+    assert found == [
+        Chunk(["a", "b", "c"]),
+        Chunk(["d", "e", "f"], [4, 5, 6]),
+        Watermark(7),
+        Chunk(["g"], [8]),
+        Chunk(["h"]),
+    ]
     assert feed(deserializer, typed(Chunk(["i"]))) == [Chunk(["i"])]
 
 
@@ -228,7 +245,10 @@ def test_a_value_that_is_corrupt_is_reported_with_its_serializer_and_offset(step
     """Too little, too much, or not what it should be."""
     head = typed(Chunk(["abc"]))
     for body, message in [
-        ("01 0561", "broken serialization: StringSerializer at byte 2: a text of 4 characters in the 1 bytes that are left"),
+        (
+            "01 0561",
+            "broken serialization: StringSerializer at byte 2: a text of 4 characters in the 1 bytes that are left",
+        ),
         ("01 0261 62", "broken serialization: StringSerializer left 1 of 4 bytes"),
         ("00 0000", "8 bytes are expected, 2 are left"),
     ]:
@@ -285,7 +305,9 @@ def test_a_spilled_element_that_is_corrupt_is_reported_as_any_other(tmp_path: Pa
 def test_a_file_that_cannot_be_made_is_reported_with_the_channel() -> None:
     limits = ElementLimits(spill_above_bytes=102_400, spill_directory="/nowhere")
 
-    with pytest.raises(SerdeError, match=r"channel 7: .* an element too large for memory cannot be kept in a file in /nowhere"):
+    with pytest.raises(
+        SerdeError, match=r"channel 7: .* an element too large for memory cannot be kept in a file in /nowhere"
+    ):
         feed_in_steps(ElementDeserializer("channel 7", limits=limits), serialize(LARGE), 30_000)
 
 

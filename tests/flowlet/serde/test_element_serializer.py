@@ -26,7 +26,13 @@ from flowlet.serde.pickles.record_pickle import dumps_record
 from flowlet.serde.types.serializers import serializer_for
 from tests.flowlet.serde.exact import INTS, columns, exact
 
-KEYS = st.text(max_size=3) | st.integers(-3, 3) | st.booleans() | st.tuples(st.text(max_size=2), st.integers(0, 3)) | st.none()
+KEYS = (
+    st.text(max_size=3)
+    | st.integers(-3, 3)
+    | st.booleans()
+    | st.tuples(st.text(max_size=2), st.integers(0, 3))
+    | st.none()
+)
 
 GOLDEN = [
     (Watermark(1000), "00000009 02 00000000000003E8"),
@@ -94,7 +100,9 @@ def test_keys_come_back_with_their_records(values: list[Any], has_timestamps: bo
 
 
 @given(columns(), st.booleans(), st.integers(0, 9))
-def test_a_field_that_is_the_key_is_known_behind_the_channel(values: list[Any], has_timestamps: bool, position: int) -> None:
+def test_a_field_that_is_the_key_is_known_behind_the_channel(
+    values: list[Any], has_timestamps: bool, position: int
+) -> None:
     """Also of few records: the consumer need not ask the selector again."""
     table = columns_of(values)
     if table is None:
@@ -103,7 +111,9 @@ def test_a_field_that_is_the_key_is_known_behind_the_channel(values: list[Any], 
     with_key = Columns(table.num_rows, table.fields, table.shape, key_position=position)
     timestamps = list(range(len(values))) if has_timestamps else None
 
-    (found,) = ElementDeserializer().feed(memoryview(StreamElementSerializer().serialize(Chunk.of_columns(with_key, timestamps))))
+    (found,) = ElementDeserializer().feed(
+        memoryview(StreamElementSerializer().serialize(Chunk.of_columns(with_key, timestamps)))
+    )
 
     assert isinstance(found, Chunk)
     if found.columns is None:
@@ -121,8 +131,13 @@ def test_keys_come_before_the_values() -> None:
     columns = Columns(2, (ConstantColumn(7, 2),), Shape.SCALAR, key_position=0)
 
     constant_7 = "01 0000000D 05 00000008 0700000000000000"
-    assert StreamElementSerializer().serialize(chunk) == bytes.fromhex("00000022 40 01 02 00000002" + constant_7 + "08 00000004") + b"ab\0c"
-    assert StreamElementSerializer().serialize(Chunk.of_columns(columns)) == bytes.fromhex("0000001A 40 01 04 00000002 00" + constant_7)
+    assert (
+        StreamElementSerializer().serialize(chunk)
+        == bytes.fromhex("00000022 40 01 02 00000002" + constant_7 + "08 00000004") + b"ab\0c"
+    )
+    assert StreamElementSerializer().serialize(Chunk.of_columns(columns)) == bytes.fromhex(
+        "0000001A 40 01 04 00000002 00" + constant_7
+    )
 
 
 def test_a_pickled_record_arrives_as_the_record() -> None:
@@ -160,7 +175,10 @@ def test_a_record_that_no_receiver_would_take_is_refused_by_the_sender() -> None
     """A chunk of several is not: it can be sent in parts."""
     serializer = StreamElementSerializer(max_element_bytes=1000)
 
-    with pytest.raises(SerdeError, match=r"a record takes 1012 bytes, the limit is 1000: .* the job's option 'flowlet\.max-record-bytes'"):
+    with pytest.raises(
+        SerdeError,
+        match=r"a record takes 1012 bytes, the limit is 1000: .* the job's option 'flowlet\.max-record-bytes'",
+    ):
         serializer.serialize(Chunk(["x" * 1000]))
     assert len(serializer.serialize(Chunk(["x" * 1000, "y"]))) > 1000
     assert len(serializer.serialize(Chunk(["x" * 988]))) == 1004

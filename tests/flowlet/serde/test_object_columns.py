@@ -49,9 +49,20 @@ def described(value: Any) -> Any:
         return type(value), described(msgspec.structs.astuple(value))
     if type(value).__module__ != records.__name__ or isinstance(value, records.Color):
         return exact(value)
-    slots = {name: getattr(value, name) for base in type(value).__mro__ for name in vars(base).get("__slots__", ()) if hasattr(value, name)}
-    attributes = [(name, item) for name, item in vars(value).items() if item is not value] if hasattr(value, "__dict__") else []
-    return type(value), described(attributes), described([(name, slots[name]) for name in sorted(slots) if name != "__weakref__"])
+    slots = {
+        name: getattr(value, name)
+        for base in type(value).__mro__
+        for name in vars(base).get("__slots__", ())
+        if hasattr(value, name)
+    }
+    attributes = (
+        [(name, item) for name, item in vars(value).items() if item is not value] if hasattr(value, "__dict__") else []
+    )
+    return (
+        type(value),
+        described(attributes),
+        described([(name, slots[name]) for name in sorted(slots) if name != "__weakref__"]),
+    )
 
 
 @pytest.mark.parametrize("name", FLAT)
@@ -96,8 +107,12 @@ def test_values_of_fields_come_back_exactly(data: st.DataObject) -> None:
     """Whatever they are."""
     makers: list[Any] = [records.Plain, records.FrozenSlots, records.Point, records.Struct, lambda a, b: Row(a=a, b=b)]
     make = data.draw(st.sampled_from(makers))
-    firsts, seconds = (data.draw(st.sampled_from([INTS, TEXTS, ANY_ATOM, st.none(), st.tuples(INTS, TEXTS)])) for _ in range(2))
-    values = [make(*pair) for pair in data.draw(st.lists(st.tuples(firsts, seconds), min_size=MIN_OBJECTS, max_size=20))]
+    firsts, seconds = (
+        data.draw(st.sampled_from([INTS, TEXTS, ANY_ATOM, st.none(), st.tuples(INTS, TEXTS)])) for _ in range(2)
+    )
+    values = [
+        make(*pair) for pair in data.draw(st.lists(st.tuples(firsts, seconds), min_size=MIN_OBJECTS, max_size=20))
+    ]
 
     received = round_trip(values)
 
@@ -270,7 +285,9 @@ def test_records_of_a_chunk_come_back_through_the_channel() -> None:
     for name in FLAT:
         values = [FLAT[name](number) for number in range(20)]
 
-        [chunk] = ElementDeserializer().feed(memoryview(StreamElementSerializer().serialize(Chunk(values, list(range(20))))))
+        [chunk] = ElementDeserializer().feed(
+            memoryview(StreamElementSerializer().serialize(Chunk(values, list(range(20)))))
+        )
 
         assert isinstance(chunk, Chunk)
         assert described(chunk.values) == described(values)

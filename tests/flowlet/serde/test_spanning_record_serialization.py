@@ -1,6 +1,7 @@
 """Elements cut into buffers and put together again.
 
-Source: Flink `SpanningRecordSerializationTest`.  Its records of one value each are here both what they are there (tags 0 and 1, by
+Source: Flink `SpanningRecordSerializationTest`.  Its records of one value each are here both what they are there (tags
+        0 and 1, by
 a declared type) and a chunk of one record.
 """
 
@@ -34,7 +35,9 @@ class _NoPool:
 class Pipe:
     """Serializer, buffers and deserializer of one channel; buffers are overwritten once they were fed."""
 
-    def __init__(self, segment_bytes: int, type_info: TypeInformation | None = None, limits: ElementLimits | None = None) -> None:
+    def __init__(
+        self, segment_bytes: int, type_info: TypeInformation | None = None, limits: ElementLimits | None = None
+    ) -> None:
         values = None if type_info is None else serializer_for(type_info)
         self.serializer = StreamElementSerializer(values)
         self.deserializer = ElementDeserializer(limits=ElementLimits() if limits is None else limits, values=values)
@@ -84,7 +87,15 @@ def random_values(count: int) -> Iterator[Any]:
     rng = random.Random(SEED)
     for _ in range(count):
         yield rng.choice(
-            [rng.getrandbits(31), rng.random(), "x" * rng.randrange(40), bytes(rng.randrange(60)), (rng.random() < 0.5, "é"), None, [1, {}]]
+            [
+                rng.getrandbits(31),
+                rng.random(),
+                "x" * rng.randrange(40),
+                bytes(rng.randrange(60)),
+                (rng.random() < 0.5, "é"),
+                None,
+                [1, {}],
+            ]
         )
 
 
@@ -95,7 +106,13 @@ KINDS = [None, Types.INT()]
 @pytest.mark.parametrize(
     ("segment_bytes", "num_records"),
     [(1, 10), (64, 200), (31, 248), (127, 250), (SEGMENT_BYTES, 5000)],
-    ids=["int_records_spanning_multiple_segments", "with_aligned_buffers", "with_unaligned_buffers", "odd_segments", "full_segments"],
+    ids=[
+        "int_records_spanning_multiple_segments",
+        "with_aligned_buffers",
+        "with_unaligned_buffers",
+        "odd_segments",
+        "full_segments",
+    ],
 )
 def test_int_records(segment_bytes: int, num_records: int, type_info: TypeInformation | None) -> None:
     """Whatever the segments' size: each comes out once, in order, and not before its last byte was there."""
@@ -143,7 +160,10 @@ def test_small_records_between_large_ones(type_info: TypeInformation | None, tmp
     limits = ElementLimits(spill_above_bytes=102_400, spill_directory=str(tmp_path))
     pipe = Pipe(SEGMENT_BYTES, type_info, limits)
     rng = random.Random(SEED)
-    values = [42 if index % 2 else rng.randbytes(rng.choice([1_000, 50_000, 102_396, 102_397, 500_000])) for index in range(99)]
+    values = [
+        42 if index % 2 else rng.randbytes(rng.choice([1_000, 50_000, 102_396, 102_397, 500_000]))
+        for index in range(99)
+    ]
 
     found = pipe.send(*(Chunk([value]) for value in values)) + pipe.flush()
 
@@ -171,12 +191,19 @@ def test_records_above_5_mib_wait_in_a_file(size_bytes: int) -> None:
     assert has_spilled is (size_bytes > 5 << 20)
 
 
-UNCONSUMED = {"small": (10, 1000), "spanning": (60_000, 32_768), "large": (400_000, 32_768), "large_with_leftover": (400_000, 50_001)}
+UNCONSUMED = {
+    "small": (10, 1000),
+    "spanning": (60_000, 32_768),
+    "large": (400_000, 32_768),
+    "large_with_leftover": (400_000, 50_001),
+}
 
 
 @pytest.mark.parametrize("name", UNCONSUMED)
 def test_unconsumed_buffer(name: str, tmp_path: Path) -> None:
-    """What was fed of a half element brings another deserializer to the same place, wherever it is cut; and can be asked for again."""
+    """What was fed of a half element brings another deserializer to the same place, wherever it is cut; and can be
+    asked for again.
+    """
     record_bytes, piece_bytes = UNCONSUMED[name]
     limits = ElementLimits(spill_above_bytes=102_400, spill_directory=str(tmp_path))
     chunk = Chunk([random.Random(SEED).randbytes(record_bytes)])

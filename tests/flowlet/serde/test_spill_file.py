@@ -12,7 +12,11 @@ from flowlet.serde.spill_file import SpillFile
 
 def open_files(directory: Path) -> int:
     """How many descriptors and mappings of this process lead into the directory."""
-    links = [os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")]
+    links = [
+        os.readlink(f"/proc/self/fd/{name}")
+        for name in os.listdir("/proc/self/fd")
+        if os.path.lexists(f"/proc/self/fd/{name}")
+    ]
     maps = Path("/proc/self/maps").read_text().splitlines()
     return sum(str(directory) in each for each in [*links, *maps])
 
@@ -83,7 +87,10 @@ def test_a_directory_that_cannot_be_written_to_is_named() -> None:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 def test_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda **kwargs: open("/dev/full", "w+b", buffering=kwargs["buffering"]))  # noqa: SIM115 - SpillFile closes it
+    monkeypatch.setattr(
+        "tempfile.TemporaryFile",
+        lambda **kwargs: open("/dev/full", "w+b", buffering=kwargs["buffering"]),  # noqa: SIM115
+    )
     spilled = SpillFile(str(tmp_path))
 
     with pytest.raises(SerdeError, match="No space left on device"):

@@ -51,19 +51,27 @@ def table(*fields: Column, shape: Shape = Shape.TUPLE, names: tuple[str, ...] = 
 
 
 @given(columns(), st.booleans(), st.booleans())
-def test_records_come_back_exactly_whether_sent_as_list_or_as_columns(values: list[Any], is_timed: bool, as_columns: bool) -> None:
+def test_records_come_back_exactly_whether_sent_as_list_or_as_columns(
+    values: list[Any], is_timed: bool, as_columns: bool
+) -> None:
     """Of lists, the reader gets columns all the same, where records have plain fields and there are more than a few.
 
     Others may be one object in two places, which only a pickle of the list keeps.
     """
     timestamps = list(range(len(values))) if is_timed else None
     in_columns = columns_of(values)
-    chunk = Chunk(values, timestamps) if in_columns is None or not as_columns else Chunk.of_columns(in_columns, timestamps)
+    chunk = (
+        Chunk(values, timestamps) if in_columns is None or not as_columns else Chunk.of_columns(in_columns, timestamps)
+    )
 
     received = sent(chunk)
 
     assert (len(received), exact(received.values), received.timestamps) == (len(values), exact(values), timestamps)
-    if in_columns is not None and in_columns.shape is Shape.TUPLE and (as_columns or (len(values) > 16 and have_plain_fields(values))):
+    if (
+        in_columns is not None
+        and in_columns.shape is Shape.TUPLE
+        and (as_columns or (len(values) > 16 and have_plain_fields(values)))
+    ):
         assert received.columns is not None
 
 
@@ -71,7 +79,9 @@ def have_plain_fields(records: list[tuple[Any, ...]]) -> bool:
     return UNCHANGING.issuperset(type(field) for record in records for field in record)
 
 
-@pytest.mark.parametrize("dtype", ["b", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "datetime64[us]", "?"])
+@pytest.mark.parametrize(
+    "dtype", ["b", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "datetime64[us]", "?"]
+)
 def test_arrays_keep_their_type(dtype: str) -> None:
     array = np.array([0, 1, 100], "i1").astype(dtype)
 
@@ -81,7 +91,11 @@ def test_arrays_keep_their_type(dtype: str) -> None:
     first, second = received.fields
     assert isinstance(first, ArrayColumn)
     assert isinstance(second, ArrayColumn)
-    assert (first.array.dtype, first.array.tolist(), second.array.tolist()) == (array.dtype, array.tolist(), array[::-1].tolist())
+    assert (first.array.dtype, first.array.tolist(), second.array.tolist()) == (
+        array.dtype,
+        array.tolist(),
+        array[::-1].tolist(),
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,7 +162,9 @@ def test_a_column_of_another_kind_goes_as_its_values() -> None:
 
 
 def test_rows_have_their_names() -> None:
-    chunk = Chunk.of_columns(table(ArrayColumn(np.array([1, 2])), ListColumn(["x", "y"]), shape=Shape.ROW, names=("id", "name")))
+    chunk = Chunk.of_columns(
+        table(ArrayColumn(np.array([1, 2])), ListColumn(["x", "y"]), shape=Shape.ROW, names=("id", "name"))
+    )
 
     assert sent(chunk).values == [Row(id=1, name="x"), Row(id=2, name="y")]
 
@@ -243,14 +259,17 @@ class TestDictionary:
     @pytest.mark.parametrize(
         ("data", "message"),
         [
-            (encode_codes(0, 2, [], np.array([0, 2], np.uint16)), "code 2 of <ChannelDictionary, generation 0: 2 texts>"),
+            (
+                encode_codes(0, 2, [], np.array([0, 2], np.uint16)),
+                "code 2 of <ChannelDictionary, generation 0: 2 texts>",
+            ),
             (encode_codes(1, 2, [], np.array([0, 1], np.uint16)), "codes for 2 texts of generation 1, known are"),
             (encode_codes(1, 2, ["c"], np.array([0, 1], np.uint16)), "texts that follow the first 2 of generation 1"),
             (encode_codes(0, 1, ["c"], np.array([0, 1], np.uint16)), "texts that follow the first 1 of generation 0"),
             (encode_codes(0, 3, ["c"], np.array([0, 1], np.uint16)), "texts that follow the first 3 of generation 0"),
             (encode_codes(0, 1, [], np.array([0, 0], np.uint16)), "codes for 1 texts of generation 0"),
             (encode_codes(0, 2, [], np.array([0], np.uint16)), "1 codes in a chunk of 2 records"),
-            (encode_codes(0, 2, [1], np.array([0, 0], np.uint16)), "other values than texts"),  # type: ignore[list-item]  # corrupt
+            (encode_codes(0, 2, [1], np.array([0, 0], np.uint16)), ("other values than texts")),  # type: ignore[list-item]  # corrupt
         ],
     )
     def test_codes_that_do_not_follow_are_refused(self, data: bytes, message: str) -> None:
@@ -270,16 +289,21 @@ class TestDictionary:
         head = serializer.serialize(Chunk(["x"]))
 
         with pytest.raises(
-            SerdeError, match=f"^task, input channel 3: corrupt stream in the element at offset {len(head)}: StreamElem.*5 texts"
+            SerdeError,
+            match=f"^task, input channel 3: corrupt stream in the element at offset {len(head)}: StreamElem.*5 texts",
         ):
             ElementDeserializer("task, input channel 3").feed(memoryview(head + serializer.serialize(chunk, Codes())))
 
     @given(st.lists(st.lists(TEXTS, min_size=1, max_size=5), max_size=4), st.data())
-    def test_damaged_dictionaries_raise_only_the_documented_errors(self, batches: list[list[str]], data: st.DataObject) -> None:
+    def test_damaged_dictionaries_raise_only_the_documented_errors(
+        self, batches: list[list[str]], data: st.DataObject
+    ) -> None:
         dictionary = ChannelDictionary()
         num_known = 0
         for texts in batches:
-            encoded = bytearray(encode_codes(0, num_known, texts, np.arange(num_known, num_known + len(texts), dtype=np.uint16)))
+            encoded = bytearray(
+                encode_codes(0, num_known, texts, np.arange(num_known, num_known + len(texts), dtype=np.uint16))
+            )
             num_known += len(texts)
             for _ in range(data.draw(st.integers(0, 2))):
                 encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
@@ -328,9 +352,13 @@ class TestCorruptTables:
             writer.write_batch(batch)
 
         with pytest.raises(SerdeError, match="a record batch of 2 fields"):
-            decode_records(memoryview(module.framed(module.ARROW, sink.getvalue().to_pybytes())), 0, 1, ChannelDictionary())
+            decode_records(
+                memoryview(module.framed(module.ARROW, sink.getvalue().to_pybytes())), 0, 1, ChannelDictionary()
+            )
 
-    @pytest.mark.parametrize("array", [pa.array(["a" * 1000] * 100), pa.array(["a" * 1000, None] * 9).dictionary_encode()], ids=str)
+    @pytest.mark.parametrize(
+        "array", [pa.array(["a" * 1000] * 100), pa.array(["a" * 1000, None] * 9).dictionary_encode()], ids=str
+    )
     def test_compressed_arrays_are_refused(self, array: pa.Array) -> None:
         """A few compressed bytes may stand for as much memory as their sender likes; also those of a dictionary."""
         sink = pa.BufferOutputStream()
@@ -339,7 +367,12 @@ class TestCorruptTables:
             writer.write_batch(batch)
 
         with pytest.raises(SerdeError, match="is compressed"):
-            decode_records(memoryview(module.framed(module.ARROW, sink.getvalue().to_pybytes())), 0, len(array), ChannelDictionary())
+            decode_records(
+                memoryview(module.framed(module.ARROW, sink.getvalue().to_pybytes())),
+                0,
+                len(array),
+                ChannelDictionary(),
+            )
 
     @pytest.mark.parametrize("values", [["a"], [1.5], [True], [None], [2**63], [-(2**63) - 1]], ids=repr)
     def test_timestamps_that_are_none_are_refused(self, values: list[Any]) -> None:

@@ -51,7 +51,11 @@ def test_modules_lie_in_folders_of_the_import_path_in_their_order(cache: JobFile
     sender = Sender()
     folder = archive_of(tmp_path, "package/__init__.py", "")
     files = ShippedFiles(
-        python_files=[sender.file("helper.py", b"x = 1"), sender.file("lib", folder, is_folder=True), sender.file("lib.whl", folder)]
+        python_files=[
+            sender.file("helper.py", b"x = 1"),
+            sender.file("lib", folder, is_folder=True),
+            sender.file("lib.whl", folder),
+        ]
     )
 
     with cache.in_use(files, "job", sender.delivery) as paths:
@@ -99,7 +103,9 @@ def test_two_archives_for_one_folder_are_refused(cache: JobFileCache, tmp_path: 
 
     with (
         pytest.raises(FlowletError, match="two archives of the job have the folder 'data'"),
-        cache.in_use(ShippedFiles(archives=[ShippedArchive(data, "data"), ShippedArchive(data, "data")]), "job", sender.delivery),
+        cache.in_use(
+            ShippedFiles(archives=[ShippedArchive(data, "data"), ShippedArchive(data, "data")]), "job", sender.delivery
+        ),
     ):
         pass
 
@@ -107,7 +113,12 @@ def test_two_archives_for_one_folder_are_refused(cache: JobFileCache, tmp_path: 
 def test_cached_files_are_found_by_name(cache: JobFileCache, tmp_path: Path) -> None:
     sender = Sender()
     folder = sender.file("folder", archive_of(tmp_path, "a.txt", "one"), is_folder=True)
-    files = ShippedFiles(cached=[CachedFile("model", sender.file("model.bin", b"m")), CachedFile("tool", sender.file("tool", b"t"), True)])
+    files = ShippedFiles(
+        cached=[
+            CachedFile("model", sender.file("model.bin", b"m")),
+            CachedFile("tool", sender.file("tool", b"t"), True),
+        ]
+    )
 
     with cache.in_use(files, "job", sender.delivery) as paths:
         assert paths.cached["model"].read_bytes() == b"m"
@@ -124,7 +135,9 @@ def test_a_part_that_was_changed_on_its_way_is_refused_and_fetched_again_by_the_
     file = sender.file("helper.py", b"x = 1")
     sender.parts[file.parts[0]] = b"x = 2"
 
-    with pytest.raises(FileTransferError, match=r"file 'helper.py' of the job did not arrive as it was sent: part 0 differs"):
+    with pytest.raises(
+        FileTransferError, match=r"file 'helper.py' of the job did not arrive as it was sent: part 0 differs"
+    ):
         cache.in_use(ShippedFiles([file]), "job", sender.delivery).__enter__()
 
     sender.parts[file.parts[0]] = b"x = 1"
@@ -142,7 +155,9 @@ def test_a_hostile_archive_leaves_nothing_and_fails_each_task(cache: JobFileCach
     assert not list(tmp_path.rglob("out.py"))
 
 
-def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_one_does_not(cache: JobFileCache) -> None:
+def test_tasks_that_need_the_same_wait_for_one_that_fetches_it_and_a_cancelled_one_does_not(
+    cache: JobFileCache,
+) -> None:
     sender = Sender()
     files = ShippedFiles([sender.file("helper.py", b"x = 1")])
     fetching, go_on = threading.Event(), threading.Event()
@@ -180,7 +195,9 @@ def test_what_is_made_while_the_same_is_removed_is_another_folder(
 ) -> None:
     """A part of the job starts again while the last task of another part ends."""
     sender = Sender()
-    files = ShippedFiles(archives=[ShippedArchive(sender.file("data.zip", archive_of(tmp_path, "a.txt", "one")), "data")])
+    files = ShippedFiles(
+        archives=[ShippedArchive(sender.file("data.zip", archive_of(tmp_path, "a.txt", "one")), "data")]
+    )
     remove = shutil.rmtree
     with ExitStack() as later:
         entered: list[JobPaths] = []
@@ -249,14 +266,18 @@ def left_in(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if not path.name.startswith("flowlet-")]
 
 
-def test_files_that_are_asked_for_after_the_end_are_refused_and_leave_nothing(cache: JobFileCache, tmp_path: Path) -> None:
+def test_files_that_are_asked_for_after_the_end_are_refused_and_leave_nothing(
+    cache: JobFileCache, tmp_path: Path
+) -> None:
     """A task may get as far as here while its TaskManager stops; who would remove what it made?"""
     sender = Sender()
     files = ShippedFiles([sender.file("helper.py", b"x = 1")])
     cache.close()
 
     with (
-        pytest.raises(FlowletError, match="the directory for files was removed: its process, or its cluster, is ending"),
+        pytest.raises(
+            FlowletError, match="the directory for files was removed: its process, or its cluster, is ending"
+        ),
         ExitStack() as stack,
     ):
         stack.enter_context(cache.in_use(files, "job", sender.delivery))
@@ -264,7 +285,9 @@ def test_files_that_are_asked_for_after_the_end_are_refused_and_leave_nothing(ca
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
-def test_files_that_are_being_made_at_the_end_leave_nothing(cache: JobFileCache, tmp_path: Path, is_folder: bool) -> None:
+def test_files_that_are_being_made_at_the_end_leave_nothing(
+    cache: JobFileCache, tmp_path: Path, is_folder: bool
+) -> None:
     sender = Sender()
     content = archive_of(tmp_path, "a.py", "x = 1") if is_folder else b"x = 1"
     (tmp_path / "made.zip").unlink(missing_ok=True)

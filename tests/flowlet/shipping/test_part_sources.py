@@ -49,7 +49,10 @@ def test_a_folder_has_the_same_digests_whenever_it_is_packed_and_leaves_compiled
 
 
 def test_the_modules_beside_a_program_are_one_file_whose_digest_depends_on_them_alone() -> None:
-    modules = {"a": ModuleSource("/home/ann/a.py", b"A = 1"), "b": ModuleSource("/home/ann/b/__init__.py", b"", is_package=True)}
+    modules = {
+        "a": ModuleSource("/home/ann/a.py", b"A = 1"),
+        "b": ModuleSource("/home/ann/b/__init__.py", b"", is_package=True),
+    }
 
     with pack(DependencySettings(), modules) as one, pack(DependencySettings(), dict(reversed(modules.items()))) as two:
         assert one.files == two.files
@@ -78,11 +81,23 @@ def test_links_to_files_are_followed_and_those_to_folders_above_are_not(tmp_path
     [
         (DependencySettings(python_files=("gone.py",)), r"add_python_file\(\): there is no file or folder 'gone.py'"),
         (DependencySettings(requirements="gone.txt"), r"set_python_requirements\(\): there is no file 'gone.txt'"),
-        (DependencySettings(requirements="r.txt", packages="gone"), r"'gone' is no folder of packages, as 'pip download -d' makes it"),
-        (DependencySettings(archives=(ArchivePath("r.txt", "r"),)), r"add_python_archive\(\): 'r.txt' is no folder, nor an archive"),
-        (DependencySettings(archives=(ArchivePath("a.zip", "../a"),)), r"add_python_archive\(\): '../a' is no folder below the working"),
+        (
+            DependencySettings(requirements="r.txt", packages="gone"),
+            r"'gone' is no folder of packages, as 'pip download -d' makes it",
+        ),
+        (
+            DependencySettings(archives=(ArchivePath("r.txt", "r"),)),
+            r"add_python_archive\(\): 'r.txt' is no folder, nor an archive",
+        ),
+        (
+            DependencySettings(archives=(ArchivePath("a.zip", "../a"),)),
+            r"add_python_archive\(\): '../a' is no folder below the working",
+        ),
         (DependencySettings(archives=(ArchivePath("a.zip", "/a"),)), r"'/a' is no folder below the working directory"),
-        (DependencySettings(cached=(CachedPath("a", "gone"),)), r"register_cached_file\(\): there is no file or folder 'gone'"),
+        (
+            DependencySettings(cached=(CachedPath("a", "gone"),)),
+            r"register_cached_file\(\): there is no file or folder 'gone'",
+        ),
     ],
 )
 def test_what_cannot_be_shipped_is_named_with_its_method(
@@ -100,7 +115,9 @@ def test_files_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "a").write_bytes(bytes(600))
     (tmp_path / "b").write_bytes(b"b" * 1001)
 
-    with pytest.raises(JobSubmissionError, match="the files of the job have 1200 bytes, the limit is 1000: put large data where"):
+    with pytest.raises(
+        JobSubmissionError, match="the files of the job have 1200 bytes, the limit is 1000: put large data where"
+    ):
         pack(DependencySettings(python_files=(str(tmp_path / "a"), str(tmp_path / "a"))))
     with pytest.raises(JobSubmissionError, match="'b' has more than 1000 bytes"):
         pack(DependencySettings(python_files=(str(tmp_path / "b"),)))
@@ -118,7 +135,9 @@ def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypa
     with pytest.raises(JobSubmissionError, match="'data' has more than 1000 bytes"):
         pack(settings)
     os.truncate(folder / "a", 8 * 1024**3 + 1)  # a hole, which would be read for a minute
-    with pytest.raises(JobSubmissionError, match="has more than 8589934592 bytes, which no TaskManager unpacks: put large data where"):
+    with pytest.raises(
+        JobSubmissionError, match="has more than 8589934592 bytes, which no TaskManager unpacks: put large data where"
+    ):
         pack(settings)
 
 
@@ -137,6 +156,8 @@ def test_targets_below_the_working_directory(target: str) -> None:
     assert shipped_files.is_target(target)
 
 
-@pytest.mark.parametrize("target", ["", ".", "..", "a/..", "../a", "/a", "a//b", "a/", "a\\b", "a\nb", "./a", "x" * 256])
+@pytest.mark.parametrize(
+    "target", ["", ".", "..", "a/..", "../a", "/a", "a//b", "a/", "a\\b", "a\nb", "./a", "x" * 256]
+)
 def test_targets_elsewhere(target: str) -> None:
     assert not shipped_files.is_target(target)

@@ -35,7 +35,9 @@ def test_a_package_that_is_not_there_is_told_in_the_words_of_pip(tmp_path: Path)
     (tmp_path / "packages").mkdir()
     (tmp_path / "requirements.txt").write_text("nowhere-to-be-found\n")
 
-    with pytest.raises(RequirementsError, match=r"pip ended with exit code 1: .*No matching distribution found for nowhere-to-be-found"):
+    with pytest.raises(
+        RequirementsError, match=r"pip ended with exit code 1: .*No matching distribution found for nowhere-to-be-found"
+    ):
         install(tmp_path / "requirements.txt", tmp_path / "packages", tmp_path / "folder", {}, not_cancelled)
 
 
@@ -44,7 +46,9 @@ def test_a_version_that_differs_from_the_loaded_one_is_a_conflict(tmp_path: Path
     (tmp_path / "requirements.txt").write_text("inner==3.0\n")
 
     with pytest.raises(RequirementsError, match=r"The user requested \(constraint\) inner==2.0"):
-        install(tmp_path / "requirements.txt", tmp_path / "packages", tmp_path / "folder", {"inner": "2.0"}, not_cancelled)
+        install(
+            tmp_path / "requirements.txt", tmp_path / "packages", tmp_path / "folder", {"inner": "2.0"}, not_cancelled
+        )
 
 
 def test_a_cancelled_task_ends_pip(tmp_path: Path) -> None:

@@ -36,7 +36,9 @@ def content_of(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("make", [zipped, tarred])
-def test_files_come_with_their_folders_and_keep_the_right_to_be_executed(make: Callable[..., Path], tmp_path: Path) -> None:
+def test_files_come_with_their_folders_and_keep_the_right_to_be_executed(
+    make: Callable[..., Path], tmp_path: Path
+) -> None:
     entries = {"a.txt": b"one", "deep/er/b.txt": b"two"}
 
     unpack(make(tmp_path / "archive", entries, mode=0o4755), "archive", tmp_path / "folder")

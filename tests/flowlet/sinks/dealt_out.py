@@ -10,11 +10,15 @@ from flowlet.serde.types.pickled_serializer import PickledSerializer
 from flowlet.testing.operator_harness import OperatorSnapshot
 
 
-def dealt_out(snapshots: Sequence[OperatorSnapshot], parallelism: int, operator: StreamOperator) -> list[OperatorSnapshot]:
+def dealt_out(
+    snapshots: Sequence[OperatorSnapshot], parallelism: int, operator: StreamOperator
+) -> list[OperatorSnapshot]:
     """What each of ``parallelism`` subtasks begins with."""
     states = {subtask: {"id": _state_of(each)} for subtask, each in enumerate(snapshots)}
     former = FormerVertex(len(snapshots), frozenset(["id"]), states)
-    found = [assigned_states({"id": operator}, [former], NewSubtask(each, parallelism, 128)) for each in range(parallelism)]
+    found = [
+        assigned_states({"id": operator}, [former], NewSubtask(each, parallelism, 128)) for each in range(parallelism)
+    ]
     return [_snapshot_of(each.get("id", OperatorState())) for each in found]
 
 

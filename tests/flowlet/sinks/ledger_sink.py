@@ -1,4 +1,7 @@
-"""A sink that writes into a ledger outside of the engine: batches that count once they are committed.  Faults by name."""
+"""A sink that writes into a ledger outside of the engine: batches that count once they are committed.
+
+Faults by name.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -118,7 +118,9 @@ class Drafts(TwoPhaseCommitSinkFunction):
         DRAFTS.pop(transaction, None)
 
 
-def drafts(snapshot: OperatorSnapshot | None = None, *, place: SubtaskPlace | None = None, after_finish: bool = False) -> Any:
+def drafts(
+    snapshot: OperatorSnapshot | None = None, *, place: SubtaskPlace | None = None, after_finish: bool = False
+) -> Any:
     operator = FunctionSink(Drafts())
     if after_finish:
         operator.restored_after_finish()

@@ -26,7 +26,9 @@ def opened(snapshot: OperatorSnapshot | None = None) -> OneInputOperatorHarness:
     return harness
 
 
-def committed(ledger: Ledger, checkpoint_id: int, subtask: int, *, parallelism: int = 2, is_empty: bool = False) -> Committed:
+def committed(
+    ledger: Ledger, checkpoint_id: int, subtask: int, *, parallelism: int = 2, is_empty: bool = False
+) -> Committed:
     number = (subtask, 0, checkpoint_id)
     if is_empty:
         return Committed(checkpoint_id, subtask, parallelism, ())

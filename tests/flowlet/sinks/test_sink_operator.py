@@ -24,7 +24,11 @@ def ledger() -> Iterator[Ledger]:
 
 
 def opened(
-    snapshot: OperatorSnapshot | None = None, *, attempt: int = 0, place: SubtaskPlace | None = None, after_finish: bool = False
+    snapshot: OperatorSnapshot | None = None,
+    *,
+    attempt: int = 0,
+    place: SubtaskPlace | None = None,
+    after_finish: bool = False,
 ) -> OneInputOperatorHarness:
     """A harness of the sink, which goes on from a snapshot."""
     if place is None:
@@ -303,7 +307,9 @@ def test_another_parallelism_loses_and_repeats_no_committable(ledger: Ledger, be
     for subtask, each in enumerate(dealt_out(snapshots, after, SinkOperator(LedgerSink("x")))):
         opened(each, place=SubtaskPlace(subtask, after, attempt=1, restored_checkpoint_id=2)).close()
 
-    assert sorted(ledger.records) == [f"{subtask}/{checkpoint_id}" for subtask in range(before) for checkpoint_id in (1, 2)]
+    assert sorted(ledger.records) == [
+        f"{subtask}/{checkpoint_id}" for subtask in range(before) for checkpoint_id in (1, 2)
+    ]
 
 
 # -- errors and shapes of sinks
@@ -311,7 +317,10 @@ def test_another_parallelism_loses_and_repeats_no_committable(ledger: Ledger, be
 
 def test_an_error_of_write_names_operator_and_record(ledger: Ledger) -> None:
     ledger.faults = ["write"]
-    with opened() as harness, pytest.raises(UserFunctionError, match=r"'Sink: Writer'.*while processing the record 'a'"):
+    with (
+        opened() as harness,
+        pytest.raises(UserFunctionError, match=r"'Sink: Writer'.*while processing the record 'a'"),
+    ):
         harness.process_chunk("a")
 
 
@@ -388,7 +397,9 @@ def test_watermarks_pass_on() -> None:
 def test_what_is_no_writer_is_refused() -> None:
     harness, _ = plain(int)
 
-    with pytest.raises(FlowletError, match=r"create_writer\(\) of PlainSink must return a SinkWriter, got 0 of type int"):
+    with pytest.raises(
+        FlowletError, match=r"create_writer\(\) of PlainSink must return a SinkWriter, got 0 of type int"
+    ):
         harness.open()
     harness.close()
 

@@ -74,9 +74,15 @@ def test_long_keys_that_repeat_stay_in_the_budget(monkeypatch: pytest.MonkeyPatc
     try:
         for first in range(0, 1_500, 50):
             # Every run has keys of the whole range.
-            keys = [f"{number * 2654435761 % 2**32:08x}".ljust(6 * LENGTH, "k") for number in range(first, first + 50) for _ in range(3)]
+            keys = [
+                f"{number * 2654435761 % 2**32:08x}".ljust(6 * LENGTH, "k")
+                for number in range(first, first + 50)
+                for _ in range(3)
+            ]
             numbers = np.arange(num_rows, num_rows + len(keys))
-            chunk = Chunk.of_columns(Columns(len(keys), (ListColumn(keys, str), ArrayColumn(numbers)), Shape.TUPLE, key_position=0))
+            chunk = Chunk.of_columns(
+                Columns(len(keys), (ListColumn(keys, str), ArrayColumn(numbers)), Shape.TUPLE, key_position=0)
+            )
             num_rows += len(keys)
             sorter.add_chunk(chunk, ListColumn(keys, str))
         peaks.append(tracemalloc.get_traced_memory()[1])

@@ -29,7 +29,10 @@ LARGE = 1 << 30
 
 Record = tuple[Any, int]  # key, and the number of the record
 records_of_chunks = st.lists(
-    st.lists(st.tuples(st.integers(-3, 3) | st.sampled_from("abc") | st.tuples(st.integers(0, 1)), st.integers(0, 5)), max_size=8),
+    st.lists(
+        st.tuples(st.integers(-3, 3) | st.sampled_from("abc") | st.tuples(st.integers(0, 1)), st.integers(0, 5)),
+        max_size=8,
+    ),
     max_size=8,
 )
 
@@ -44,7 +47,9 @@ def block_of_numbers(keys: list[int], first: int, stamps: list[int] | None = Non
     numbers = np.array(keys, np.int64)
     fields = (ArrayColumn(numbers), ArrayColumn(np.arange(first, first + len(keys))))
     array = None if stamps is None else np.array(stamps, np.int64)
-    return Block(Chunk.of_columns(Columns(len(keys), fields, Shape.TUPLE, key_position=0), array), numbers.view(np.uint64), array)
+    return Block(
+        Chunk.of_columns(Columns(len(keys), fields, Shape.TUPLE, key_position=0), array), numbers.view(np.uint64), array
+    )
 
 
 def sort_key(key: Any) -> bytes:
@@ -66,7 +71,9 @@ def sorter(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ExternalS
 @pytest.mark.slow
 @given(chunks=records_of_chunks, budget=st.sampled_from([TINY, SMALL, LARGE]), has_stamps=st.booleans())
 @settings(deadline=None, max_examples=60)
-def test_records_come_out_as_sorted_gives_them(chunks: list[list[tuple[Any, int]]], budget: int, has_stamps: bool) -> None:
+def test_records_come_out_as_sorted_gives_them(
+    chunks: list[list[tuple[Any, int]]], budget: int, has_stamps: bool
+) -> None:
     """By key, then by timestamp, then in the order of their arrival; with files or without."""
     sorter = ExternalSorter(budget)
     expected: list[tuple[bytes, int, Record]] = []
@@ -75,7 +82,8 @@ def test_records_come_out_as_sorted_gives_them(chunks: list[list[tuple[Any, int]
         if keys:
             sorter.add(block_of(keys, len(expected), stamps if has_stamps else None))
             expected += [
-                (sort_key(key), stamp if has_stamps else 0, (key, len(expected) + place)) for place, (key, stamp) in enumerate(chunk)
+                (sort_key(key), stamp if has_stamps else 0, (key, len(expected) + place))
+                for place, (key, stamp) in enumerate(chunk)
             ]
 
     found = records_of(sorter.sorted_blocks())
@@ -98,7 +106,9 @@ def test_columns_stay_columns(sorter: ExternalSorter) -> None:
     assert all(block.chunk.columns is not None and block.chunk.columns.key_position == 0 for block in blocks)
     expected = sorted(range(len(keys)), key=lambda place: (keys[place], stamps[place]))
     assert records_of(iter(blocks)) == [(keys[place], place) for place in expected]
-    assert [stamp for block in blocks for stamp in block.chunk.timestamps or ()] == [stamps[place] for place in expected]
+    assert [stamp for block in blocks for stamp in block.chunk.timestamps or ()] == [
+        stamps[place] for place in expected
+    ]
 
 
 def test_numbers_and_texts_are_merged(tmp_path: Path) -> None:
@@ -120,7 +130,9 @@ def test_many_runs_are_merged_before_the_end(tmp_path: Path) -> None:
         assert len(os.listdir("/proc/self/fd")) < 60 + 100
         assert sum(run.num_bytes for run in sorter._runs) < sorter.num_spilled_bytes or number < 2
 
-    assert [key for key, _ in records_of(sorter.sorted_blocks())] == sorted([number % 7 for number in range(50)] + [9] * 50)
+    assert [key for key, _ in records_of(sorter.sorted_blocks())] == sorted(
+        [number % 7 for number in range(50)] + [9] * 50
+    )
 
 
 @pytest.mark.parametrize("budget", [TINY, SMALL, LARGE])
@@ -162,7 +174,9 @@ def test_a_full_disk_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.Monkey
     sorter = ExternalSorter(TINY, str(tmp_path), name="Reduce (1/2)")
     monkeypatch.setattr(os, "write", full)
 
-    with pytest.raises(FlowletError, match=rf"Reduce \(1/2\): an input that is sorted by key .* in {tmp_path}.*No space left"):
+    with pytest.raises(
+        FlowletError, match=rf"Reduce \(1/2\): an input that is sorted by key .* in {tmp_path}.*No space left"
+    ):
         sorter.add(block_of(["a"], 0))
     assert list(tmp_path.iterdir()) == []
 
@@ -180,7 +194,9 @@ def test_each_run_has_one_key_and_tells_where_the_next_begins(chunks: list[list[
     for run in key_runs([sorter.sorted_blocks() for sorter in sorters]):
         if run.begins_key or not stretches:
             stretches.append([])
-        stretches[-1] += [(key, stamp) for (key, _), stamp in zip(run.chunk.values, run.chunk.timestamps or (), strict=True)]
+        stretches[-1] += [
+            (key, stamp) for (key, _), stamp in zip(run.chunk.values, run.chunk.timestamps or (), strict=True)
+        ]
 
     assert all(len({sort_key(key) for key, _ in stretch}) == 1 for stretch in stretches)
     assert len({sort_key(stretch[0][0]) for stretch in stretches}) == len(stretches)
@@ -201,11 +217,15 @@ def test_open_runs_end_where_a_key_may_go_on() -> None:
 @pytest.mark.slow
 @given(chunks=records_of_chunks, budget=st.sampled_from([TINY, LARGE]), num_inputs=st.integers(1, 3))
 @settings(deadline=None, max_examples=40)
-def test_open_runs_of_several_inputs_end_where_a_key_may_go_on(chunks: list[list[tuple[Any, int]]], budget: int, num_inputs: int) -> None:
+def test_open_runs_of_several_inputs_end_where_a_key_may_go_on(
+    chunks: list[list[tuple[Any, int]]], budget: int, num_inputs: int
+) -> None:
     """No key has records before and after the begin of another key, and each input keeps its order."""
     sorters = [ExternalSorter(budget) for _ in range(num_inputs)]
     for number, chunk in enumerate(chunk for chunk in chunks if chunk):
-        sorters[number % num_inputs].add(block_of([key for key, _ in chunk], number * 100, [stamp for _, stamp in chunk]))
+        sorters[number % num_inputs].add(
+            block_of([key for key, _ in chunk], number * 100, [stamp for _, stamp in chunk])
+        )
 
     stretches: list[list[Any]] = []
     found: list[list[Record]] = [[] for _ in sorters]
@@ -219,7 +239,9 @@ def test_open_runs_of_several_inputs_end_where_a_key_may_go_on(chunks: list[list
     assert sum(map(len, keys)) == len(set().union(*keys))
     orders = [[sort_key(key) for key, _ in records] for records in found]
     assert orders == [sorted(order) for order in orders]
-    assert sorted(map(repr, chain.from_iterable(keys_of(found)))) == sorted(repr(key) for key, _ in chain.from_iterable(chunks))
+    assert sorted(map(repr, chain.from_iterable(keys_of(found)))) == sorted(
+        repr(key) for key, _ in chain.from_iterable(chunks)
+    )
 
 
 def keys_of(inputs: list[list[Record]]) -> list[list[Any]]:
@@ -239,7 +261,10 @@ def test_a_record_above_the_default_limit_goes_into_a_run_if_the_job_allows_it(t
         sorter.add(Block(chunk, list_codes(chunk.keys), None))
 
     assert sorter.num_spilled_bytes > size
-    assert [(key, len(data)) for block in sorter.sorted_blocks() for key, data in block.chunk.values] == [(0, size), (1, size)]
+    assert [(key, len(data)) for block in sorter.sorted_blocks() for key, data in block.chunk.values] == [
+        (0, size),
+        (1, size),
+    ]
     sorter.close()
 
 

@@ -57,7 +57,9 @@ def test_keys_have_one_number_exactly_if_they_are_the_same(columns: list[Column]
     ranking = numbering.ranking()
 
     keys = [key for column in columns for key in column]
-    codes = ranking.codes_of(np.concatenate([numbered.numbers for each in columns if (numbered := numbering.try_number(each))]))
+    codes = ranking.codes_of(
+        np.concatenate([numbered.numbers for each in columns if (numbered := numbering.try_number(each))])
+    )
     assert codes.to_bytes_array().tolist() == as_bytes(list_codes(keys)).tolist()
     assert sorted(set(ranking.table.tolist())) == ranking.table.tolist()
     assert (ranking.names is not None) == (columns is TEXTS)

@@ -40,7 +40,10 @@ def test_codes_of_different_tables_get_one() -> None:
     unified = try_unify([first, second])
 
     assert unified is not None
-    assert [each.to_bytes_array().tolist() for each in unified] == [first.to_bytes_array().tolist(), second.to_bytes_array().tolist()]
+    assert [each.to_bytes_array().tolist() for each in unified] == [
+        first.to_bytes_array().tolist(),
+        second.to_bytes_array().tolist(),
+    ]
     assert [each.ranks.tolist() for each in unified] == [[0, 2, 2, 0, 2, 2], [2, 1, 1, 2, 2]]
     assert unified[0].table is unified[1].table
     assert all(each.names is not None and each.names.names == ["a", "b", "c"] for each in unified)

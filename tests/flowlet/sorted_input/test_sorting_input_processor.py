@@ -44,5 +44,7 @@ def test_a_key_of_a_column_is_one_key_however_its_rows_travel(values: list[Any])
     (block,) = sorter.sorted_blocks()
 
     assert block.key_starts().tolist() == [0, 4]
-    assert [row["k"] for row in block.chunk.records()] == [each for value in sorted(values, key=str) for each in [value] * 4]
+    assert [row["k"] for row in block.chunk.records()] == [
+        each for value in sorted(values, key=str) for each in [value] * 4
+    ]
     sorter.close()

@@ -57,7 +57,9 @@ def chunk_of(kind: str, keys: list[str], first: int, stamps: np.ndarray[Any, Any
         case _:
             column = ListColumn(keys, str)
     if kind == "records":
-        records = Chunk([(key, first + place) for place, key in enumerate(keys)], None if stamps is None else stamps.tolist())
+        records = Chunk(
+            [(key, first + place) for place, key in enumerate(keys)], None if stamps is None else stamps.tolist()
+        )
         records.keys = keys
         return records, ListColumn(keys)
     numbers = ArrayColumn(np.arange(first, first + len(keys)))
@@ -82,7 +84,9 @@ def expected_records(chunks: list[Chunk]) -> list[tuple[str, int]]:
     items = []
     for chunk in chunks:
         stamps = chunk.timestamps or [0] * len(chunk)
-        items += [(len(record[0]), record[0], stamp, record[1]) for record, stamp in zip(chunk.values, stamps, strict=True)]
+        items += [
+            (len(record[0]), record[0], stamp, record[1]) for record, stamp in zip(chunk.values, stamps, strict=True)
+        ]
     return [(key, number) for _, key, _, number in sorted(items)]
 
 
@@ -92,7 +96,14 @@ def expected_records(chunks: list[Chunk]) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("budget", [TINY, SMALL, LARGE])
 @pytest.mark.parametrize(
     "kinds",
-    [["coded"], ["list"], ["coded", "list", "short", "constant"], ["coded", "records"], ["records"], ["records", "records", "short"]],
+    [
+        ["coded"],
+        ["list"],
+        ["coded", "list", "short", "constant"],
+        ["coded", "records"],
+        ["records"],
+        ["records", "records", "short"],
+    ],
 )
 def test_texts_of_every_representation(
     kinds: list[str], budget: int, num_keys: int, has_stamps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

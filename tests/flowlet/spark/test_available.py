@@ -28,4 +28,7 @@ def test_without_pyspark_the_error_names_the_extra(module: str) -> None:
 
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
 
-    assert done.stdout == "MissingSparkError flowlet.spark needs PySpark 4, which is not installed here: pip install 'flowlet[spark]'\n"
+    assert (
+        done.stdout == "MissingSparkError flowlet.spark needs PySpark 4, which is not installed here: pip install "
+        "'flowlet[spark]'\n"
+    )

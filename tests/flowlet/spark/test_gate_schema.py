@@ -1,4 +1,6 @@
-"""The columns of a gate, against the schemas of DataFrames: exactly the same types, and a message that names the column."""
+"""The columns of a gate, against the schemas of DataFrames: exactly the same types, and a message that names the
+column.
+"""
 
 import pyarrow as pa
 import pytest
@@ -45,8 +47,23 @@ def simple(text: str) -> st.DataType:
     leaves = {
         each.simpleString(): each
         for each in (
-            *(st.StringType(), st.BooleanType(), st.ByteType(), st.ShortType(), st.IntegerType(), st.LongType(), st.FloatType()),
-            *(st.DoubleType(), st.BinaryType(), st.DateType(), st.TimestampType(), st.TimestampNTZType(), st.DecimalType(12, 2)),
+            *(
+                st.StringType(),
+                st.BooleanType(),
+                st.ByteType(),
+                st.ShortType(),
+                st.IntegerType(),
+                st.LongType(),
+                st.FloatType(),
+            ),
+            *(
+                st.DoubleType(),
+                st.BinaryType(),
+                st.DateType(),
+                st.TimestampType(),
+                st.TimestampNTZType(),
+                st.DecimalType(12, 2),
+            ),
             *(st.ArrayType(st.LongType()), st.MapType(st.StringType(), st.DoubleType()), st.CalendarIntervalType()),
             st.StructType([st.StructField("a", st.IntegerType()), st.StructField("b", st.ArrayType(st.StringType()))]),
         )
@@ -94,13 +111,19 @@ def test_the_column_that_does_not_fit_is_named_with_both_types_and_a_cure() -> N
 
 
 def test_a_column_that_is_missing_occurs_twice_or_is_one_too_many_is_named() -> None:
-    assert "column 'amount' is missing: gate 'clicks' takes user, name, amount" in refusal(EVENT, "user bigint, name string")
+    assert "column 'amount' is missing: gate 'clicks' takes user, name, amount" in refusal(
+        EVENT, "user bigint, name string"
+    )
     assert "column 'user' occurs 2 times" in refusal(EVENT, "user bigint, user bigint, name string, amount double")
-    assert "column 'date' is not one of gate 'clicks'" in refusal(EVENT, "user bigint, name string, amount double, date date")
+    assert "column 'date' is not one of gate 'clicks'" in refusal(
+        EVENT, "user bigint, name string, amount double, date date"
+    )
 
 
 @pytest.mark.parametrize(
-    "type_info", [Types.TUPLE([Types.LONG(), Types.STRING()]), Types.ROW([Types.LONG(), Types.STRING()])], ids=["tuple", "row"]
+    "type_info",
+    [Types.TUPLE([Types.LONG(), Types.STRING()]), Types.ROW([Types.LONG(), Types.STRING()])],
+    ids=["tuple", "row"],
 )
 def test_without_names_columns_count_by_position(type_info: TypeInformation) -> None:
     gate = GateSchema.of("clicks", type_info)
@@ -124,13 +147,19 @@ def test_a_gate_that_declares_nothing_takes_everything() -> None:
     assert gate.check_spark(schema("a bigint, b map<string,double>")) == (0, 1)
 
 
-ARROW = ArrowTypeInfo(pa.schema([("user", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.large_string()))]))
+ARROW = ArrowTypeInfo(
+    pa.schema([("user", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("tags", pa.list_(pa.large_string()))])
+)
 
 
 def test_a_gate_of_record_batches_takes_its_fields_by_name() -> None:
     gate = GateSchema.of("clicks", ARROW)
 
-    assert gate.check_spark(_struct(at=st.TimestampType(), tags=st.ArrayType(st.StringType()), user=st.LongType())) == (2, 0, 1)
+    assert gate.check_spark(_struct(at=st.TimestampType(), tags=st.ArrayType(st.StringType()), user=st.LongType())) == (
+        2,
+        0,
+        1,
+    )
     assert gate.takes_batches
     assert not gate.is_single
     assert gate.arrow_schema == ARROW.schema
@@ -141,7 +170,9 @@ def test_what_does_not_fit_a_gate_of_record_batches_is_named() -> None:
     tags = st.ArrayType(st.StringType())
     with pytest.raises(SchemaMismatchError, match=r"column 'user' is int, gate 'clicks' takes bigint: cast it"):
         gate.check_spark(_struct(user=st.IntegerType(), at=st.TimestampType(), tags=tags))
-    with pytest.raises(SchemaMismatchError, match=r"column 'at' is timestamp_ntz, gate 'clicks' takes timestamp: cast it"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"column 'at' is timestamp_ntz, gate 'clicks' takes timestamp: cast it"
+    ):
         gate.check_spark(_struct(user=st.LongType(), at=st.TimestampNTZType(), tags=tags))
     with pytest.raises(SchemaMismatchError, match=r"column 'tags' is missing"):
         gate.check_spark(_struct(user=st.LongType(), at=st.TimestampType()))
@@ -149,11 +180,21 @@ def test_what_does_not_fit_a_gate_of_record_batches_is_named() -> None:
 
 @pytest.mark.parametrize(
     "arrow",
-    [pa.uint64(), pa.timestamp("ms"), pa.dictionary(pa.int32(), pa.string()), pa.null(), pa.time64("us"), pa.duration("us")],
+    [
+        pa.uint64(),
+        pa.timestamp("ms"),
+        pa.dictionary(pa.int32(), pa.string()),
+        pa.null(),
+        pa.time64("us"),
+        pa.duration("us"),
+    ],
     ids=str,
 )
 def test_a_field_that_spark_lacks_is_named(arrow: pa.DataType) -> None:
-    with pytest.raises(SchemaMismatchError, match=r"column 'value' of gate 'clicks' is .*; declare the schema that Spark's batches have"):
+    with pytest.raises(
+        SchemaMismatchError,
+        match=r"column 'value' of gate 'clicks' is .*; declare the schema that Spark's batches have",
+    ):
         GateSchema.of("clicks", ArrowTypeInfo(pa.schema([("value", arrow)])))
 
 
@@ -163,11 +204,19 @@ def _struct(**columns: st.DataType) -> st.StructType:
 
 @pytest.mark.parametrize(
     "type_info",
-    [Types.BIG_INT(), Types.CHAR(), Types.SQL_TIME(), Types.LIST(Types.BIG_INT()), Types.LIST(Types.PICKLED_BYTE_ARRAY())],
+    [
+        Types.BIG_INT(),
+        Types.CHAR(),
+        Types.SQL_TIME(),
+        Types.LIST(Types.BIG_INT()),
+        Types.LIST(Types.PICKLED_BYTE_ARRAY()),
+    ],
     ids=str,
 )
 def test_a_gate_of_a_type_that_spark_lacks_names_its_column(type_info: TypeInformation) -> None:
-    with pytest.raises(SchemaMismatchError, match=r"column 'value' of gate 'clicks': Spark has no type for .*; declare the gate with"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"column 'value' of gate 'clicks': Spark has no type for .*; declare the gate with"
+    ):
         GateSchema.of("clicks", Types.ROW_NAMED(["value"], [type_info]))
 
 

@@ -1,4 +1,6 @@
-"""Rows and batches of Spark as records of a gate: the same ones either way, exactly the values that went in, misfits named."""
+"""Rows and batches of Spark as records of a gate: the same ones either way, exactly the values that went in, misfits
+named.
+"""
 
 import datetime
 import decimal
@@ -90,7 +92,9 @@ def test_single_values_need_no_row_around_them() -> None:
     ],
     ids=repr,
 )
-def test_a_value_that_is_not_exactly_of_its_type_is_refused_with_its_column(type_info: TypeInformation, wrong: Any) -> None:
+def test_a_value_that_is_not_exactly_of_its_type_is_refused_with_its_column(
+    type_info: TypeInformation, wrong: Any
+) -> None:
     """Nothing is rounded, widened or cut."""
     good: dict[TypeInformation, Any] = {}
 
@@ -105,10 +109,14 @@ def test_a_row_of_another_shape_is_refused() -> None:
     fitting = SparkRow(user=7, name="ann", amount=1.5)
 
     assert "column 'amount' is missing" in refusal(EVENT, SparkRow(user=7, name="ann"))
-    assert "the row Row(user=8, name='bob', sum=2.5) does not fit" in refusal(EVENT, fitting, SparkRow(user=8, name="bob", sum=2.5))
+    assert "the row Row(user=8, name='bob', sum=2.5) does not fit" in refusal(
+        EVENT, fitting, SparkRow(user=8, name="bob", sum=2.5)
+    )
     assert "the row (8, 'bob', 2.5) does not fit" in refusal(EVENT, fitting, (8, "bob", 2.5))
     assert "does not fit" in refusal(EVENT, (8, "bob", 2.5), fitting)
-    assert "the row (8, 'bob') does not fit gate 'clicks', which takes the columns user, name, amount" in refusal(EVENT, (8, "bob"))
+    assert "the row (8, 'bob') does not fit gate 'clicks', which takes the columns user, name, amount" in refusal(
+        EVENT, (8, "bob")
+    )
     assert "the row 'abc' does not fit" in refusal(EVENT, "abc")
     assert "the row 5 does not fit" in refusal(EVENT, 5)
 
@@ -127,9 +135,13 @@ def test_a_long_row_is_shortened_in_the_message() -> None:
 
 
 @given(hs.lists(hs.datetimes(), min_size=1), hs.sampled_from([None, NOON.replace(tzinfo=datetime.UTC)]))
-def test_points_in_time_are_the_same_whichever_way_they_go(values: list[datetime.datetime], other: datetime.datetime | None) -> None:
+def test_points_in_time_are_the_same_whichever_way_they_go(
+    values: list[datetime.datetime], other: datetime.datetime | None
+) -> None:
     """Alone, or beside one that takes the slower way: to the microsecond, from the first year to the last."""
-    quick, slow = (converted(named(Types.SQL_TIMESTAMP()), [(value,) for value in each]) for each in (values, [*values, other]))
+    quick, slow = (
+        converted(named(Types.SQL_TIMESTAMP()), [(value,) for value in each]) for each in (values, [*values, other])
+    )
 
     assert quick.to_list() == slow.to_list()[:-1] == [Row(value=value) for value in values]
 
@@ -161,7 +173,9 @@ def test_batches_are_brought_into_the_order_and_types_of_the_gate_without_a_copy
     type_info = Types.ROW_NAMED(["at", "user"], [Types.SQL_TIMESTAMP(), Types.LONG()])
     columns = st.StructType([st.StructField("user", st.LongType()), st.StructField("at", st.TimestampType())])
     users = pa.array([1, None], pa.int64())
-    batch = pa.RecordBatch.from_arrays([users, pa.array([NOON, None], pa.timestamp("us", "Asia/Tokyo"))], names=["user", "at"])
+    batch = pa.RecordBatch.from_arrays(
+        [users, pa.array([NOON, None], pa.timestamp("us", "Asia/Tokyo"))], names=["user", "at"]
+    )
 
     made: Any = BatchConverter(GateSchema.of("clicks", type_info), columns).convert(batch)
 
@@ -191,10 +205,16 @@ VALUES: dict[str, tuple[TypeInformation, hs.SearchStrategy[Any]]] = {
     "date": (Types.SQL_DATE(), hs.dates()),
     "wall clock": (LOCAL_DATE_TIME, DATETIMES),
     "time": (Types.SQL_TIMESTAMP(), DATETIMES),
-    "decimal": (Types.BIG_DEC(), hs.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**9), max_value=10**9)),
+    "decimal": (
+        Types.BIG_DEC(),
+        hs.decimals(allow_nan=False, allow_infinity=False, places=2, min_value=-(10**9), max_value=10**9),
+    ),
     "list": (Types.LIST(Types.LONG()), hs.lists(hs.none() | hs.integers(-5, 5))),
     "map": (Types.MAP(Types.STRING(), Types.DOUBLE()), hs.dictionaries(hs.text("ab"), hs.floats())),
-    "row": (Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.STRING()]), hs.tuples(hs.integers(0, 9), hs.none() | hs.text("xy"))),
+    "row": (
+        Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.STRING()]),
+        hs.tuples(hs.integers(0, 9), hs.none() | hs.text("xy")),
+    ),
 }
 
 
@@ -217,7 +237,9 @@ def exactly(value: Any) -> str:
 
 @settings(max_examples=60)
 @given(data=hs.data(), kinds=hs.lists(hs.sampled_from(sorted(VALUES)), min_size=1, max_size=4))
-def test_rows_and_batches_become_the_same_records_with_the_values_that_went_in(data: hs.DataObject, kinds: list[str]) -> None:
+def test_rows_and_batches_become_the_same_records_with_the_values_that_went_in(
+    data: hs.DataObject, kinds: list[str]
+) -> None:
     """Whatever the columns: by chunks of rows, by Arrow, whole or value by value."""
     names = [f"c{index}" for index in range(len(kinds))]
     type_infos = [VALUES[kind][0] for kind in kinds]
@@ -225,7 +247,9 @@ def test_rows_and_batches_become_the_same_records_with_the_values_that_went_in(d
     gate = GateSchema.of("clicks", Types.ROW_NAMED(names, type_infos))
     columns = spark_type_of(gate.type_info)
     assert isinstance(columns, st.StructType)
-    arrays = [as_arrow(list(values), each.dataType) for values, each in zip(zip(*rows, strict=True), columns, strict=True)]
+    arrays = [
+        as_arrow(list(values), each.dataType) for values, each in zip(zip(*rows, strict=True), columns, strict=True)
+    ]
 
     from_rows = RowConverter(gate, clock_is_utc=True).convert([SparkRow(*names)(*row) for row in rows])
     from_batch = BatchConverter(gate, columns).convert(pa.RecordBatch.from_arrays(arrays, names=names))
@@ -261,7 +285,11 @@ def test_a_gate_of_record_batches_gets_the_same_batch_either_way() -> None:
     """Of rows in any order of their fields, and of a batch as Spark makes them."""
     rows = [SparkRow(name="ann", at=NOON, user=1), SparkRow(name=None, at=None, user=2)]
     columns = st.StructType(
-        [st.StructField("name", st.StringType()), st.StructField("at", st.TimestampType()), st.StructField("user", st.LongType())]
+        [
+            st.StructField("name", st.StringType()),
+            st.StructField("at", st.TimestampType()),
+            st.StructField("user", st.LongType()),
+        ]
     )
     at = pa.array([NOON, None], pa.timestamp("us", "UTC"))
     batch = pa.record_batch({"name": ["ann", None], "at": at, "user": [1, 2]})
@@ -277,7 +305,8 @@ def test_a_gate_of_record_batches_gets_the_same_batch_either_way() -> None:
 
 
 PAIR = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.LONG()])
-NESTED: dict[str, tuple[TypeInformation, Any, Any, Any]] = {  # our type, Spark's value, what comes out of a typed gate, of one of batches
+# Our type, Spark's value, what comes out of a typed gate, of one of batches.
+NESTED: dict[str, tuple[TypeInformation, Any, Any, Any]] = {
     "a row": (PAIR, SparkRow(b=2, a=1), Row(a=1, b=2), {"a": 1, "b": 2}),
     "a row in a row": (
         Types.ROW_NAMED(["x", "y"], [PAIR, Types.LONG()]),
@@ -304,7 +333,9 @@ NESTED: dict[str, tuple[TypeInformation, Any, Any, Any]] = {  # our type, Spark'
 def spark_type(value: Any) -> st.DataType:
     """Of a value as a user made it, with its fields in its own order."""
     if isinstance(value, SparkRow):
-        return st.StructType([st.StructField(name, spark_type(each)) for name, each in zip(value.__fields__, value, strict=True)])
+        return st.StructType(
+            [st.StructField(name, spark_type(each)) for name, each in zip(value.__fields__, value, strict=True)]
+        )
     return st.ArrayType(spark_type(value[0])) if isinstance(value, list) else st.LongType()
 
 
@@ -330,7 +361,9 @@ def test_fields_of_nested_rows_are_found_by_name(name: str, takes_batches: bool)
     )
 
     by_row = converted(gate, [SparkRow(value=value), SparkRow(value=None)])
-    converter = BatchConverter(GateSchema.of("clicks", gate), st.StructType([st.StructField("value", spark_type(value))]))
+    converter = BatchConverter(
+        GateSchema.of("clicks", gate), st.StructType([st.StructField("value", spark_type(value))])
+    )
 
     def values(records: Any) -> list[Any]:
         if takes_batches:
@@ -344,10 +377,16 @@ def test_fields_of_nested_rows_are_found_by_name(name: str, takes_batches: bool)
 @pytest.mark.parametrize("value", [SparkRow(a=1, c=2), SparkRow(a=1), SparkRow(a=1, b=2, c=3)])
 @pytest.mark.parametrize("takes_batches", [False, True])
 def test_nested_rows_with_other_fields_are_refused(value: Any, takes_batches: bool) -> None:
-    gate = Types.ARROW(pa.schema([("value", pa.struct([("a", pa.int64()), ("b", pa.int64())]))])) if takes_batches else named(PAIR)
+    gate = (
+        Types.ARROW(pa.schema([("value", pa.struct([("a", pa.int64()), ("b", pa.int64())]))]))
+        if takes_batches
+        else named(PAIR)
+    )
 
     assert refusal(gate, SparkRow(value=value)).startswith("column 'value': ")
-    with pytest.raises(SchemaMismatchError, match=r"column 'value' is struct<a:bigint.*gate 'clicks' takes struct<a:bigint,b:bigint>"):
+    with pytest.raises(
+        SchemaMismatchError, match=r"column 'value' is struct<a:bigint.*gate 'clicks' takes struct<a:bigint,b:bigint>"
+    ):
         BatchConverter(GateSchema.of("clicks", gate), st.StructType([st.StructField("value", spark_type(value))]))
 
 

@@ -6,7 +6,9 @@ from flowlet.splits.file_enumerator import FileSplitEnumerator
 from flowlet.splits.file_split import FileSet, FileSplit
 
 
-def all_splits(paths: Sequence[str], charset: str = "UTF-8", split_bytes: int | None = None, num_readers: int = 1) -> list[FileSplit]:
+def all_splits(
+    paths: Sequence[str], charset: str = "UTF-8", split_bytes: int | None = None, num_readers: int = 1
+) -> list[FileSplit]:
     """In the order in which they are handed out."""
     enumerator = FileSplitEnumerator(FileSet(tuple(paths), charset, split_bytes))
     enumerator.discover(num_readers)

@@ -1,7 +1,8 @@
-"""A coordinator, its enumerator and its readers give every record once, whatever is interleaved with checkpoints and restarts.
+"""A coordinator, its enumerator and its readers give every record once, whatever is interleaved with checkpoints and
+restarts.
 
-Messages are in flight for any time, but keep their order between two ends, as on a connection.  A reader handles a trigger where it stands
-among the answers, as the mails of a task do.
+Messages are in flight for any time, but keep their order between two ends, as on a connection.  A reader handles a
+trigger where it stands among the answers, as the mails of a task do.
 """
 
 import pickle
@@ -98,7 +99,11 @@ class Run:
         raise error
 
     def _call(
-        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+        self,
+        function: Callable[[], None],
+        on_result: Callable[[None], None],
+        on_error: Callable[[Exception], None],
+        name: str,
     ) -> None:
         def run() -> None:
             function()
@@ -224,7 +229,12 @@ def test_every_number_counts_once(seed: int, num_steps: int, num_records: int) -
     more=st.lists(st.integers(0, 8), min_size=1, max_size=3),
 )
 def test_every_record_of_sources_in_turn_counts_once(
-    tmp_path_factory: pytest.TempPathFactory, seed: int, num_steps: int, num_numbers: int, sizes: list[int], more: list[int]
+    tmp_path_factory: pytest.TempPathFactory,
+    seed: int,
+    num_steps: int,
+    num_numbers: int,
+    sizes: list[int],
+    more: list[int],
 ) -> None:
     """Files, numbers, files: a reader may be behind the end of a source, or before the first split of the next one."""
     base = tmp_path_factory.getbasetemp()
@@ -234,7 +244,9 @@ def test_every_record_of_sources_in_turn_counts_once(
         patch.setattr(text_line_source, "MAX_CHUNK_LINES", 2)
         patch.setattr(number_source, "MAX_CHUNK_RECORDS", 3)
         found = everything(
-            SourcesInTurn(SmallBlocks(first), NumberSource(0, num_numbers, function=str), SmallBlocks(last)), seed, num_steps
+            SourcesInTurn(SmallBlocks(first), NumberSource(0, num_numbers, function=str), SmallBlocks(last)),
+            seed,
+            num_steps,
         )
 
     assert found == sorted([*lines, *map(str, range(num_numbers)), *later])

@@ -46,7 +46,9 @@ def test_folders_are_listed_in_order_without_hidden_files(tmp_path: Path) -> Non
 
 
 def test_links_to_folders_are_followed_and_a_circle_ends(tmp_path: Path) -> None:
-    """A link back to a folder in which it lies adds nothing; one to another folder adds its files, under the name of the link."""
+    """A link back to a folder in which it lies adds nothing; one to another folder adds its files, under the name of
+    the link.
+    """
     top, other = tmp_path / "top", tmp_path / "other"
     for folder in (top / "a", other / "b"):
         folder.mkdir(parents=True)

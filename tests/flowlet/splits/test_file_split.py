@@ -41,7 +41,10 @@ def test_the_end_of_the_name_says_how_a_file_is_compressed(path: str, compressio
 )
 def test_an_archive_and_a_compression_that_no_reader_knows_are_refused(path: str, head: bytes, message: str) -> None:
     """With what it is, and what to do: their bytes are no lines."""
-    with pytest.raises(FlowletError, match=f"cannot read {path}: {message}, which a file source does not read; unpack it, or compress it"):
+    with pytest.raises(
+        FlowletError,
+        match=f"cannot read {path}: {message}, which a file source does not read; unpack it, or compress it",
+    ):
         compression_of(path, head)
 
 
@@ -52,7 +55,9 @@ def test_a_text_stays_a_text_whatever_its_name(path: str, head: bytes) -> None:
     assert compression_of(path, head) is None
 
 
-@pytest.mark.parametrize(("charset", "expected"), [("UTF-8", True), ("latin-1", True), ("utf-16", False), ("iso2022_jp", False)])
+@pytest.mark.parametrize(
+    ("charset", "expected"), [("UTF-8", True), ("latin-1", True), ("utf-16", False), ("iso2022_jp", False)]
+)
 def test_charsets_in_which_files_can_be_read_in_parts(charset: str, expected: bool) -> None:
     assert keeps_line_ends(charset) is expected
 

@@ -82,7 +82,9 @@ def test_only_the_last_source_is_looked_at_again() -> None:
     rule = OffsetRule(OffsetKind.EARLIEST)
     topics = KafkaTopics({}, rule, ("t",), discovery_interval_ms=100)
 
-    assert HybridSplitEnumerator(HybridSplits((topics, NumberRange(0, 1))), enumerator_for).discovery_interval_ms is None
+    assert (
+        HybridSplitEnumerator(HybridSplits((topics, NumberRange(0, 1))), enumerator_for).discovery_interval_ms is None
+    )
     assert HybridSplitEnumerator(HybridSplits((topics,)), enumerator_for).discovery_interval_ms == 100
 
 

@@ -130,12 +130,17 @@ def test_a_restored_enumerator_has_what_was_not_assigned() -> None:
     after.restore(before.snapshot(), 3)
 
     left = [split for reader in range(3) for split in after.next_splits(reader)]
-    assert sorted([*assigned, *left], key=lambda split: split.partition) == [KafkaSplit("t", number, number, 9) for number in range(4)]
+    assert sorted([*assigned, *left], key=lambda split: split.partition) == [
+        KafkaSplit("t", number, number, 9) for number in range(4)
+    ]
 
 
 @pytest.mark.parametrize(
     ("state", "message"),
-    [(b"\xc1", "cannot be read"), (msgspec.msgpack.encode((2, [], [])), "have version 2, this flowlet reads version 1")],
+    [
+        (b"\xc1", "cannot be read"),
+        (msgspec.msgpack.encode((2, [], [])), "have version 2, this flowlet reads version 1"),
+    ],
 )
 def test_a_state_that_is_no_state_is_refused(state: bytes, message: str) -> None:
     with pytest.raises(StateRestoreError, match=message):

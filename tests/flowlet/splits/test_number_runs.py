@@ -20,7 +20,9 @@ def numbers(runs: Runs) -> list[int]:
 
 
 @given(LENGTHS, st.integers(1, 9))
-def test_the_shares_are_the_runs_each_number_once_and_about_equal(lengths: list[tuple[int, int]], parallelism: int) -> None:
+def test_the_shares_are_the_runs_each_number_once_and_about_equal(
+    lengths: list[tuple[int, int]], parallelism: int
+) -> None:
     runs = runs_of(lengths)
 
     shares = [numbers(share_of_runs(runs, subtask, parallelism)) for subtask in range(parallelism)]

@@ -29,7 +29,8 @@ from flowlet.state.state_table import StateTable
 from flowlet.timers.time_api import KeyContext
 
 MAX_PARALLELISM = 4
-KEYS = [f"k{number}" for number in range(5)] + [7, 7.0, (1, "x"), (True, "x")]  # str and int are their own exact keys, the others are not
+# Str and int are their own exact keys, the others are not.
+KEYS = [f"k{number}" for number in range(5)] + [7, 7.0, (1, "x"), (True, "x")]
 KINDS = ["value", "list", "map"]
 Steps = list[tuple[str, int]]
 
@@ -181,7 +182,9 @@ def at_each_copy(do: Callable[[], None]) -> Iterator[None]:
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["put", "box", "plain", "change", "change", "remove", "clear", "read", "begin", "finish", "give up"]),
+        st.sampled_from(
+            ["put", "box", "plain", "change", "change", "remove", "clear", "read", "begin", "finish", "give up"]
+        ),
         st.integers(0, 8),
     ),
     max_size=40,
@@ -190,8 +193,12 @@ STEPS = st.lists(
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(before=STEPS, steps=STEPS, meanwhile=STEPS, step=st.sampled_from([1, 3, 100]))
-def test_a_snapshot_is_the_state_as_it_was_when_it_began(kind: str, before: Steps, steps: Steps, meanwhile: Steps, step: int) -> None:
-    """Whatever the task does before the snapshots are finished, and in the middle of any copy; several are under way."""
+def test_a_snapshot_is_the_state_as_it_was_when_it_began(
+    kind: str, before: Steps, steps: Steps, meanwhile: Steps, step: int
+) -> None:
+    """Whatever the task does before the snapshots are finished, and in the middle of any copy;
+    several are under way.
+    """
     task = Task(kind)
     pending: list[tuple[Callable[[], KeyedStateSnapshot], dict[Any, Any]]] = []
     for what, place in before:
@@ -316,7 +323,12 @@ def test_a_list_that_a_clean_up_shortened_is_in_the_snapshot_as_it_was() -> None
     """What is left of it stays in use, and is changed in place."""
 
     def expiring(descriptor: StateDescriptor) -> None:
-        ttl = StateTtlConfig.new_builder(Time.milliseconds(4)).disable_cleanup_in_background().cleanup_incrementally(3, True).build()
+        ttl = (
+            StateTtlConfig.new_builder(Time.milliseconds(4))
+            .disable_cleanup_in_background()
+            .cleanup_incrementally(3, True)
+            .build()
+        )
         descriptor.enable_time_to_live(ttl)
 
     task = Task("list", expiring)
@@ -382,13 +394,17 @@ def restored_entries(snapshot: KeyedStateSnapshot) -> dict[str, tuple[Any, Any]]
 
 
 ITEMS = st.one_of(
-    st.integers(-(1 << 65), 1 << 65), st.sampled_from([True, False, None, "text", -0.0, float("nan"), 1, 1.0]), st.floats(width=64)
+    st.integers(-(1 << 65), 1 << 65),
+    st.sampled_from([True, False, None, "text", -0.0, float("nan"), 1, 1.0]),
+    st.floats(width=64),
 )
 
 
 @given(pairs=st.lists(st.tuples(ITEMS, ITEMS), max_size=12), step=st.sampled_from([1, 2, 100]))
 def test_packed_numbers_keep_their_values_and_types(pairs: list[tuple[Any, Any]], step: int) -> None:
-    """Steps of ints or floats are packed; one with ints of more than 64 bits, bools or other types is not; both meet in a key group."""
+    """Steps of ints or floats are packed; one with ints of more than 64 bits, bools or other types is not; both meet in
+    a key group.
+    """
     context = KeyContext()
     backend = HeapKeyedStateBackend(context, lambda: 0, range(MAX_PARALLELISM), MAX_PARALLELISM)
     state = backend.state(describe("value"), ValueStateDescriptor)

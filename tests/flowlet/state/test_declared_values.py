@@ -1,4 +1,6 @@
-"""A state takes only values of its declared type, in both back ends; what can become one is converted where it enters."""
+"""A state takes only values of its declared type, in both back ends; what can become one is
+converted where it enters.
+"""
 
 import decimal
 from collections.abc import Callable, Iterator
@@ -87,15 +89,37 @@ def serialized(backend: KeyedStateBackend) -> None:
     finish()
 
 
-WAYS: dict[str, Callable[[TypeInformation, str], tuple[StateDescriptor, Callable[[Any, Any], Any], Callable[[Any], Any]]]] = {
+WAYS: dict[
+    str, Callable[[TypeInformation, str], tuple[StateDescriptor, Callable[[Any, Any], Any], Callable[[Any], Any]]]
+] = {
     "ValueState": lambda of, name: (ValueStateDescriptor(name, of), lambda s, v: s.update(v), lambda s: s.value()),
     "ListState.add": lambda of, name: (ListStateDescriptor(name, of), lambda s, v: s.add(v), lambda s: list(s)[-1]),
-    "ListState.add_all": lambda of, name: (ListStateDescriptor(name, of), lambda s, v: s.add_all([v]), lambda s: list(s)[-1]),
-    "ListState.update": lambda of, name: (ListStateDescriptor(name, of), lambda s, v: s.update([v]), lambda s: list(s)[-1]),
+    "ListState.add_all": lambda of, name: (
+        ListStateDescriptor(name, of),
+        lambda s, v: s.add_all([v]),
+        lambda s: list(s)[-1],
+    ),
+    "ListState.update": lambda of, name: (
+        ListStateDescriptor(name, of),
+        lambda s, v: s.update([v]),
+        lambda s: list(s)[-1],
+    ),
     "MapState.put": lambda of, name: (MapStateDescriptor(name, LONG, of), lambda s, v: s.put(1, v), lambda s: s.get(1)),
-    "MapState.put_all": lambda of, name: (MapStateDescriptor(name, LONG, of), lambda s, v: s.put_all({1: v}), lambda s: s.get(1)),
-    "ReducingState": lambda of, name: (ReducingStateDescriptor(name, lambda a, b: b, of), lambda s, v: s.add(v), lambda s: s.get()),
-    "AggregatingState": lambda of, name: (AggregatingStateDescriptor(name, Sum(), of), lambda s, v: s.add(v), lambda s: s.get()),
+    "MapState.put_all": lambda of, name: (
+        MapStateDescriptor(name, LONG, of),
+        lambda s, v: s.put_all({1: v}),
+        lambda s: s.get(1),
+    ),
+    "ReducingState": lambda of, name: (
+        ReducingStateDescriptor(name, lambda a, b: b, of),
+        lambda s, v: s.add(v),
+        lambda s: s.get(),
+    ),
+    "AggregatingState": lambda of, name: (
+        AggregatingStateDescriptor(name, Sum(), of),
+        lambda s, v: s.add(v),
+        lambda s: s.get(),
+    ),
 }
 WRONG = [
     (LONG, "text"),
@@ -112,13 +136,18 @@ WRONG = [
 
 @pytest.mark.parametrize("has_ttl", [False, True])
 @pytest.mark.parametrize("way", [each for each in WAYS if each != "AggregatingState"])
-def test_a_plain_value_of_another_type_is_refused_where_it_enters(way: str, has_ttl: bool, backend: KeyedStateBackend) -> None:
+def test_a_plain_value_of_another_type_is_refused_where_it_enters(
+    way: str, has_ttl: bool, backend: KeyedStateBackend
+) -> None:
     """The error names state, declared type and value; what was there stays."""
     for number, (of, value) in enumerate(WRONG):
         descriptor, put, _ = WAYS[way](of, f"s{number}")
         state = declared(backend, descriptor, has_ttl=has_ttl)
 
-        with pytest.raises(FlowletError, match=rf"state 's{number}' is declared as .* and cannot hold a value .* of type \w+: .*; store a"):
+        with pytest.raises(
+            FlowletError,
+            match=rf"state 's{number}' is declared as .* and cannot hold a value .* of type \w+: .*; store a",
+        ):
             put(state, value)
 
     serialized(backend)
@@ -169,7 +198,9 @@ def test_keys_of_a_map_are_checked_and_stay_what_they_are(backend: KeyedStateBac
 
     state.put(True, 1)
     state.put(1, 2)
-    with pytest.raises(FlowletError, match=r"state 's' is declared as MapTypeInfo<Long, Long> and cannot hold a key 'a' of type str"):
+    with pytest.raises(
+        FlowletError, match=r"state 's' is declared as MapTypeInfo<Long, Long> and cannot hold a key 'a' of type str"
+    ):
         state.put("a", 3)
 
     assert sorted(state.items(), key=str) == [(1, 2), (True, 1)]
@@ -177,7 +208,10 @@ def test_keys_of_a_map_are_checked_and_stay_what_they_are(backend: KeyedStateBac
 
 
 def test_none_clears_a_value_and_may_be_a_value_of_a_map(backend: KeyedStateBackend) -> None:
-    value, entries = declared(backend, ValueStateDescriptor("v", LONG)), declared(backend, MapStateDescriptor("m", LONG, LONG))
+    value, entries = (
+        declared(backend, ValueStateDescriptor("v", LONG)),
+        declared(backend, MapStateDescriptor("m", LONG, LONG)),
+    )
 
     value.update(1)
     value.update(None)
@@ -204,8 +238,12 @@ COMPOSITES = [
 
 @pytest.mark.parametrize("has_ttl", [False, True])
 @pytest.mark.parametrize("way", ["ValueState", "ListState.add", "MapState.put", "ReducingState"])
-def test_a_composite_of_another_type_is_refused_where_it_is_serialized(way: str, has_ttl: bool, backend: KeyedStateBackend) -> None:
-    """A checkpoint that holds it fails with state, type, value and the place within; parts may be None, a list will do for a tuple."""
+def test_a_composite_of_another_type_is_refused_where_it_is_serialized(
+    way: str, has_ttl: bool, backend: KeyedStateBackend
+) -> None:
+    """A checkpoint that holds it fails with state, type, value and the place within; parts may be None, a list will do
+    for a tuple.
+    """
     for number, (of, right, wrong, said) in enumerate(COMPOSITES):
         descriptor, put, get = WAYS[way](of, f"s{number}")
         state = declared(backend, descriptor, has_ttl=has_ttl)
@@ -214,7 +252,9 @@ def test_a_composite_of_another_type_is_refused_where_it_is_serialized(way: str,
             assert get(state) == right
         put(state, wrong)
 
-        with pytest.raises(FlowletError, match=rf"state 's{number}' is declared as .* and cannot hold a value .*({said})"):
+        with pytest.raises(
+            FlowletError, match=rf"state 's{number}' is declared as .* and cannot hold a value .*({said})"
+        ):
             serialized(backend)
 
         state.clear()
@@ -234,7 +274,9 @@ def test_operator_state_takes_only_its_declared_type(form: str) -> None:
         return backend, get(ListStateDescriptor("s", of)).add
 
     _, put = state_of(LONG)
-    with pytest.raises(FlowletError, match=r"state 's' is declared as .*Long.* and cannot hold a value 'text' of type str"):
+    with pytest.raises(
+        FlowletError, match=r"state 's' is declared as .*Long.* and cannot hold a value 'text' of type str"
+    ):
         put("text")
     backend, put = state_of(PAIR)
     put(("a", "b"))
@@ -257,5 +299,7 @@ def test_the_error_names_the_operator() -> None:
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(1)
     env.from_collection([1]).key_by(lambda value: value).process(Texts()).name("count words").print()
 
-    with pytest.raises(JobExecutionError, match=r"(?s)count words.*state 'count' is declared as Long and cannot hold a value 'text'"):
+    with pytest.raises(
+        JobExecutionError, match=r"(?s)count words.*state 'count' is declared as Long and cannot hold a value 'text'"
+    ):
         env.execute()

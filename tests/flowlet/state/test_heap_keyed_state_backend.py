@@ -36,7 +36,12 @@ VALUES = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), m
 class Backend:
     """A back end of one subtask, and the clock and key that a task would give it."""
 
-    def __init__(self, key_groups: range = range(MAX_PARALLELISM), *snapshots: KeyedStateSnapshot, max_parallelism: int = MAX_PARALLELISM):
+    def __init__(
+        self,
+        key_groups: range = range(MAX_PARALLELISM),
+        *snapshots: KeyedStateSnapshot,
+        max_parallelism: int = MAX_PARALLELISM,
+    ):
         self.context = KeyContext()
         self.now_ms = 1_000
         self.backend = HeapKeyedStateBackend(self.context, lambda: self.now_ms, key_groups, max_parallelism)
@@ -127,7 +132,9 @@ KINDS = ["value", "list", "map", "reducing", "aggregating"]
 @pytest.mark.parametrize("kind", KINDS)
 @given(st.lists(st.tuples(KEYS, st.one_of(st.just("clear"), VALUES), st.booleans()), max_size=20))
 def test_each_key_has_its_own_state_before_and_after_a_restart(kind: str, steps: list[tuple[Any, Any, bool]]) -> None:
-    """A dictionary by exact key says what each state holds; a restart at any step, into two subtasks, changes nothing."""
+    """A dictionary by exact key says what each state holds; a restart at any step, into two
+    subtasks, changes nothing.
+    """
     models: dict[Any, Any] = {}
     nothing: Any = {"value": None, "list": [], "map": {}, "reducing": None, "aggregating": None}[kind]
     subtasks = [Backend()]
@@ -219,8 +226,16 @@ def test_state_that_was_not_declared_again_stays_in_the_next_snapshot() -> None:
 @pytest.mark.parametrize(
     ("written", "declared", "message"),
     [
-        (ValueStateDescriptor("s", Types.INT()), ListStateDescriptor("s", Types.INT()), "as a ValueState of type .*as a ListState of type"),
-        (ValueStateDescriptor("s", Types.INT()), ValueStateDescriptor("s", Types.STRING()), "as a ValueState of type .*Integer.*String"),
+        (
+            ValueStateDescriptor("s", Types.INT()),
+            ListStateDescriptor("s", Types.INT()),
+            "as a ValueState of type .*as a ListState of type",
+        ),
+        (
+            ValueStateDescriptor("s", Types.INT()),
+            ValueStateDescriptor("s", Types.STRING()),
+            "as a ValueState of type .*Integer.*String",
+        ),
         (
             MapStateDescriptor("s", Types.INT(), Types.INT()),
             MapStateDescriptor("s", Types.STRING(), Types.INT()),
@@ -229,12 +244,17 @@ def test_state_that_was_not_declared_again_stays_in_the_next_snapshot() -> None:
         (
             ValueStateDescriptor("s", Types.ROW_NAMED(["a"], [Types.INT()])),
             ValueStateDescriptor("s", Types.ROW_NAMED(["b"], [Types.INT()])),
-            "state 's' was written as .*a: Integer.*b: Integer.*field 'a' is 'b' now.*declare it as it was written, or use another name",
+            (
+                "state 's' was written as .*a: Integer.*b: Integer.*field 'a' is 'b' now.*declare it as it was written, or "  # noqa: E501
+                "use another name"
+            ),
         ),
         (ValueStateDescriptor("s"), ValueStateDescriptor("s", Types.STRING()), "of type Pickled.*of type String"),
     ],
 )
-def test_a_changed_descriptor_is_refused_with_both_named(written: StateDescriptor, declared: StateDescriptor, message: str) -> None:
+def test_a_changed_descriptor_is_refused_with_both_named(
+    written: StateDescriptor, declared: StateDescriptor, message: str
+) -> None:
     running = Backend()
     running.state(written)
     snapshot = running.snapshot()
@@ -264,7 +284,9 @@ def grown(kind: str, *, is_new: bool) -> StateDescriptor:
 @pytest.mark.parametrize("had_ttl", [True, False])
 @pytest.mark.parametrize("has_ttl", [True, False])
 def test_a_type_may_grow_over_a_restart(kind: str, had_ttl: bool, has_ttl: bool) -> None:
-    """A field at the end is None; also where entries begin, or cease, to expire; the next snapshot is of the new type."""
+    """A field at the end is None; also where entries begin, or cease, to expire; the next snapshot
+    is of the new type.
+    """
     before, now = grown(kind, is_new=False), grown(kind, is_new=True)
     running = Backend()
     running.at("k")
@@ -281,9 +303,11 @@ def test_a_type_may_grow_over_a_restart(kind: str, had_ttl: bool, has_ttl: bool)
         restored = Backend(range(MAX_PARALLELISM), snapshot)
         restored.at("k")
         content = content_of(restored.state(expiring(now) if has_ttl else now), kind)
-        assert content == {"map": {7: (7, ("a", 1, None))}, "list": [("a", 1, None)], "aggregating": [("a", 1, None)]}.get(
-            kind, ("a", 1, None)
-        )
+        assert content == {
+            "map": {7: (7, ("a", 1, None))},
+            "list": [("a", 1, None)],
+            "aggregating": [("a", 1, None)],
+        }.get(kind, ("a", 1, None))
         snapshot = restored.snapshot()
 
 
@@ -297,14 +321,16 @@ def test_a_value_of_another_type_than_declared_is_named_with_its_state() -> None
     snapshot = KeyedStateSnapshot(written.descriptions, MAX_PARALLELISM, rows)
 
     with pytest.raises(
-        StateRestoreError, match=r"state 's' has a value that is not of the type Integer .*'12' is no int.* as it was written"
+        StateRestoreError,
+        match=r"state 's' has a value that is not of the type Integer .*'12' is no int.* as it was written",
     ):
         Backend(range(MAX_PARALLELISM), snapshot).state(ValueStateDescriptor("s", Types.DOUBLE()))
 
 
 def test_a_state_of_an_older_form_is_refused() -> None:
     with pytest.raises(
-        StateRestoreError, match="keyed state has version 1, this flowlet reads version 2: restore it with the flowlet that"
+        StateRestoreError,
+        match="keyed state has version 1, this flowlet reads version 2: restore it with the flowlet that",
     ):
         Backend(range(MAX_PARALLELISM), KeyedStateSnapshot({}, MAX_PARALLELISM, version=1))
 
@@ -438,7 +464,9 @@ def num_keys(snapshot: KeyedStateSnapshot) -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_clean_ups_remove_what_nobody_asks_for(kind: str) -> None:
-    """Without one it stays; with one for snapshots they leave it out; in steps it goes at accesses of other keys, or at records."""
+    """Without one it stays; with one for snapshots they leave it out; in steps it goes at accesses of other keys, or at
+    records.
+    """
 
     def left(configure: Configure, use: Callable[[Backend, Any], None]) -> int:
         running = Backend()

@@ -51,7 +51,12 @@ def test_a_map_tells_keys_apart_by_their_types() -> None:
 
     assert [(type(key), value) for key, value in rules.items()] == [(int, "int"), (float, "float"), (bool, None)]
     assert (rules[1], rules[1.0], rules[True], rules.get("a")) == ("int", "float", None, None)
-    assert (True in rules, "a" in rules, list(rules), list(rules.values())) == (True, False, [1, 1.0, True], ["int", "float", None])
+    assert (True in rules, "a" in rules, list(rules), list(rules.values())) == (
+        True,
+        False,
+        [1, 1.0, True],
+        ["int", "float", None],
+    )
     rules.clear()
     assert rules.is_empty()
 
@@ -127,9 +132,17 @@ def test_state_that_is_not_declared_again_stays_in_snapshots() -> None:
 @pytest.mark.parametrize(
     ("descriptor", "ask", "what"),
     [
-        (ListStateDescriptor("numbers", Types.STRING()), "get_list_state", "list state of .*Long.*list state of .*String"),
+        (
+            ListStateDescriptor("numbers", Types.STRING()),
+            "get_list_state",
+            "list state of .*Long.*list state of .*String",
+        ),
         (NUMBERS, "get_union_list_state", "list state of .*, and is declared as union list state of "),
-        (MapStateDescriptor("numbers"), "get_broadcast_state", "list state of .*, and is declared as broadcast state of "),
+        (
+            MapStateDescriptor("numbers"),
+            "get_broadcast_state",
+            "list state of .*, and is declared as broadcast state of ",
+        ),
     ],
 )
 def test_a_restore_refuses_another_kind_or_type(descriptor: Any, ask: str, what: str) -> None:
@@ -146,7 +159,9 @@ def test_a_name_is_one_state() -> None:
     backend = OperatorStateBackend()
 
     assert backend.get_list_state(NUMBERS) is backend.get_list_state(ListStateDescriptor("numbers", Types.LONG()))
-    with pytest.raises(FlowletError, match=r"'numbers' is declared twice: as list state of .* and as union list state of .*; use two"):
+    with pytest.raises(
+        FlowletError, match=r"'numbers' is declared twice: as list state of .* and as union list state of .*; use two"
+    ):
         backend.get_union_list_state(NUMBERS)
 
 

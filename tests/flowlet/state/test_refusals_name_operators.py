@@ -1,4 +1,6 @@
-"""What cannot be written into a snapshot is refused with the name of its operator: states of two operators may have one name."""
+"""What cannot be written into a snapshot is refused with the name of its operator: states of two operators may have one
+name.
+"""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -80,7 +82,11 @@ REFUSED: dict[str, tuple[Callable[[DataStream], DataStream], str]] = {
         r"state 'state' is declared as .* and cannot hold a value \(1, 2, 3\)",
     ),
     "a lock": (
-        keyed(lambda ctx: ctx.get_state(ValueStateDescriptor("state", Types.PICKLED_BYTE_ARRAY())).update(threading.Lock())),
+        keyed(
+            lambda ctx: ctx.get_state(ValueStateDescriptor("state", Types.PICKLED_BYTE_ARRAY())).update(
+                threading.Lock()
+            )
+        ),
         "state 'state' holds a value that cannot be pickled",
     ),
 }
@@ -96,7 +102,11 @@ def test_what_a_savepoint_cannot_hold_is_refused_with_its_operator(what: str, ba
     Keeps.is_kept.clear()
     with MiniCluster(1) as cluster:
         env = cluster.environment()
-        env.configure(Configuration.from_dict({"state.backend.type": backend, "execution.checkpointing.savepoint-dir": str(tmp_path)}))
+        env.configure(
+            Configuration.from_dict(
+                {"state.backend.type": backend, "execution.checkpointing.savepoint-dir": str(tmp_path)}
+            )
+        )
         step(env.add_source(One())).name("the keeper").print()
         job = env.execute_async("keeps")
         assert Keeps.is_kept.wait(PATIENCE_S)
@@ -113,7 +123,11 @@ def test_rules_that_a_savepoint_cannot_hold_are_refused_with_their_operator(tmp_
     Keeps.is_kept.clear()
     with MiniCluster(1) as cluster:
         env = cluster.environment()
-        env.configure(Configuration.from_dict({"restart-strategy.type": "none", "execution.checkpointing.savepoint-dir": str(tmp_path)}))
+        env.configure(
+            Configuration.from_dict(
+                {"restart-strategy.type": "none", "execution.checkpointing.savepoint-dir": str(tmp_path)}
+            )
+        )
         stream = env.add_source(One())
         stream.connect(stream.broadcast(RULES)).process(KeepsRules()).name("the keeper").print()
         job = env.execute_async("keeps")
@@ -121,7 +135,10 @@ def test_rules_that_a_savepoint_cannot_hold_are_refused_with_their_operator(tmp_
         assert Keeps.is_kept.wait(PATIENCE_S)
 
         savepoint = job.trigger_savepoint()
-        with pytest.raises(JobExecutionError, match=r"operator 'the keeper'.*: state 'state' is declared as .* and cannot hold a value 5"):
+        with pytest.raises(
+            JobExecutionError,
+            match=r"operator 'the keeper'.*: state 'state' is declared as .* and cannot hold a value 5",
+        ):
             end.result()
         with pytest.raises(FlowletError):
             savepoint.result()

@@ -20,7 +20,7 @@ def converted(written: TypeInformation, declared: TypeInformation, value: Any) -
 
 
 ALL_TYPES = [
-    Types.STRING(), Types.LONG(), Types.PICKLED_BYTE_ARRAY(), Types.SQL_DATE(), Types.INSTANT(), NAME_AND_AGE, Types.ROW([Types.INT()]),
+    Types.STRING(), Types.LONG(), Types.PICKLED_BYTE_ARRAY(), Types.SQL_DATE(), Types.INSTANT(), NAME_AND_AGE, Types.ROW([Types.INT()]),  # noqa: E501
     Types.TUPLE([Types.STRING(), Types.INT()]), Types.MAP(Types.STRING(), Types.INT()), Types.LIST(Types.INT()),
     Types.PRIMITIVE_ARRAY(Types.INT()), Types.BASIC_ARRAY(Types.INT()), Types.OBJECT_ARRAY(Types.INT()),
 ]  # fmt: skip
@@ -43,7 +43,9 @@ INTEGERS = [Types.BYTE(), Types.SHORT(), Types.INT(), Types.LONG(), Types.BIG_IN
 @pytest.mark.parametrize(
     ("narrow", "wide"), [(narrow, wide) for at, narrow in enumerate(INTEGERS) for wide in INTEGERS[at + 1 :]], ids=repr
 )
-def test_a_wider_integer_takes_a_narrower_one_and_not_the_other_way_round(narrow: TypeInformation, wide: TypeInformation) -> None:
+def test_a_wider_integer_takes_a_narrower_one_and_not_the_other_way_round(
+    narrow: TypeInformation, wide: TypeInformation
+) -> None:
     assert converted(narrow, wide, 5) == 5
     with pytest.raises(StateRestoreError, match=f"{narrow!r} does not hold every {wide!r}"):
         converter(type_form(wide), type_form(narrow))
@@ -65,7 +67,9 @@ def test_a_wider_integer_takes_a_narrower_one_and_not_the_other_way_round(narrow
         (Types.LONG(), Types.STRING(), False),
     ],
 )
-def test_numbers_become_others_only_if_nothing_is_lost(written: TypeInformation, declared: TypeInformation, is_exact: bool) -> None:
+def test_numbers_become_others_only_if_nothing_is_lost(
+    written: TypeInformation, declared: TypeInformation, is_exact: bool
+) -> None:
     if is_exact:
         value = converted(written, declared, 1.5 if written == Types.FLOAT() else 3)
         assert (type(value), value) == (float, 1.5 if written == Types.FLOAT() else 3.0)
@@ -116,7 +120,10 @@ def test_a_row_may_get_fields_at_its_end_and_keeps_kind_and_names() -> None:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["name", "years"], "field 'age' is 'years' now; keep the names and their order, and add new fields at the end"),
+        (
+            ["name", "years"],
+            "field 'age' is 'years' now; keep the names and their order, and add new fields at the end",
+        ),
         (["age", "name"], "field 'name' is 'age' now"),
         (["first", "name", "age"], "field 'name' is 'first' now"),
     ],
@@ -135,7 +142,10 @@ def test_what_is_inside_is_converted_and_what_does_not_fit_is_named_with_its_pla
     assert converted(written, declared, {1: [(2,)], 3: None}) == {1: [(2.0,)], 3: None}
     assert converted(written, declared, None) is None
     assert converter(type_form(Types.LIST(Types.INT())), type_form(Types.LIST(Types.LONG()))) is None
-    assert converter(type_form(Types.MAP(Types.INT(), Types.INT())), type_form(Types.MAP(Types.INT(), Types.LONG()))) is None
+    assert (
+        converter(type_form(Types.MAP(Types.INT(), Types.INT())), type_form(Types.MAP(Types.INT(), Types.LONG())))
+        is None
+    )
     with pytest.raises(StateRestoreError, match="its values: its elements: field '0': String was written"):
         converter(type_form(Types.MAP(Types.INT(), Types.LIST(Types.TUPLE([Types.STRING()])))), type_form(declared))
     with pytest.raises(StateRestoreError, match="its keys: Integer would become other keys"):

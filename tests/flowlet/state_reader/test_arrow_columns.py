@@ -30,7 +30,9 @@ PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
         (PERSON, [Row("Ann", 7), Row(name="Bob", age=8)], pa.struct([("name", pa.string()), ("age", pa.int32())])),
     ],
 )
-def test_a_declared_type_is_the_type_of_the_column(type_info: TypeInformation, values: list[Any], expected: pa.DataType) -> None:
+def test_a_declared_type_is_the_type_of_the_column(
+    type_info: TypeInformation, values: list[Any], expected: pa.DataType
+) -> None:
     """An empty column has it, too."""
     form = type_form(type_info)
 

@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.state_reader.saved_state``: what is written as a task writes it is shown, and only to those who know the secret."""
+"""Tests of ``flowlet.state_reader.saved_state``: what is written as a task writes it is shown, and only to those who
+know the secret.
+"""
 
 import os
 from pathlib import Path
@@ -60,7 +62,9 @@ def keyed(key: str, number: int) -> KeyedStateSnapshot:
 
 
 def subtask(number: int) -> SubtaskState:
-    timers = {number: {"timers": KeyGroupTimers((Timer(100 + number, f"key {number}", None),), (Timer(7, "late", "window"),))}}
+    timers = {
+        number: {"timers": KeyGroupTimers((Timer(100 + number, f"key {number}", None),), (Timer(7, "late", "window"),))}
+    }
     lists = OperatorStateSnapshot(
         {
             "elements": OperatorStateRows(Redistribution.SPLIT, "Long", (number, 10 * number)),
@@ -81,7 +85,12 @@ def subtask(number: int) -> SubtaskState:
 def manifest_of(storage: CheckpointStorage | SavepointStorage, *, is_savepoint: bool) -> CheckpointManifest:
     operators = [SOURCE, COUNT, OTHER]
     entries = [
-        SubtaskEntry(SOURCE, number, storage.write_state(4, f"state-{number}", encode_state(subtask(number))), operators=operators)
+        SubtaskEntry(
+            SOURCE,
+            number,
+            storage.write_state(4, f"state-{number}", encode_state(subtask(number))),
+            operators=operators,
+        )
         for number in (0, 1)
     ]
     names = {SOURCE: "Source", COUNT: "Process", OTHER: "Sum"}
@@ -102,14 +111,22 @@ def state(path: Path) -> SavedState:
 
 
 def test_what_it_is_of(state: SavedState) -> None:
-    assert (state.job_id, state.job_name, state.checkpoint_id, state.timestamp_ms, state.is_savepoint) == (JOB, "counting", 4, 1000, True)
+    assert (state.job_id, state.job_name, state.checkpoint_id, state.timestamp_ms, state.is_savepoint) == (
+        JOB,
+        "counting",
+        4,
+        1000,
+        True,
+    )
 
 
 def test_operators_with_their_states(state: SavedState) -> None:
     """Names, kinds, declared types and numbers of entries, over all subtasks."""
     source, count, other = state.operators()
 
-    assert [(each.uid, each.name, each.vertex, each.parallelism, each.max_parallelism) for each in (source, count, other)] == [
+    assert [
+        (each.uid, each.name, each.vertex, each.parallelism, each.max_parallelism) for each in (source, count, other)
+    ] == [
         (None, "Source", "chain", 2, 128),
         ("count", "Process", "chain", 2, 128),
         ("sum", "Sum", "chain", 2, 128),
@@ -117,7 +134,10 @@ def test_operators_with_their_states(state: SavedState) -> None:
     assert [each.name for each in count.states] == [*DESCRIPTIONS, "elements", "all", "rules"]
     assert [each.num_entries for each in count.states] == [2] * len(DESCRIPTIONS) + [4, 2, 1]
     assert (count.states[0].kind, count.states[0].type_name) == ("ValueState", repr(Types.LONG()))
-    assert [(each.name, each.num_entries) for each in (*source.states, *other.states)] == [(POSITION, 2), (AGGREGATE, 2)]
+    assert [(each.name, each.num_entries) for each in (*source.states, *other.states)] == [
+        (POSITION, 2),
+        (AGGREGATE, 2),
+    ]
     assert count.num_timers == 4
     assert all(each.num_bytes > 0 for each in (source, count, other))
 
@@ -174,7 +194,10 @@ def test_timers_of_both_clocks(state: SavedState) -> None:
 def test_aggregations_and_positions(state: SavedState) -> None:
     """A source has no uid here: its name or its id will do."""
     assert state.keyed_state("sum", AGGREGATE).num_rows == 2
-    assert state.positions("Source").to_pydict() == {"subtask": [0, 1], "position": ["('position', 0)", "('position', 1)"]}
+    assert state.positions("Source").to_pydict() == {
+        "subtask": [0, 1],
+        "position": ["('position', 0)", "('position', 1)"],
+    }
     assert state.positions(SOURCE).num_rows == 2
 
 
@@ -196,7 +219,9 @@ def test_a_state_of_any_kind_by_its_name(state: SavedState, uid: str, name: str,
 def test_what_is_not_there_is_said_with_what_is(state: SavedState) -> None:
     with pytest.raises(FlowletError, match=r"there is no operator 'cuont'; the operators are 'Source', 'count', 'sum'"):
         state.keyed_state("cuont", "value")
-    with pytest.raises(FlowletError, match=r"operator 'count' has no such state 'valeu'; its states are 'value' \(ValueState\)"):
+    with pytest.raises(
+        FlowletError, match=r"operator 'count' has no such state 'valeu'; its states are 'value' \(ValueState\)"
+    ):
         state.keyed_state("count", "valeu")
     with pytest.raises(FlowletError, match="has no such state 'rules'"):
         state.list_state("count", "rules")
@@ -242,7 +267,9 @@ def test_nothing_is_unpickled_that_was_changed(path: Path, tmp_path: Path, monke
     handle = storage.write_state(4, "large", bytes(30_000))
     entry = SubtaskEntry(SOURCE, 0, handle)
     vertices = [VertexEntry(SOURCE, "chain", 1, 128, {SOURCE: "Source"})]
-    storage.write_manifest(CheckpointManifest(JOB, "counting", 4, 1000, {SOURCE: 1}, [entry], [], vertices, is_savepoint=True))
+    storage.write_manifest(
+        CheckpointManifest(JOB, "counting", 4, 1000, {SOURCE: 1}, [entry], [], vertices, is_savepoint=True)
+    )
     trap = encode_state(SubtaskState({SOURCE: OperatorState(own=Trap())}))
     (Path(storage.location) / "large").write_bytes(trap + bytes(30_000 - len(trap)))
     manifest = (path / "_metadata").read_bytes()

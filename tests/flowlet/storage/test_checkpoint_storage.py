@@ -16,7 +16,8 @@ from flowlet.storage.checkpoint_storage import INLINE_BYTES, CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 from flowlet.storage.manifest_codec import manifest_key
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # numpy has threads, and we fork
+# Numpy has threads, and we fork.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 JOB = "0123456789abcdef" * 2
 KEY = manifest_key(b"secret")
@@ -28,7 +29,9 @@ def storage_in(root: Path, job_id: str = JOB, key: bytes = KEY) -> CheckpointSto
     return CheckpointStorage(str(root), job_id, key)
 
 
-def manifest_of(checkpoint_id: int, *states: StateHandle, job_id: str = JOB, sources: tuple[SourceEntry, ...] = ()) -> CheckpointManifest:
+def manifest_of(
+    checkpoint_id: int, *states: StateHandle, job_id: str = JOB, sources: tuple[SourceEntry, ...] = ()
+) -> CheckpointManifest:
     subtasks = [SubtaskEntry("v", index, state) for index, state in enumerate(states)]
     return CheckpointManifest(job_id, "a job", checkpoint_id, 1000, {"v": len(states)}, subtasks, list(sources))
 
@@ -161,7 +164,8 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> No
 
 
 @pytest.mark.parametrize(
-    "path", [f"chk-1/{name}" for name in BAD_NAMES] + ["../chk-1/a", "/etc/passwd", "chk-1", "chk-01/a", "chk--1/a", "b/a"]
+    "path",
+    [f"chk-1/{name}" for name in BAD_NAMES] + ["../chk-1/a", "/etc/passwd", "chk-1", "chk-01/a", "chk--1/a", "b/a"],
 )
 def test_a_handle_that_leads_elsewhere_is_refused(tmp_path: Path, path: str) -> None:
     storage, handle = completed(tmp_path)
@@ -194,10 +198,14 @@ def test_subtasks_in_many_processes_write_to_one_checkpoint(tmp_path: Path) -> N
 
     storage = storage_in(tmp_path / "new")
     digests = [hashlib.sha256(content).digest() for content in contents]
-    handles = [StateHandle(len(contents[index]), digest, f"chk-5/state-{index}") for index, digest in enumerate(digests)]
+    handles = [
+        StateHandle(len(contents[index]), digest, f"chk-5/state-{index}") for index, digest in enumerate(digests)
+    ]
     storage.write_manifest(manifest_of(5, *handles))
 
-    assert [storage.read_state(entry.state) for entry in storage.read_manifest(5).subtasks if entry.state is not None] == contents
+    assert [
+        storage.read_state(entry.state) for entry in storage.read_manifest(5).subtasks if entry.state is not None
+    ] == contents
 
 
 def test_threads_write_while_others_discard(tmp_path: Path) -> None:
@@ -249,7 +257,9 @@ def test_a_storage_that_was_used_goes_on_in_a_forked_process(tmp_path: Path) -> 
 def test_a_manifest_comes_back(tmp_path: Path) -> None:
     storage = storage_in(tmp_path)
     sources = (SourceEntry("small", b"s"), SourceEntry("large", LARGE), SourceEntry("larger", LARGE * 2))
-    manifest = manifest_of(9, storage.write_state(9, "a", LARGE), storage.write_state(9, "b", b"small"), sources=sources)
+    manifest = manifest_of(
+        9, storage.write_state(9, "a", LARGE), storage.write_state(9, "b", b"small"), sources=sources
+    )
 
     storage.write_manifest(manifest)
 
@@ -275,7 +285,9 @@ def test_a_checkpoint_whose_file_is_gone_does_not_become_complete(tmp_path: Path
     handle = storage.write_state(1, "a", LARGE)
     (tmp_path / JOB / "chk-1" / "a").unlink()
 
-    with pytest.raises(StorageError, match=f"checkpoint file {tmp_path}/{JOB}/chk-1/a is missing: put the original back"):
+    with pytest.raises(
+        StorageError, match=f"checkpoint file {tmp_path}/{JOB}/chk-1/a is missing: put the original back"
+    ):
         storage.write_manifest(manifest_of(1, handle))
 
     assert storage.complete_checkpoints() == []
@@ -332,7 +344,9 @@ def test_a_damaged_manifest_is_refused(tmp_path: Path, damage: Damage, sentence:
     assert sentence in str(caught.value)
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")], ids=["missing", "truncated"])
+@pytest.mark.parametrize(
+    "damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"x")], ids=["missing", "truncated"]
+)
 def test_a_manifest_is_refused_if_one_of_its_files_is_not_as_it_says(tmp_path: Path, damage: Damage) -> None:
     """So that a restore ends before any task is deployed."""
     storage, _ = completed(tmp_path)
@@ -361,7 +375,9 @@ def test_a_file_that_has_become_huge_is_not_read(tmp_path: Path) -> None:
     storage, handle = completed(tmp_path)
     os.truncate(tmp_path / JOB / "chk-7" / "state-a", 1 << 40)
 
-    with pytest.raises(StorageError, match=f"state-a has {1 << 40} bytes instead of at most {len(LARGE)}: it was changed after"):
+    with pytest.raises(
+        StorageError, match=f"state-a has {1 << 40} bytes instead of at most {len(LARGE)}: it was changed after"
+    ):
         storage.read_state(handle)
 
 
@@ -369,14 +385,19 @@ def test_a_manifest_of_another_version_says_so(tmp_path: Path) -> None:
     storage, _ = completed(tmp_path)
     _flip(tmp_path / JOB / "chk-7" / "_metadata", 4)
 
-    with pytest.raises(StorageError, match="_metadata has version 257, this flowlet reads 1: use the flowlet that wrote it"):
+    with pytest.raises(
+        StorageError, match="_metadata has version 257, this flowlet reads 1: use the flowlet that wrote it"
+    ):
         storage.read_manifest(7)
 
 
 def test_a_manifest_of_another_cluster_is_refused(tmp_path: Path) -> None:
     completed(tmp_path)
 
-    with pytest.raises(StorageError, match="_metadata is of a cluster with another secret: start the JobManager with the secret file of"):
+    with pytest.raises(
+        StorageError,
+        match="_metadata is of a cluster with another secret: start the JobManager with the secret file of",
+    ):
         storage_in(tmp_path, key=manifest_key(b"another")).read_manifest(7)
 
 

@@ -126,7 +126,7 @@ VALUES = """[
     Place(1, Color.BLUE), Slotted(1, "b"), Loose(1, "b"), Seen(Place(2, Color.RED), 5), Pair(1, 2), Plain(7), WithSlots(), Outer.Inner(),
     Outer.Kind.K, Struct(1, "c"), Reduced(4), Own(), Box(Total(1)), Box[int](3), Attrs(1, [2]), Dict(3), Ordered(a=1),
     {Place(1, Color.RED): [(Color.BLUE, {"deep": Total(9)})]}, {Color.RED: Level.LOW}, frozenset({Color.BLUE}),
-]"""
+]"""  # noqa: E501
 
 
 class Program:
@@ -139,7 +139,9 @@ class Program:
         for name, thing in self.names.items():
             if isinstance(thing, type) and thing.__module__ == "__main__":
                 monkeypatch.setattr(main, name, thing, raising=False)
-        self.added = [name for name, thing in self.names.items() if isinstance(thing, type) and thing.__module__ == "__main__"]
+        self.added = [
+            name for name, thing in self.names.items() if isinstance(thing, type) and thing.__module__ == "__main__"
+        ]
         self._monkeypatch = monkeypatch
 
     def end(self) -> None:
@@ -155,7 +157,9 @@ Form = Callable[[object], bytes]
 
 @pytest.fixture(params=["today's", "843c7fe's"])
 def encoded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Form:
-    """Writes a state in the form of this flowlet, or of the one before, in which classes have only their definitions."""
+    """Writes a state in the form of this flowlet, or of the one before, in which classes have only
+    their definitions.
+    """
 
     def encode(own: object) -> bytes:
         with monkeypatch.context() as patch:
@@ -204,8 +208,12 @@ def classes_in(value: Any, names: dict[str, Any]) -> None:
             classes_in(each, {**names})
 
 
-def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(monkeypatch: pytest.MonkeyPatch, encoded: Form) -> None:
-    """``is`` and ``==`` hold for members, ``isinstance`` and methods for instances: the program defined the same text again."""
+def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(
+    monkeypatch: pytest.MonkeyPatch, encoded: Form
+) -> None:
+    """``is`` and ``==`` hold for members, ``isinstance`` and methods for instances: the program defined the same text
+    again.
+    """
     found, program = moved(monkeypatch, encoded, CLASSES, VALUES, CLASSES.replace("2 * self.count", "20 * self.count"))
 
     names = program.names
@@ -225,8 +233,18 @@ def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(monkey
     ("before", "value", "now", "expected"),
     [
         ("@dataclass\nclass A:\n  a: int", "A(1)", "@dataclass\nclass A:\n  b: int = 7\n  a: int = 0", "A(7, 1)"),
-        ("@dataclass\nclass A:\n  a: int", "A(1)", "@dataclass\nclass A:\n  a: int\n  b: list = field(default_factory=list)", "A(1, [])"),
-        ("@dataclass\nclass A:\n  pass", "A()", "@dataclass\nclass A:\n  b: list = field(default_factory=list)", "A([])"),
+        (
+            "@dataclass\nclass A:\n  a: int",
+            "A(1)",
+            "@dataclass\nclass A:\n  a: int\n  b: list = field(default_factory=list)",
+            "A(1, [])",
+        ),
+        (
+            "@dataclass\nclass A:\n  pass",
+            "A()",
+            "@dataclass\nclass A:\n  b: list = field(default_factory=list)",
+            "A([])",
+        ),
         (
             "@dataclass(frozen=True, slots=True)\nclass A:\n  a: int\n  b: int",
             "A(1, 2)",
@@ -245,14 +263,24 @@ def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(monkey
             "@dataclass(frozen=True, slots=True)\nclass A:\n  a: int\n  b: int\n  c: int = 3",
             "A(1, 2, 3)",
         ),
-        ("class A(NamedTuple):\n  a: int\n  b: int", "A(1, 2)", "class A(NamedTuple):\n  b: int\n  a: int\n  c: int = 3", "A(2, 1, 3)"),
+        (
+            "class A(NamedTuple):\n  a: int\n  b: int",
+            "A(1, 2)",
+            "class A(NamedTuple):\n  b: int\n  a: int\n  c: int = 3",
+            "A(2, 1, 3)",
+        ),
         (
             "class A(msgspec.Struct):\n  a: int\n  b: int",
             "A(1, 2)",
             "class A(msgspec.Struct):\n  b: int\n  a: int\n  c: int = 3",
             "A(2, 1, 3)",
         ),
-        ("@attrs.define\nclass A:\n  a: int", "A(1)", "@attrs.define\nclass A:\n  b: list = attrs.Factory(list)\n  a: int = 0", "A([], 1)"),
+        (
+            "@attrs.define\nclass A:\n  a: int",
+            "A(1)",
+            "@attrs.define\nclass A:\n  b: list = attrs.Factory(list)\n  a: int = 0",
+            "A([], 1)",
+        ),
         (
             "@attrs.define(slots=False)\nclass A:\n  a: int",
             "A(1)",
@@ -266,7 +294,12 @@ def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(monkey
             "[A.X, A.Y]",
         ),
         ("class A(IntEnum):\n  X = 1\n  Y = 2", "[A.X]", "class A(IntEnum):\n  Z = 3\n  X = 1", "[A.X]"),
-        ("class A(Flag):\n  X = 1\n  Y = 2\n  Z = 4", "A.X | A.Z", "class A(Flag):\n  X = 2\n  Z = 4\n  N = 1", "A.X | A.Z"),
+        (
+            "class A(Flag):\n  X = 1\n  Y = 2\n  Z = 4",
+            "A.X | A.Z",
+            "class A(Flag):\n  X = 2\n  Z = 4\n  N = 1",
+            "A.X | A.Z",
+        ),
         (
             "@dataclass\nclass A:\n  a: int",
             "A(1)",
@@ -278,7 +311,9 @@ def test_values_of_every_kind_of_class_are_those_of_the_program_that_runs(monkey
 def test_fields_and_members_go_by_their_names(
     before: str, value: str, now: str, expected: str, monkeypatch: pytest.MonkeyPatch, encoded: Form
 ) -> None:
-    """Fields that were added have their default, fields in another order their value; members may be added and moved."""
+    """Fields that were added have their default, fields in another order their value; members may
+    be added and moved.
+    """
     found, program = moved(monkeypatch, encoded, before, value, now)
 
     assert found == program.value(expected)
@@ -289,15 +324,30 @@ def test_fields_and_members_go_by_their_names(
 @pytest.mark.parametrize(
     ("before", "value", "now", "said"),
     [
-        ("class A:\n  pass", "A()", "", "class A of the program is in the state, and is not found by its name: keep it, at the top"),
+        (
+            "class A:\n  pass",
+            "A()",
+            "",
+            "class A of the program is in the state, and is not found by its name: keep it, at the top",
+        ),
         (
             "class A(Enum):\n  X = 1\n  Y = 2",
             "A.Y",
             "class A(Enum):\n  X = 1",
             "class A of the program has no member (Y|2) any more, only X",
         ),
-        ("class A(IntEnum):\n  X = 1", "A.X", "class A(IntEnum):\n  X = 2", "class A of the program has a member X with the value 2, "),
-        ("class A(Flag):\n  X = 1\n  Y = 2", "A.X | A.Y", "class A(Flag):\n  X = 1", "class A of the program has no member Y any more"),
+        (
+            "class A(IntEnum):\n  X = 1",
+            "A.X",
+            "class A(IntEnum):\n  X = 2",
+            "class A of the program has a member X with the value 2, ",
+        ),
+        (
+            "class A(Flag):\n  X = 1\n  Y = 2",
+            "A.X | A.Y",
+            "class A(Flag):\n  X = 1",
+            "class A of the program has no member Y any more",
+        ),
         (
             "class A(IntFlag):\n  X = 1\n  Y = 2",
             "A.X",
@@ -316,7 +366,12 @@ def test_fields_and_members_go_by_their_names(
             "@dataclass\nclass A:\n  b: int = 1",
             "class A .* has no field 'a' any more, .*__setstate__",
         ),
-        ("class A(NamedTuple):\n  a: int", "A(1)", "class A(NamedTuple):\n  b: int", "class A .* has no field 'a' any more"),
+        (
+            "class A(NamedTuple):\n  a: int",
+            "A(1)",
+            "class A(NamedTuple):\n  b: int",
+            "class A .* has no field 'a' any more",
+        ),
         (
             "class A(NamedTuple):\n  a: int",
             "A(1)",
@@ -376,7 +431,8 @@ def test_classes_in_every_part_of_a_state_are_mapped_and_named(monkeypatch: pyte
     assert found.by_subtask is not None
     assert found.by_subtask.states["rules"].elements == ((expected, expected),)
     with pytest.raises(
-        StateRestoreError, match="the state of operator 'count', timers, 'seen', 'other', 'rules': class A of the program is"
+        StateRestoreError,
+        match="the state of operator 'count', timers, 'seen', 'other', 'rules': class A of the program is",
     ):
         decode_state(content, {"1": "count"}, running())
 
@@ -386,8 +442,12 @@ def prepared(program: Program, *rows: str) -> CommittableRows:
     return CommittableRows("w", 3, 0, len(rows), b"".join(encoded_part(program.value(f"[{each}]")) for each in rows))
 
 
-def test_rows_that_wait_for_a_commit_are_of_the_classes_of_the_program_that_runs(monkeypatch: pytest.MonkeyPatch, encoded: Form) -> None:
-    """Writers of databases and brokers keep them as pickles in their state, and read them when the checkpoint is complete."""
+def test_rows_that_wait_for_a_commit_are_of_the_classes_of_the_program_that_runs(
+    monkeypatch: pytest.MonkeyPatch, encoded: Form
+) -> None:
+    """Writers of databases and brokers keep them as pickles in their state, and read them when the checkpoint is
+    complete.
+    """
     before = "class C(Enum):\n  X = 1\n  Y = 2\n@dataclass\nclass A:\n  a: object"
     former = Program(monkeypatch, before)
     content = encoded([prepared(former, "('id', C.X)", "A(C.Y)", "(7, 'plain')")])
@@ -403,14 +463,19 @@ def test_rows_that_wait_for_a_commit_are_of_the_classes_of_the_program_that_runs
     assert (found.writer, found.number, found.num_rows) == ("w", 3, 3)
 
 
-def test_rows_that_wait_for_a_commit_whose_class_is_gone_are_refused(monkeypatch: pytest.MonkeyPatch, encoded: Form) -> None:
+def test_rows_that_wait_for_a_commit_whose_class_is_gone_are_refused(
+    monkeypatch: pytest.MonkeyPatch, encoded: Form
+) -> None:
     """When they are restored, not when the checkpoint after that is complete."""
     former = Program(monkeypatch, "class A:\n  pass")
     content = encoded([prepared(former, "A()")])
     former.end()
     Program(monkeypatch, "")
 
-    with pytest.raises(StateRestoreError, match="the state of operator 'count': class A of the program is in the state, and is not found"):
+    with pytest.raises(
+        StateRestoreError,
+        match="the state of operator 'count': class A of the program is in the state, and is not found",
+    ):
         restored(content)
 
 
@@ -419,7 +484,9 @@ def test_keys_that_would_become_other_keys_are_refused(monkeypatch: pytest.Monke
     former = Program(monkeypatch, "@dataclass(frozen=True)\nclass A:\n  a: int")
     key = former.value("A(1)")
     keyed = KeyedStateSnapshot(
-        {"seen": StateDescription(StateKind.VALUE, "Any")}, 128, {key_group(key, 128): {"seen": StateRows((key,), (2,))}}
+        {"seen": StateDescription(StateKind.VALUE, "Any")},
+        128,
+        {key_group(key, 128): {"seen": StateRows((key,), (2,))}},
     )
     content = encode_state(SubtaskState({"1": OperatorState(keyed=keyed)}))
     former.end()
@@ -429,7 +496,9 @@ def test_keys_that_would_become_other_keys_are_refused(monkeypatch: pytest.Monke
         decode_state(content, None, running())
 
 
-def test_a_reader_without_the_program_sees_the_classes_as_they_were(monkeypatch: pytest.MonkeyPatch, encoded: Form) -> None:
+def test_a_reader_without_the_program_sees_the_classes_as_they_were(
+    monkeypatch: pytest.MonkeyPatch, encoded: Form
+) -> None:
     """``read_state`` needs no program."""
     former = Program(monkeypatch, CLASSES)
     content = encoded(former.value(VALUES))
@@ -447,6 +516,8 @@ def test_a_nested_class_keeps_its_name_where_it_is_sent_by_value(monkeypatch: py
     """Its name is part of a key of it, which is the same in every process."""
     program = Program(monkeypatch, "class Outer:\n  class Inner:\n    pass")
     made = program.value("Outer.Inner")
-    pickled = program_pickle.dumps(made).replace(cloudpickle.cloudpickle._get_or_create_tracker_id(made).encode(), b"0" * 32)
+    pickled = program_pickle.dumps(made).replace(
+        cloudpickle.cloudpickle._get_or_create_tracker_id(made).encode(), b"0" * 32
+    )
 
     assert cloudpickle.loads(pickled).__qualname__ == "Outer.Inner"

@@ -14,7 +14,8 @@ from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 
-pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # numpy has threads, and we fork
+# Numpy has threads, and we fork.
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 
 JOB = "0123456789abcdef" * 2
 LARGE = bytes(256) * 1024
@@ -96,7 +97,8 @@ def test_a_full_disk(tmp_path: Path) -> None:
     said = said_on_a_disk(fill)
 
     assert re.sub(r"\d+ are free", "N are free", said) == (
-        f"checkpoint file {tmp_path}/{JOB}/chk-1/state cannot be written: the disk is full ({len(LARGE)} bytes are to be written, N are "
+        f"checkpoint file {tmp_path}/{JOB}/chk-1/state cannot be written: the disk is full ({len(LARGE)} bytes are to "
+        "be written, N are "
         "free); free space there, or set execution.checkpointing.dir to another directory"
     )
 
@@ -107,7 +109,10 @@ def test_a_disk_without_room_for_a_directory(tmp_path: Path) -> None:
         mount(tmp_path, b"nr_inodes=1")
         return write(tmp_path)
 
-    assert "chk-1/state cannot be written: the disk is full (it takes no more files: df -i shows it); free" in said_on_a_disk(fill)
+    assert (
+        "chk-1/state cannot be written: the disk is full (it takes no more files: df -i shows it); free"
+        in said_on_a_disk(fill)
+    )
 
 
 def test_a_read_only_file_system(tmp_path: Path) -> None:
@@ -117,7 +122,10 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
         write(tmp_path, content=LARGE[: 64 * 1024])
         mount(tmp_path, b"", _MS_REMOUNT | _MS_RDONLY)
         said = []
-        acts: list[Callable[[], object]] = [lambda: write(tmp_path), lambda: CheckpointStorage(str(tmp_path), JOB).discard(1)]
+        acts: list[Callable[[], object]] = [
+            lambda: write(tmp_path),
+            lambda: CheckpointStorage(str(tmp_path), JOB).discard(1),
+        ]
         for act in acts:
             try:
                 act()
@@ -127,7 +135,9 @@ def test_a_read_only_file_system(tmp_path: Path) -> None:
 
     written, removed = said_on_a_disk(write_and_discard).splitlines()
 
-    advice = "the file system is read-only; mount it for writing, or set execution.checkpointing.dir to another directory"
+    advice = (
+        "the file system is read-only; mount it for writing, or set execution.checkpointing.dir to another directory"
+    )
     assert written == f"checkpoint file {tmp_path}/{JOB}/chk-1/state cannot be written: {advice}"
     assert removed == f"checkpoint file {tmp_path}/{JOB}/chk-1/_metadata cannot be removed: {advice}"
 
@@ -141,7 +151,8 @@ def test_a_file_above_the_limit_of_the_process(tmp_path: Path) -> None:
             assert os.listdir(tmp_path / JOB / "chk-1") == []
 
     assert said_in_a_child(limited) == (
-        f"checkpoint file {tmp_path}/{JOB}/chk-1/state cannot be written: the file is larger than this process or the file system allows; "
+        f"checkpoint file {tmp_path}/{JOB}/chk-1/state cannot be written: the file is larger than this process or the "
+        "file system allows; "
         "raise the limit (ulimit -f), or set execution.checkpointing.dir to another directory"
     )
 
@@ -152,7 +163,9 @@ def test_too_many_open_files(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
         return storage.write_state(1, "state", LARGE)
 
-    assert said_in_a_child(limited).endswith("cannot be written: this process has too many open files; raise the limit (ulimit -n)")
+    assert said_in_a_child(limited).endswith(
+        "cannot be written: this process has too many open files; raise the limit (ulimit -n)"
+    )
 
 
 @pytest.fixture
@@ -181,10 +194,14 @@ def as_nobody(act: Callable[[], object]) -> Callable[[], object]:
 def test_no_permission(foreign: Path) -> None:
     user = os.geteuid() or NOBODY
     advice = (
-        f"user {user} has no permission; give it the permission (chown, chmod), or set execution.checkpointing.dir to another directory"
+        f"user {user} has no permission; give it the permission (chown, chmod), or set "
+        "execution.checkpointing.dir to another directory"
     )
 
-    assert said_in_a_child(as_nobody(lambda: write(foreign))) == f"checkpoint file {foreign}/{JOB}/chk-1/state cannot be written: {advice}"
+    assert (
+        said_in_a_child(as_nobody(lambda: write(foreign)))
+        == f"checkpoint file {foreign}/{JOB}/chk-1/state cannot be written: {advice}"
+    )
     below = said_in_a_child(as_nobody(lambda: write(foreign / "new")))
     assert below == f"checkpoint file {foreign}/new/{JOB}/chk-1/state cannot be written: {advice}"
 
@@ -199,11 +216,16 @@ def test_no_permission_for_others_files(foreign: Path) -> None:
     said = said_in_a_child(as_nobody(lambda: storage.read_state(handle)))
     (foreign / JOB).chmod(0o700)
 
-    assert said.startswith(f"checkpoint file {foreign}/{JOB}/chk-1/state cannot be read: user {os.geteuid() or NOBODY} has no permission")
+    assert said.startswith(
+        f"checkpoint file {foreign}/{JOB}/chk-1/state cannot be read: user {os.geteuid() or NOBODY} has no permission"
+    )
 
 
 def test_a_directory_that_vanished_is_not_made_again(tmp_path: Path) -> None:
-    """It may be a mount that is gone: nobody looks for checkpoints below it.  When it is back, the next checkpoint succeeds."""
+    """It may be a mount that is gone: nobody looks for checkpoints below it.
+
+    When it is back, the next checkpoint succeeds.
+    """
     root = tmp_path / "root"
     storage = CheckpointStorage(str(root), JOB)
     storage.write_state(1, "state", LARGE)
@@ -213,7 +235,8 @@ def test_a_directory_that_vanished_is_not_made_again(tmp_path: Path) -> None:
         storage.write_state(2, "state", LARGE)
 
     assert str(caught.value) == (
-        f"checkpoint file {root}/{JOB}/chk-2/state cannot be written: the file or its directory does not exist; was it removed, or is a "
+        f"checkpoint file {root}/{JOB}/chk-2/state cannot be written: the file or its directory does not exist; was it "
+        "removed, or is a "
         "mount missing? Put it back"
     )
     (tmp_path / "gone").rename(root)
@@ -226,7 +249,9 @@ def test_a_file_in_the_place_of_a_directory(tmp_path: Path, place: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"x")
 
-    with pytest.raises(StorageError, match="cannot be written: a part of its path is a file or a symbolic link instead of a directory"):
+    with pytest.raises(
+        StorageError, match="cannot be written: a part of its path is a file or a symbolic link instead of a directory"
+    ):
         write(tmp_path / "root")
 
 
@@ -235,7 +260,8 @@ def test_a_directory_in_the_way_of_a_file_is_not_removed(tmp_path: Path) -> None
     (tmp_path / JOB / "chk-1" / "mine").mkdir()
 
     with pytest.raises(
-        StorageError, match="chk-1/mine cannot be removed: it is a directory, which flowlet has not made; remove it by hand"
+        StorageError,
+        match="chk-1/mine cannot be removed: it is a directory, which flowlet has not made; remove it by hand",
     ):
         CheckpointStorage(str(tmp_path), JOB).discard(1)
 
@@ -287,12 +313,18 @@ class Recorder:
                     kept |= {target: source for target, source in named.items() if os.path.dirname(target) == text}
                     new_folders = {folder for folder in new_folders if os.path.dirname(folder) != text}
         return {
-            target for target, source in kept.items() if source in synced and not any(target.startswith(f"{each}/") for each in new_folders)
+            target
+            for target, source in kept.items()
+            if source in synced and not any(target.startswith(f"{each}/") for each in new_folders)
         }
 
 
-def test_what_is_acknowledged_survives_a_loss_of_power_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state that was returned is on disk, with every directory above it; and so is all that a manifest names before it is itself."""
+def test_what_is_acknowledged_survives_a_loss_of_power_at_any_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A state that was returned is on disk, with every directory above it; and so is all that a manifest names before
+    it is itself.
+    """
     recorder = Recorder(monkeypatch)
     storage = CheckpointStorage(str(tmp_path / "new" / "root"), JOB)
     folder = f"{tmp_path}/new/root/{JOB}/chk-1"
@@ -302,14 +334,18 @@ def test_what_is_acknowledged_survives_a_loss_of_power_at_any_moment(tmp_path: P
         handles.append(storage.write_state(1, name, LARGE))
         assert f"{folder}/{name}" in recorder.surviving_files(len(recorder.events))
     num_before = len(recorder.events)
-    storage.write_manifest(CheckpointManifest(JOB, "job", 1, 0, {}, [SubtaskEntry("v", index, each) for index, each in enumerate(handles)]))
+    storage.write_manifest(
+        CheckpointManifest(JOB, "job", 1, 0, {}, [SubtaskEntry("v", index, each) for index, each in enumerate(handles)])
+    )
 
     assert recorder.surviving_files(len(recorder.events)) == {f"{folder}/a", f"{folder}/b", f"{folder}/_metadata"}
     for cut in range(num_before, len(recorder.events) + 1):
         assert {f"{folder}/a", f"{folder}/b"} <= recorder.surviving_files(cut)
 
 
-def test_a_directory_that_another_process_made_and_did_not_settle_survives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_another_process_made_and_did_not_settle_survives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recorder = Recorder(monkeypatch)
     (tmp_path / JOB / "chk-1").mkdir(parents=True)
     storage = CheckpointStorage(str(tmp_path), JOB)
@@ -320,9 +356,13 @@ def test_a_directory_that_another_process_made_and_did_not_settle_survives(tmp_p
     assert len(recorder.surviving_files(len(recorder.events))) == 2
 
 
-def test_the_manifest_is_gone_for_good_before_a_file_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_manifest_is_gone_for_good_before_a_file_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     storage = CheckpointStorage(str(tmp_path), JOB)
-    storage.write_manifest(CheckpointManifest(JOB, "job", 1, 0, {}, [SubtaskEntry("v", 0, storage.write_state(1, "a", LARGE))]))
+    storage.write_manifest(
+        CheckpointManifest(JOB, "job", 1, 0, {}, [SubtaskEntry("v", 0, storage.write_state(1, "a", LARGE))])
+    )
     done = []
     unlink, fsync = os.unlink, os.fsync
 
@@ -344,8 +384,12 @@ def test_the_manifest_is_gone_for_good_before_a_file_is_removed(tmp_path: Path, 
 # ---------------------------------------------------------------- others at the same time
 
 
-def test_a_writer_makes_again_what_another_process_removes_as_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last checkpoint of a job is discarded, and the directory of the job with it, just when the next one begins."""
+def test_a_writer_makes_again_what_another_process_removes_as_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last checkpoint of a job is discarded, and the directory of the job with it, just when
+    the next one begins.
+    """
     files, mkdir, num_left = LocalFiles(tmp_path), os.mkdir, 3
 
     def mkdir_in_vain(name: str, mode: int, *, dir_fd: int) -> None:
@@ -376,7 +420,9 @@ def test_files_that_appear_while_a_folder_is_removed_are_removed_too(
 
     monkeypatch.setattr(os, "rmdir", rmdir_late)
     if num_writes == 5:
-        with pytest.raises(StorageError, match="chk-1 cannot be removed: other processes still write into it; try again when they have"):
+        with pytest.raises(
+            StorageError, match="chk-1 cannot be removed: other processes still write into it; try again when they have"
+        ):
             files.remove_folder(("job", "chk-1"))
     else:
         files.remove_folder(("job", "chk-1"))
@@ -395,13 +441,17 @@ def test_a_step_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, step, fail)
-        with pytest.raises(StorageError, match="/f/second cannot be written: the disk reports an I/O error; check the disk and the log"):
+        with pytest.raises(
+            StorageError, match="/f/second cannot be written: the disk reports an I/O error; check the disk and the log"
+        ):
             files.write(("f",), "second", b"x")
 
     assert files.names(("f",)) == ["first"]
 
 
-def test_a_file_system_that_cannot_sync_directories_is_good_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_that_cannot_sync_directories_is_good_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fsync = os.fsync
 
     def fail_for_folders(fd: int) -> None:

@@ -101,7 +101,8 @@ def test_a_write_that_fails_leaves_nothing(url: str, tmp_path: Path) -> None:
         storage.write_state(1, "state-a", LARGE)
 
     assert str(caught.value) == (
-        f"checkpoint file flowlettest://{tmp_path}/checkpoints/{JOB}/chk-1/state-a cannot be written: the store is full; free space there, "
+        f"checkpoint file flowlettest://{tmp_path}/checkpoints/{JOB}/chk-1/state-a cannot be written: the store is "
+        "full; free space there, "
         "or set execution.checkpointing.dir to another place"
     )
     assert tree(tmp_path / "checkpoints") == [JOB, f"{JOB}/chk-1"]
@@ -164,7 +165,8 @@ def test_a_url_that_cannot_hold_checkpoints_is_refused(url: str, sentence: str) 
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://bucket", "s3://bucket/a/b", "gs://b/x", "abfs://container@account.dfs.core.windows.net/x", "hdfs://h:1/x"]
+    "url",
+    ["s3://bucket", "s3://bucket/a/b", "gs://b/x", "abfs://container@account.dfs.core.windows.net/x", "hdfs://h:1/x"],
 )
 def test_other_urls_pass(url: str) -> None:
     check_checkpoint_url(url)
@@ -177,7 +179,8 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         CheckpointStorage("gs://bucket/x", JOB)
 
     assert str(caught.value) == (
-        "checkpoints cannot be kept in 'gs://bucket/x': gcsfs is not installed: install it for every process of the cluster "
+        "checkpoints cannot be kept in 'gs://bucket/x': gcsfs is not installed: install it for every process of the "
+        "cluster "
         "(pip install gcsfs)"
     )
 

@@ -1,4 +1,6 @@
-"""A savepoint has all of its files in one directory, wherever that is, and is read by those who know the secret only."""
+"""A savepoint has all of its files in one directory, wherever that is, and is read by those who
+know the secret only.
+"""
 
 import shutil
 from pathlib import Path
@@ -24,7 +26,9 @@ def written(target: Path, *, is_savepoint: bool = True) -> tuple[SavepointStorag
     storage = SavepointStorage.create(str(target), JOB, KEY)
     states = [storage.write_state(3, "large", LARGE), storage.write_state(3, "small", b"small")]
     entries = [SubtaskEntry("v", index, state) for index, state in enumerate(states)]
-    manifest = CheckpointManifest(JOB, "job", 3, 1000, {"v": 2}, entries, [SourceEntry("v", LARGE)], is_savepoint=is_savepoint)
+    manifest = CheckpointManifest(
+        JOB, "job", 3, 1000, {"v": 2}, entries, [SourceEntry("v", LARGE)], is_savepoint=is_savepoint
+    )
     storage.write_manifest(manifest)
     return storage, manifest
 
@@ -54,7 +58,10 @@ def test_it_is_read_after_it_was_copied_under_another_name(tmp_path: Path) -> No
 def test_a_directory_without_a_manifest_is_no_savepoint(tmp_path: Path) -> None:
     """Nor is one that is not there; the message says what to name."""
     for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(StorageError, match=r"names no checkpoint or savepoint: there is no file _metadata in it; name the directory"):
+        with pytest.raises(
+            StorageError,
+            match=r"names no checkpoint or savepoint: there is no file _metadata in it; name the directory",
+        ):
             SavepointStorage(str(place), KEY).read_manifest()
 
 

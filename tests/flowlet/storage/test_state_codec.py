@@ -48,7 +48,10 @@ def own_of(content: bytes) -> object:
 
 
 def test_all_parts_come_back() -> None:
-    operators = {"b": OperatorState({"k": [Point(1, [2])]}, {3: {"timers": [(4, "k")]}}, 5), "a": OperatorState(None, {1: {"t": ()}})}
+    operators = {
+        "b": OperatorState({"k": [Point(1, [2])]}, {3: {"timers": [(4, "k")]}}, 5),
+        "a": OperatorState(None, {1: {"t": ()}}),
+    }
     state = SubtaskState(operators, is_finished=True)
 
     decoded = decode_state(encode_state(state))
@@ -65,7 +68,9 @@ def test_arrays_come_back_writable_and_on_their_own() -> None:
     """An operator goes on computing in them; their bytes are not in the pickle."""
     array = np.arange(100_000, dtype=np.int64)
     fortran = np.asfortranarray(np.arange(10_000.0).reshape(100, 100))
-    content = encode_state(state_of({"a": array, "f": fortran, "every other": array[::2], "small": array[:3], "bytes": bytearray(8000)}))
+    content = encode_state(
+        state_of({"a": array, "f": fortran, "every other": array[::2], "small": array[:3], "bytes": bytearray(8000)})
+    )
 
     first, second = own_of(content), own_of(content)
 
@@ -78,7 +83,11 @@ def test_arrays_come_back_writable_and_on_their_own() -> None:
     assert first["bytes"] == bytearray(8000)
     first["a"][0] = -1
     assert second["a"][0] == 0
-    assert array.nbytes + fortran.nbytes + array.nbytes // 2 < len(content) < 1.03 * (array.nbytes * 1.5 + fortran.nbytes + 8000)
+    assert (
+        array.nbytes + fortran.nbytes + array.nbytes // 2
+        < len(content)
+        < 1.03 * (array.nbytes * 1.5 + fortran.nbytes + 8000)
+    )
 
 
 def test_large_arrays_are_copied_once() -> None:
@@ -124,7 +133,14 @@ def test_other_threads_may_run_after_every_64_kib(monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 65_535, 65_536, 65_537, 1_000_000])
 def test_values_of_any_size_come_back(size: int) -> None:
-    own = [b"b" * size, "s" * size, bytearray(size), list(range(size // 10)), np.zeros(size, dtype=np.int8), {"after": 1}]
+    own = [
+        b"b" * size,
+        "s" * size,
+        bytearray(size),
+        list(range(size // 10)),
+        np.zeros(size, dtype=np.int8),
+        {"after": 1},
+    ]
 
     content = encode_state(state_of(own))
 
@@ -145,7 +161,9 @@ def test_a_class_named_across_two_pieces_of_a_pickle_is_found(monkeypatch: pytes
 
 
 def test_modules_are_imported_one_task_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two threads that enter a circle of imports at different places would fail: all take the lock of whoever imports for a job."""
+    """Two threads that enter a circle of imports at different places would fail: all take the lock of whoever imports
+    for a job.
+    """
     content = encode_state(state_of(Point(1, [])))
     lock = CountingLock()
     monkeypatch.setattr(state_codec, "OPENING", lock)
@@ -184,9 +202,14 @@ def test_classes_of_the_main_module_come_back_where_the_main_module_is_another(m
     assert type(own).__name__ == "OfMain"
 
 
-@pytest.mark.parametrize(("names", "said"), [(None, "operator 0{31}1"), ({f"{1:032x}": "count words"}, "operator 'count words'")])
+@pytest.mark.parametrize(
+    ("names", "said"), [(None, "operator 0{31}1"), ({f"{1:032x}": "count words"}, "operator 'count words'")]
+)
 def test_an_operator_whose_state_cannot_be_pickled_is_named(names: dict[str, str] | None, said: str) -> None:
-    with pytest.raises(SerdeError, match=rf"the state of {said} cannot be pickled: TypeError: cannot pickle '_thread.lock' object; keep"):
+    with pytest.raises(
+        SerdeError,
+        match=rf"the state of {said} cannot be pickled: TypeError: cannot pickle '_thread.lock' object; keep",
+    ):
         encode_state(state_of(1, threading.Lock()), names)
 
 
@@ -198,7 +221,8 @@ def test_a_missing_module_is_named_with_its_operator(monkeypatch: pytest.MonkeyP
     del module.Model
 
     with pytest.raises(
-        StateRestoreError, match=r"^the state of operator 'a b' needs made_up_module\.Model, which this process does not find"
+        StateRestoreError,
+        match=r"^the state of operator 'a b' needs made_up_module\.Model, which this process does not find",
     ):
         decode_state(content, {f"{1:032x}": "a b"})
 
@@ -216,7 +240,9 @@ def test_a_class_that_refuses_its_state_is_named_with_its_operator() -> None:
     fussy = Fussy()
     fussy.__dict__["x"] = 1
 
-    with pytest.raises(StateRestoreError, match=r"the state of operator 0+ cannot be read: ValueError: no field 'x'; was one"):
+    with pytest.raises(
+        StateRestoreError, match=r"the state of operator 0+ cannot be read: ValueError: no field 'x'; was one"
+    ):
         decode_state(encode_state(state_of(fussy)))
 
 
@@ -224,7 +250,9 @@ def test_another_version_is_refused() -> None:
     content = bytearray(encode_state(state_of(1)))
     content[5] = 2
 
-    with pytest.raises(StateRestoreError, match="format version 2, this flowlet reads 1: restore it with the flowlet that wrote it"):
+    with pytest.raises(
+        StateRestoreError, match="format version 2, this flowlet reads 1: restore it with the flowlet that wrote it"
+    ):
         decode_state(bytes(content))
 
 
@@ -233,7 +261,9 @@ WHOLE = encode_state(SubtaskState({"a": OperatorState({"k": np.arange(1000)}), "
 
 @given(size=st.integers(0, len(WHOLE) - 1))
 def test_a_state_that_is_cut_off_is_refused(size: int) -> None:
-    with pytest.raises(StateRestoreError, match=r"no state of a subtask|the head of the state|is cut off: \d+ bytes are expected"):
+    with pytest.raises(
+        StateRestoreError, match=r"no state of a subtask|the head of the state|is cut off: \d+ bytes are expected"
+    ):
         decode_state(WHOLE[:size])
 
 
@@ -242,7 +272,9 @@ def test_bytes_behind_a_state_are_refused() -> None:
         decode_state(WHOLE + b"x")
 
 
-def test_modules_registered_to_go_by_value_need_not_exist_where_the_state_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_registered_to_go_by_value_need_not_exist_where_the_state_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     module = types.ModuleType("registered_module")
     exec("class Model:\n  pass", module.__dict__)
     monkeypatch.setitem(sys.modules, "registered_module", module)

@@ -62,11 +62,15 @@ def test_a_directory_of_another_form_is_refused(tmp_path: Path) -> None:
     base.mkdir()
     base.chmod(0o777)
 
-    with pytest.raises(FlowletError, match=r"belongs to this user alone; make it writable, or set state\.backend\.rocksdb\.localdir"):
+    with pytest.raises(
+        FlowletError, match=r"belongs to this user alone; make it writable, or set state\.backend\.rocksdb\.localdir"
+    ):
         WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="set state.backend.rocksdb.localdir")
 
 
-def test_a_directory_that_is_asked_for_after_the_end_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_is_asked_for_after_the_end_is_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     directory = LazyWorkingDirectory(purpose="files", advice="go")
     first = directory.path()
@@ -80,7 +84,9 @@ def test_a_directory_that_is_asked_for_after_the_end_is_not_made(tmp_path: Path,
     assert list(first.parent.iterdir()) == []
 
 
-def test_what_is_written_while_its_directory_is_removed_goes_with_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_written_while_its_directory_is_removed_goes_with_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nobody can hold the thread back; without its lock the directory would stay for ever."""
     directory = WorkingDirectory(str(tmp_path), purpose="rocksdb", advice="go")
     remove = shutil.rmtree

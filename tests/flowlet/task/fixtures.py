@@ -30,6 +30,8 @@ def tasks(network: LocalNetwork) -> Tasks:
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    """Makes a writer from a partitioner, a number of channels and options; at the end every buffer must have been given back."""
+    """Makes a writer from a partitioner, a number of channels and options; at the end every buffer must have been given
+    back.
+    """
     with LocalNetwork(num_segments=4_000) as network:
         yield lambda partitioner, num_channels=1, **options: Rig(network, partitioner, num_channels, **options)

@@ -87,7 +87,9 @@ class LocalNetwork:
     def __enter__(self) -> "LocalNetwork":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for partition in self.partitions:
             partition.release()
             partition.close()
@@ -101,7 +103,9 @@ class LocalNetwork:
 
     def partition(self, num_subpartitions: int = 1, max_buffers: int = 16, owner: str = "producer") -> ResultPartition:
         number = len(self.partitions)
-        identifier = ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+        identifier = ResultPartitionID(
+            intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0)
+        )
         pool = self.pool.create_buffer_pool(owner=owner, num_required=num_subpartitions + 1, max_buffers=max_buffers)
         partition = ResultPartition(identifier, num_subpartitions, pool, owner)
         self.manager.register(partition)
@@ -143,7 +147,9 @@ class LocalNetwork:
         )
 
 
-def edge(partition: ResultPartition, partitioner: Partitioner | None = None, *, source: int = 0, buffer_timeout_ms: int = 0) -> OutputEdge:
+def edge(
+    partition: ResultPartition, partitioner: Partitioner | None = None, *, source: int = 0, buffer_timeout_ms: int = 0
+) -> OutputEdge:
     return OutputEdge(source, partition, Forward() if partitioner is None else partitioner, buffer_timeout_ms)
 
 

@@ -62,7 +62,11 @@ class Tasks:
         self.clock = Clock()
 
     def task(
-        self, name: str, *operators: StreamOperator, gates: list[SingleInputGate] | None = None, outputs: list[OutputEdge]
+        self,
+        name: str,
+        *operators: StreamOperator,
+        gates: list[SingleInputGate] | None = None,
+        outputs: list[OutputEdge],
     ) -> StreamTask:
         environment = self.network.environment(name, gates=gates or [], outputs=outputs)
         return create_stream_task(environment, chain(*operators))

@@ -80,11 +80,18 @@ def wait(function: Any, *, is_ordered: bool = True, capacity: int = 10) -> Async
 
 @pytest.mark.parametrize("is_ordered", [True, False])
 @pytest.mark.parametrize("capacity", [1, 7, 1000])
-def test_every_result_arrives_before_the_last_watermark(tasks: Tasks, network: LocalNetwork, is_ordered: bool, capacity: int) -> None:
-    """testOperatorChainWithProcessingTime: in order if asked for, across two async operators in one chain and a partition."""
+def test_every_result_arrives_before_the_last_watermark(
+    tasks: Tasks, network: LocalNetwork, is_ordered: bool, capacity: int
+) -> None:
+    """testOperatorChainWithProcessingTime: in order if asked for, across two async operators in one chain and a
+    partition.
+    """
     partition = network.partition()
     sink, function = Recorder(), Pairs()
-    first, second = wait(function, is_ordered=is_ordered, capacity=capacity), wait(echo, is_ordered=is_ordered, capacity=capacity)
+    first, second = (
+        wait(function, is_ordered=is_ordered, capacity=capacity),
+        wait(echo, is_ordered=is_ordered, capacity=capacity),
+    )
     script = [list(range(start, start + 50)) for start in range(0, 200, 50)]
     producer = tasks.source(source(*script), Recorder(), first, second, outputs=[edge(partition, source=3)])
 
@@ -182,7 +189,9 @@ class Silent:
 def test_calls_are_repeated_by_the_clock_of_the_task(network: LocalNetwork, is_ordered: bool) -> None:
     """testProcessingTimeWithRetry: with one place, each record has its answer before the next comes in."""
     strategy = AsyncRetryStrategy.fixed_delay(3, 1, empty_result_predicate, None)
-    operator = AsyncWaitOperator(Hesitant(), timeout_ms=60_000, capacity=1, is_ordered=is_ordered, retry_strategy=strategy)
+    operator = AsyncWaitOperator(
+        Hesitant(), timeout_ms=60_000, capacity=1, is_ordered=is_ordered, retry_strategy=strategy
+    )
 
     assert values_by_the_clock(network, operator) == [0, 1, 2, 3]
 
@@ -231,7 +240,9 @@ def test_a_task_is_cancelled_while_calls_run(tasks: Tasks, network: LocalNetwork
     """While it waits for its results at the end, and while a record waits for a place: the calls are interrupted."""
     partition = network.partition()
     function = Gate()
-    producer = tasks.source(source(list(range(num_records))), wait(function, capacity=2), outputs=[edge(partition, source=1)])
+    producer = tasks.source(
+        source(list(range(num_records))), wait(function, capacity=2), outputs=[edge(partition, source=1)]
+    )
     thread = Thread(producer.invoke)
     spin_until(lambda: function.num_calls == min(num_records, 2) and is_parked(producer))
 
@@ -278,12 +289,16 @@ class AnswersAtOnce:
 
 
 def test_a_task_that_stops_without_drain_starts_no_further_calls(tasks: Tasks, network: LocalNetwork) -> None:
-    """Though each answer makes a place free for one of many records that wait: their mails would keep the task from its end."""
+    """Though each answer makes a place free for one of many records that wait: their mails would keep the task from its
+    end.
+    """
     partition = network.partition()
     operator, sink = wait(echo, capacity=1), Recorder()
     environment = network.environment("source", outputs=[edge(partition, source=1)])
     # With a clock that stands still: no action ends because it took long.
-    producer = SourceStreamTask(environment, chain(source(list(range(3000))), operator), timings=TaskTimings(tasks.clock))
+    producer = SourceStreamTask(
+        environment, chain(source(list(range(3000))), operator), timings=TaskTimings(tasks.clock)
+    )
     operator.create_calls = partial(AnswersAtOnce, at=100, act=producer.stop)
 
     run(producer, tasks.sink(sink, producers=[partition]))

@@ -1,4 +1,6 @@
-"""A task that is cancelled in a long call of a function, other than for a record, calls no other one but ``close()``."""
+"""A task that is cancelled in a long call of a function, other than for a record, calls no other
+one but ``close()``.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +30,9 @@ VERTEX = "5" * 32
 
 
 class Calls:
-    """Notes the calls of functions, and cancels the task in one of them: a call that takes long cannot be told from it."""
+    """Notes the calls of functions, and cancels the task in one of them: a call that takes long
+    cannot be told from it.
+    """
 
     def __init__(self, cancels_in: str) -> None:
         self._cancels_in = cancels_in
@@ -107,7 +111,11 @@ def run(network: LocalNetwork, calls: Calls, operators: list[StreamOperator], *,
     environment = network.environment("slow")
     if checkpoints:
         environment.checkpointing = Checkpointing(
-            store.responder_of(VERTEX, 0), pool.append, ManualTimers(), InMemoryChannelStateWriter(), are_taken_after_finish=False
+            store.responder_of(VERTEX, 0),
+            pool.append,
+            ManualTimers(),
+            InMemoryChannelStateWriter(),
+            are_taken_after_finish=False,
         )
 
     def begin(value: Any) -> Any:
@@ -128,7 +136,10 @@ def run(network: LocalNetwork, calls: Calls, operators: list[StreamOperator], *,
     ("cancels_in", "expected"),
     [
         ("second snapshot_state", ["second snapshot_state"]),
-        ("first notify_checkpoint_complete", ["second snapshot_state", "first snapshot_state", "first notify_checkpoint_complete"]),
+        (
+            "first notify_checkpoint_complete",
+            ["second snapshot_state", "first snapshot_state", "first notify_checkpoint_complete"],
+        ),
     ],
 )
 def test_no_other_function_of_the_chain_is_called_after_one_in_which_the_task_was_cancelled(

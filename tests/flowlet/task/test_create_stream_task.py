@@ -21,7 +21,9 @@ from tests.waiting import spin_until
 class TestPipeline:
     @pytest.mark.parametrize("num_consumers", [1, 3])
     @pytest.mark.parametrize("buffer_timeout_ms", [0, -1])
-    def test_words_are_counted(self, network: LocalNetwork, tasks: Tasks, num_consumers: int, buffer_timeout_ms: int) -> None:
+    def test_words_are_counted(
+        self, network: LocalNetwork, tasks: Tasks, num_consumers: int, buffer_timeout_ms: int
+    ) -> None:
         """Two sources, n consumers, more data than all buffers hold: the counts are those of a Counter."""
         lines = [f"w{number % 97} w{number % 7} w{number}" for number in range(3_000)]
         keyed = KeyGroups(lambda word: word[0])
@@ -39,7 +41,9 @@ class TestPipeline:
             environment = network.environment(
                 "count", gates=[network.gate(*producers, subpartition=index)], subtask=index, parallelism=num_consumers
             )
-            sinks.append(create_stream_task(environment, chain(KeyedSumOperator(lambda record: record[0], 1), recorder)))
+            sinks.append(
+                create_stream_task(environment, chain(KeyedSumOperator(lambda record: record[0], 1), recorder))
+            )
 
         run(*sources, *sinks)
 
@@ -72,7 +76,9 @@ class TestPipeline:
         """Source, map, sink: three tasks."""
         first, second = network.partition(), network.partition()
         recorder = Recorder()
-        middle = tasks.task("map", MapOperator(lambda value: value * 2), gates=[network.gate(first)], outputs=[edge(second)])
+        middle = tasks.task(
+            "map", MapOperator(lambda value: value * 2), gates=[network.gate(first)], outputs=[edge(second)]
+        )
 
         run(
             tasks.source(SourceOperator(CollectionSource(range(10_000))), outputs=[edge(first)]),
@@ -151,7 +157,13 @@ class TestPipeline:
         create_stream_task(network.environment("source", subtask=1, parallelism=4), chain(source(), recorder))
 
         ctx = recorder.ctx
-        assert (ctx.task_name, ctx.operator_name, ctx.subtask, ctx.parallelism, ctx.max_parallelism) == ("source", "second", 1, 4, 128)
+        assert (ctx.task_name, ctx.operator_name, ctx.subtask, ctx.parallelism, ctx.max_parallelism) == (
+            "source",
+            "second",
+            1,
+            4,
+            128,
+        )
         assert ctx.attempt == 3
 
     def test_the_kind_of_task_follows_from_the_head(self, network: LocalNetwork, tasks: Tasks) -> None:
@@ -199,7 +211,9 @@ class TestMetrics:
 
 @pytest.mark.slow
 def test_a_pipeline_under_constant_thread_switches_loses_nothing() -> None:
-    """Few buffers, two producers, two consumers, every kind of wait: all records once, no rescued wake-up, no buffer left."""
+    """Few buffers, two producers, two consumers, every kind of wait: all records once, no rescued wake-up, no buffer
+    left.
+    """
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
@@ -208,13 +222,17 @@ def test_a_pipeline_under_constant_thread_switches_loses_nothing() -> None:
             partitions = [network.partition(2, max_buffers=4) for _ in range(2)]
             keyed = KeyGroups(lambda value: value)
             sources = [
-                tasks.source(source(*([v, v + 2, v + 4] for v in range(start, 6_000, 6))), outputs=[edge(partition, keyed)])
+                tasks.source(
+                    source(*([v, v + 2, v + 4] for v in range(start, 6_000, 6))), outputs=[edge(partition, keyed)]
+                )
                 for start, partition in enumerate(partitions)
             ]
             recorders = [Recorder(), Recorder()]
             sinks = []
             for index, recorder in enumerate(recorders):
-                environment = network.environment("sink", gates=[network.gate(*partitions, subpartition=index)], subtask=index)
+                environment = network.environment(
+                    "sink", gates=[network.gate(*partitions, subpartition=index)], subtask=index
+                )
                 sinks.append(create_stream_task(environment, chain(recorder)))
             run(*sources, *sinks)
     finally:

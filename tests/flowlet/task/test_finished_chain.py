@@ -35,11 +35,17 @@ class Rig:
         self.reader = network.reader(self.partition)
 
     def task(
-        self, chained: list[ChainedOperator], *, gates: list[list[ResultPartition]], outputs: list[OutputEdge] | None = None
+        self,
+        chained: list[ChainedOperator],
+        *,
+        gates: list[list[ResultPartition]],
+        outputs: list[OutputEdge] | None = None,
     ) -> StreamTask:
         made = [self.network.gate(*producers) for producers in gates]
         last = len(chained) - 1
-        environment = self.network.environment("task", gates=made, outputs=outputs or [edge(self.partition, source=last)])
+        environment = self.network.environment(
+            "task", gates=made, outputs=outputs or [edge(self.partition, source=last)]
+        )
         environment.gate_inputs = list(range(1, len(made) + 1))
         environment.checkpointing = Checkpointing(
             self.store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter()
@@ -131,14 +137,18 @@ def test_a_task_with_two_inputs_that_had_finished_waits_for_both(network: LocalN
 
 
 @pytest.mark.parametrize("num_inputs", [1, 2])
-def test_a_record_for_operators_that_had_finished_fails_the_task(network: LocalNetwork, tasks: Tasks, rig: Rig, num_inputs: int) -> None:
+def test_a_record_for_operators_that_had_finished_fails_the_task(
+    network: LocalNetwork, tasks: Tasks, rig: Rig, num_inputs: int
+) -> None:
     """It would be lost in silence."""
     producers = [network.partition() for _ in range(num_inputs)]
     operator: StreamOperator = Recorder("counting") if num_inputs == 1 else Noting()
     task = tasks.restored(rig.task(chain(operator), gates=[[producer] for producer in producers]))
     send(producers[-1], Chunk(["too late"]))
 
-    with pytest.raises(StateRestoreError, match="had finished when its checkpoint was taken, but a producer has sent it 1 more"):
+    with pytest.raises(
+        StateRestoreError, match="had finished when its checkpoint was taken, but a producer has sent it 1 more"
+    ):
         step_until_idle(task)
     task.cancel()
     rig.reader.view.release()
@@ -147,7 +157,11 @@ def test_a_record_for_operators_that_had_finished_fails_the_task(network: LocalN
 def test_names_ids_and_edges_stay(rig: Rig) -> None:
     operator = Recorder("main")
     operator.operator_id = b"i" * 16
-    before = [ChainedOperator(source(["a"])), ChainedOperator(operator, 0, "late", len), ChainedOperator(Recorder("third"), 0)]
+    before = [
+        ChainedOperator(source(["a"])),
+        ChainedOperator(operator, 0, "late", len),
+        ChainedOperator(Recorder("third"), 0),
+    ]
 
     after = finished_chain(before)
 

@@ -1,4 +1,5 @@
-"""A stream task that waits does nothing at all: it parks once, and Flink's slices of one second are only looks at an empty mailbox.
+"""A stream task that waits does nothing at all: it parks once, and Flink's slices of one second are only looks at an
+empty mailbox.
 
 ``bench/wakeup.py`` measures what that costs.
 """
@@ -27,7 +28,8 @@ def no_time_slice_comes_to_the_rescue() -> None:
 
 
 class ManualSleep:
-    """Stands where a parked task sleeps: no time passes but the clock's, and after so many slices something happens, once each.
+    """Stands where a parked task sleeps: no time passes but the clock's, and after so many slices something happens,
+    once each.
 
     Args:
         task: not yet started; counted from now on.
@@ -97,8 +99,12 @@ def waits_for_the_acknowledgement(tasks: Tasks) -> StreamTask:
 
 
 @pytest.mark.parametrize("make", [waits_for_input, waits_for_a_buffer, waits_for_the_acknowledgement])
-def test_an_hour_of_waiting_is_one_park_in_slices_of_a_second(make: Callable[[Tasks], StreamTask], tasks: Tasks) -> None:
-    """No mail, no default action, no second park: what the task had done after the first second it has done after the last."""
+def test_an_hour_of_waiting_is_one_park_in_slices_of_a_second(
+    make: Callable[[Tasks], StreamTask], tasks: Tasks
+) -> None:
+    """No mail, no default action, no second park: what the task had done after the first second it has done after the
+    last.
+    """
     task = make(tasks)
     task._timings = TaskTimings(tasks.clock)
     task.mailbox_processor._timings = task._timings

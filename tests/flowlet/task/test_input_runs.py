@@ -66,7 +66,9 @@ class Rig:
         self.channels: list[RemoteInputChannel] = []
         for gate, size in zip(self.gates, gate_sizes, strict=True):
             for index in range(size):
-                channel = remote_channel(gate, self.client, self.pool, index=index, num_segments=NUM_SEGMENTS, is_requested=False)
+                channel = remote_channel(
+                    gate, self.client, self.pool, index=index, num_segments=NUM_SEGMENTS, is_requested=False
+                )
                 gate.add_channel(channel)
                 self.channels.append(channel)
             gate.request_partitions()
@@ -170,7 +172,9 @@ def test_several_buffers_are_polled_at_once_once_a_poll_has_said_that_there_is_m
 
 
 def test_a_call_polls_no_more_than_it_may_process(rigs: Callable[..., Rig]) -> None:
-    """Whoever processes one buffer at a time leaves nothing polled behind: light tasks run on several threads in turn."""
+    """Whoever processes one buffer at a time leaves nothing polled behind: light tasks run on
+    several threads in turn.
+    """
     rig = rigs(1)
     rig.make_runs()
     rig.receive(0, *(serialized(number) for number in range(8)))
@@ -301,7 +305,9 @@ class TestTheRestOfARun:
 
 
 @pytest.mark.parametrize("limit_bytes", [0, SEGMENT_BYTES])
-def test_each_buffer_of_a_run_is_given_back_by_itself(rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, limit_bytes: int) -> None:
+def test_each_buffer_of_a_run_is_given_back_by_itself(
+    rigs: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch, limit_bytes: int
+) -> None:
     """Before its records if it is large, after them if it is little: the sender waits for no other buffer's records."""
     monkeypatch.setattr(input_processor, "_LITTLE_BYTES", limit_bytes)
     rig = rigs(1)

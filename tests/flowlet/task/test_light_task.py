@@ -168,7 +168,9 @@ def test_the_oldest_slow_vertices_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize(("num_gates", "num_outputs", "is_light"), [(1, 0, True), (2, 0, False), (1, 1, False)])
-def test_a_task_that_may_wait_for_buffers_or_chooses_among_gates_is_not_light(num_gates: int, num_outputs: int, *, is_light: bool) -> None:
+def test_a_task_that_may_wait_for_buffers_or_chooses_among_gates_is_not_light(
+    num_gates: int, num_outputs: int, *, is_light: bool
+) -> None:
     assert can_be_light([StreamOperator()], num_gates=num_gates, num_outputs=num_outputs) is is_light
 
 

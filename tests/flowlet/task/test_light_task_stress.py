@@ -1,4 +1,6 @@
-"""A task that runs now on the loop, now on its own thread, behind a real connection and under constant thread switches."""
+"""A task that runs now on the loop, now on its own thread, behind a real connection and under
+constant thread switches.
+"""
 
 import random
 import threading

@@ -1,6 +1,8 @@
-"""Mails and barriers wait for at most one record of the head of a chain, one timer or one firing window, however slow a function is.
+"""Mails and barriers wait for at most one record of the head of a chain, one timer or one firing window, however slow a
+function is.
 
-A function sends a mail, or begins a checkpoint, in its tenth call; so the number of calls when it runs is known, whatever a call takes.
+A function sends a mail, or begins a checkpoint, in its tenth call; so the number of calls when it runs is known,
+whatever a call takes.
 """
 
 import itertools
@@ -54,7 +56,15 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
 from tests.flowlet.operators.local_splits import requests_to
-from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, ManualTimer, Recorder, ScriptedSource, Thread, edge
+from tests.flowlet.task.local_network import (
+    SEGMENT_BYTES,
+    LocalNetwork,
+    ManualTimer,
+    Recorder,
+    ScriptedSource,
+    Thread,
+    edge,
+)
 from tests.flowlet.task.local_tasks import Clock, Tasks, chain, is_parked, send, step_until_idle
 from tests.waiting import PATIENCE_S, spin_until
 
@@ -129,7 +139,10 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], list[StreamOperator]]] = {
     "filter": lambda call: [FilterOperator(lambda value: call(value) is not None)],
     "flat_map": lambda call: [FlatMapOperator(lambda value: [call(value)])],
     "process": lambda call: [ProcessOperator(Process(call), lambda value: value % 7)],
-    "reduce": lambda call: [MapOperator(call), KeyedReduceOperator(lambda value: value % 7, lambda first, second: second)],
+    "reduce": lambda call: [
+        MapOperator(call),
+        KeyedReduceOperator(lambda value: value % 7, lambda first, second: second),
+    ],
     "timestamps": lambda call: [TimestampsAndWatermarksOperator(timestamps(call))],
     "the end of a chain": lambda call: [MapOperator(lambda value: value), MapOperator(call)],
     "a sink": lambda call: [SinkOperator(Writing(call))],
@@ -137,7 +150,9 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], list[StreamOperator]]] = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_mail_waits_for_one_record_of_a_task_that_reads_a_gate(network: LocalNetwork, tasks: Tasks, name: str) -> None:
+def test_a_mail_waits_for_one_record_of_a_task_that_reads_a_gate(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
     """The other records of the chunk are processed all the same."""
     job, upstream = Job(), network.partition()
     task = tasks.sink(*OPERATORS[name](job.call), producers=[upstream])
@@ -184,8 +199,12 @@ def test_a_mail_waits_for_one_record_of_a_co_operator(network: LocalNetwork, tas
     assert job.num_calls == 2 * NUM_RECORDS
 
 
-@pytest.mark.parametrize("strategy", [None, timestamps(lambda value: value)], ids=["without event time", "with timestamps"])
-def test_a_mail_waits_for_one_record_behind_a_source(network: LocalNetwork, tasks: Tasks, strategy: WatermarkStrategy | None) -> None:
+@pytest.mark.parametrize(
+    "strategy", [None, timestamps(lambda value: value)], ids=["without event time", "with timestamps"]
+)
+def test_a_mail_waits_for_one_record_behind_a_source(
+    network: LocalNetwork, tasks: Tasks, strategy: WatermarkStrategy | None
+) -> None:
     job = Job()
     head = SourceOperator(CollectionSource(range(NUM_RECORDS)), strategy=strategy)
     task = tasks.source(head, MapOperator(job.call))
@@ -211,14 +230,18 @@ class Lines(SplitSource):
 
 SOURCES: dict[str, Callable[[Callable[[Any], Any]], Source]] = {
     "generator": lambda call: NumberSource(0, NUM_RECORDS, function=call),
-    "generator with a rate": lambda call: NumberSource(0, NUM_RECORDS, function=call, limit=lambda _: RecordsPerCheckpoint(NUM_RECORDS)),
+    "generator with a rate": lambda call: NumberSource(
+        0, NUM_RECORDS, function=call, limit=lambda _: RecordsPerCheckpoint(NUM_RECORDS)
+    ),
     "splits": lambda call: planned_source(Lines(call), "lines", 1),
     "one after the other": lambda call: SourcesInTurn(NumberSource(0, NUM_RECORDS, function=call), NumberSource(0, 1)),
 }
 
 
 @pytest.mark.parametrize("name", SOURCES)
-def test_a_mail_waits_for_one_record_that_a_function_of_a_source_makes(network: LocalNetwork, tasks: Tasks, name: str) -> None:
+def test_a_mail_waits_for_one_record_that_a_function_of_a_source_makes(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
     """A poll gives up to 1,000 records; what it has made when the mail comes goes on its way."""
     job = Job()
     source = SOURCES[name](job.call)
@@ -243,7 +266,9 @@ INNER: dict[str, Callable[[Callable[[Any], Any]], StreamOperator]] = {
     "process": lambda call: ProcessOperator(Process(call), lambda value: value % 7),
     "reduce": lambda call: KeyedReduceOperator(lambda value: 0, lambda first, second: call(first + second)),
     "window": lambda call: WindowOperator(
-        WindowSpec(TumblingEventTimeWindows.of(Duration.of_seconds(1)), EventTimeTrigger.create(), combine=Reducing(call)),
+        WindowSpec(
+            TumblingEventTimeWindows.of(Duration.of_seconds(1)), EventTimeTrigger.create(), combine=Reducing(call)
+        ),
         lambda value: 0,
     ),
 }
@@ -258,10 +283,14 @@ class Reducing(ReduceFunction):
 
 
 @pytest.mark.parametrize("name", INNER)
-def test_a_mail_waits_for_one_record_of_a_function_behind_a_key_by_inside_a_chain(network: LocalNetwork, tasks: Tasks, name: str) -> None:
+def test_a_mail_waits_for_one_record_of_a_function_behind_a_key_by_inside_a_chain(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
     """With parallelism 1 both sides of a ``key_by`` are one task."""
     job = Job()
-    head = SourceOperator(CollectionSource(range(NUM_RECORDS)), strategy=timestamps(lambda value: 5), emits_watermarks=False)
+    head = SourceOperator(
+        CollectionSource(range(NUM_RECORDS)), strategy=timestamps(lambda value: 5), emits_watermarks=False
+    )
     chained = [ChainedOperator(head), ChainedOperator(INNER[name](job.call), 0, key_selector=lambda value: 0)]
     task = create_stream_task(network.environment("inner"), chained)
 
@@ -272,8 +301,12 @@ def test_a_mail_waits_for_one_record_of_a_function_behind_a_key_by_inside_a_chai
 
 
 @pytest.mark.parametrize("name", ["a sink", "map behind a sum"])
-def test_a_mail_waits_for_at_most_a_hundred_records_where_a_chain_cannot_be_left(network: LocalNetwork, tasks: Tasks, name: str) -> None:
-    """What is behind an operator that takes whole chunks gets so few once it was slow; before it was, a mail waits for a slice once."""
+def test_a_mail_waits_for_at_most_a_hundred_records_where_a_chain_cannot_be_left(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
+    """What is behind an operator that takes whole chunks gets so few once it was slow; before it was, a mail waits for
+    a slice once.
+    """
     job, clock = Job(), Clock()
 
     def call(value: Any) -> Any:
@@ -362,7 +395,9 @@ def test_a_selector_that_turned_slow_is_called_for_no_further_record_of_a_cancel
         task = SourceStreamTask(network.environment("slow"), chained, timings=timings)
     else:
         task = OneInputStreamTask(
-            network.environment("slow", gates=[network.gate(upstream)]), chain(KeyedSumOperator(call, 1)), timings=timings
+            network.environment("slow", gates=[network.gate(upstream)]),
+            chain(KeyedSumOperator(call, 1)),
+            timings=timings,
         )
         send(upstream, *[columns] * 3)
 
@@ -409,7 +444,11 @@ class Checkpointed:
         environment = self.network.environment("slow")
         restored = {name: OperatorState(state) for name, state in (states or {}).items()}
         environment.checkpointing = Checkpointing(
-            self.store.responder_of(VERTEX, 0), self.pool.append, ManualTimers(), InMemoryChannelStateWriter(), restored=restored
+            self.store.responder_of(VERTEX, 0),
+            self.pool.append,
+            ManualTimers(),
+            InMemoryChannelStateWriter(),
+            restored=restored,
         )
         return create_stream_task(environment, chain(*operators))
 
@@ -446,7 +485,9 @@ def trigger(task: StreamTask | None, checkpoint_id: int) -> None:
     task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(checkpoint_id, 0, 0), CheckpointOptions())
 
 
-@pytest.mark.parametrize("strategy", [None, timestamps(lambda value: value)], ids=["without event time", "with timestamps"])
+@pytest.mark.parametrize(
+    "strategy", [None, timestamps(lambda value: value)], ids=["without event time", "with timestamps"]
+)
 def test_a_checkpoint_of_a_source_is_taken_between_two_records(
     network: LocalNetwork, tasks: Tasks, strategy: WatermarkStrategy | None
 ) -> None:
@@ -506,7 +547,9 @@ class ListeningSource(Source):
         return self._reader
 
 
-def test_a_reader_is_told_how_many_of_its_records_wait_when_a_checkpoint_is_taken(network: LocalNetwork, tasks: Tasks) -> None:
+def test_a_reader_is_told_how_many_of_its_records_wait_when_a_checkpoint_is_taken(
+    network: LocalNetwork, tasks: Tasks
+) -> None:
     """So a source with offsets of its own outside, as Kafka's groups have, does not count them."""
     rig, job, reader = Checkpointed(network), Job(), Listening()
     job.on_tenth = lambda: trigger(job.task, 1)
@@ -566,7 +609,9 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
     environment.checkpointing = Checkpointing(
         rig.store.responder_of(VERTEX, 0), execute_async, ManualTimers(), InMemoryChannelStateWriter()
     )
-    task = OneInputStreamTask(environment, chain(ProcessOperator(Timers(), lambda value: value)), timings=TaskTimings(clock))
+    task = OneInputStreamTask(
+        environment, chain(ProcessOperator(Timers(), lambda value: value)), timings=TaskTimings(clock)
+    )
     send(upstream, Chunk(list(range(50)), list(range(50))), Watermark(100))
     upstream.broadcast_event(CheckpointBarrier(1, 0, CheckpointOptions()))
 
@@ -585,7 +630,9 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
 
 @pytest.mark.parametrize("name", OPERATORS)
 @pytest.mark.parametrize("is_source", [False, True])
-def test_records_before_one_that_fails_are_in_the_counters(network: LocalNetwork, tasks: Tasks, name: str, *, is_source: bool) -> None:
+def test_records_before_one_that_fails_are_in_the_counters(
+    network: LocalNetwork, tasks: Tasks, name: str, *, is_source: bool
+) -> None:
     """The others of its slice are not."""
     job, upstream = Job(), network.partition()
 
@@ -617,7 +664,9 @@ def test_records_before_one_that_fails_are_in_the_counters(network: LocalNetwork
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_cancelled_chain_calls_its_function_for_no_other_record(network: LocalNetwork, tasks: Tasks, name: str) -> None:
+def test_a_cancelled_chain_calls_its_function_for_no_other_record(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
     job, upstream = Job(), network.partition()
     task = tasks.sink(*OPERATORS[name](job.call), producers=[upstream])
     job.on_tenth = lambda: task.cancel()
@@ -660,7 +709,9 @@ def test_results_of_a_generator_leave_the_task_when_their_time_is_over(network: 
             yield number
 
     task = tasks.source(
-        SourceOperator(CollectionSource([1])), FlatMapOperator(generate), outputs=[edge(partition, source=1, buffer_timeout_ms=100)]
+        SourceOperator(CollectionSource([1])),
+        FlatMapOperator(generate),
+        outputs=[edge(partition, source=1, buffer_timeout_ms=100)],
     )
 
     job.run(task, tasks)
@@ -672,7 +723,10 @@ def test_results_of_a_generator_leave_the_task_when_their_time_is_over(network: 
 
 
 class SlowItems:
-    """A generator whose third item takes long: meanwhile the time of results is over.  Notes what has left the task at each item."""
+    """A generator whose third item takes long: meanwhile the time of results is over.
+
+    Notes what has left the task at each item.
+    """
 
     def __init__(self, network: LocalNetwork, partition: ResultPartition) -> None:
         self._network = network
@@ -722,7 +776,10 @@ def window_of(function: WindowFunction) -> StreamOperator:
 
 SLOW_ITEMS: dict[str, Callable[[SlowItems], list[StreamOperator]]] = {
     "flat_map": lambda slow: [FlatMapOperator(slow.items)],
-    "flat_map behind flat_map": lambda slow: [FlatMapOperator(lambda value: iter([value])), FlatMapOperator(slow.items)],
+    "flat_map behind flat_map": lambda slow: [
+        FlatMapOperator(lambda value: iter([value])),
+        FlatMapOperator(slow.items),
+    ],
     "flat_map of two streams": lambda slow: [CoFlatMapOperator(slow)],
     "process": lambda slow: [ProcessOperator(SlowItemsOfProcess(slow.items, by_timer=False), lambda value: value)],
     "window": lambda slow: [window_of(SlowItemsOfWindow(slow))],
@@ -740,7 +797,9 @@ def test_an_item_of_a_generator_that_took_long_leaves_before_the_next_one_is_ask
     slow = SlowItems(network, partition)
     operators = SLOW_ITEMS[name](slow)
     gates = [network.gate(upstream), network.gate(network.partition())][: 2 if "two" in name else 1]
-    environment = network.environment("slow", gates=gates, outputs=[edge(partition, source=len(operators) - 1, buffer_timeout_ms=100)])
+    environment = network.environment(
+        "slow", gates=gates, outputs=[edge(partition, source=len(operators) - 1, buffer_timeout_ms=100)]
+    )
     if len(gates) == 2:
         environment.gate_inputs = [1, 2]
     send(upstream, Chunk([1], [1]), Watermark(10))
@@ -767,7 +826,9 @@ def test_a_stopped_source_hands_its_rest_to_the_savepoint(network: LocalNetwork,
 
 
 def test_a_task_without_room_for_its_output_takes_mails(network: LocalNetwork, tasks: Tasks) -> None:
-    """The rest of what one default action has made gets buffers beyond those of the output; then the task waits for room."""
+    """The rest of what one default action has made gets buffers beyond those of the output; then the task waits for
+    room.
+    """
     overdraft = NetstackConfig().max_overdraft_buffers_per_gate
     pool = network.pool.create_buffer_pool(owner="full", num_required=2, max_buffers=2, max_overdraft_buffers=overdraft)
     partition = network.partition()
@@ -788,7 +849,9 @@ def test_a_task_without_room_for_its_output_takes_mails(network: LocalNetwork, t
 
 
 class FullOutput:
-    """A source whose consumers, behind a ``key_by``, read nothing; network memory is so small that none is left to overdraw."""
+    """A source whose consumers, behind a ``key_by``, read nothing; network memory is so small that none is left to
+    overdraw.
+    """
 
     def __init__(self, network: LocalNetwork, *operators: StreamOperator, num_channels: int = 4) -> None:
         self._rig = Checkpointed(network)
@@ -796,7 +859,9 @@ class FullOutput:
             owner="full", num_required=num_channels + 1, max_buffers=num_channels + 2, max_overdraft_buffers=0
         )
         self.partition = ResultPartition(network.partition().partition_id, num_channels, pool, "full")
-        environment = network.environment("full", outputs=[edge(self.partition, KeyGroups(lambda value: value), source=len(operators) - 1)])
+        environment = network.environment(
+            "full", outputs=[edge(self.partition, KeyGroups(lambda value: value), source=len(operators) - 1)]
+        )
         environment.checkpointing = Checkpointing(
             self._rig.store.responder_of(VERTEX, 0), self._rig.pool.append, ManualTimers(), InMemoryChannelStateWriter()
         )
@@ -819,7 +884,9 @@ class FullOutput:
 
 
 @pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.UNALIGNED])
-def test_a_task_whose_slow_consumers_leave_no_network_memory_takes_checkpoints(network: LocalNetwork, alignment: Alignment) -> None:
+def test_a_task_whose_slow_consumers_leave_no_network_memory_takes_checkpoints(
+    network: LocalNetwork, alignment: Alignment
+) -> None:
     """It waits between two records of its head, in its mailbox; and it can be cancelled there."""
     full = FullOutput(network, SourceOperator(CollectionSource(range(10_000))))
 
@@ -863,7 +930,9 @@ def test_results_of_windows_do_not_wait_for_the_other_keys(network: LocalNetwork
     spec = WindowSpec(TumblingEventTimeWindows.of(Duration.of_seconds(1)), EventTimeTrigger.create(), function=Slow())
     operator = WindowOperator(spec, lambda value: value)
     task = tasks.task("windows", operator, gates=[network.gate(upstream)], outputs=[edge(downstream)])
-    job.on_tenth = lambda: task.mailbox_processor.executor().execute(lambda: seen.append(reader.read_values()), "a mail")
+    job.on_tenth = lambda: task.mailbox_processor.executor().execute(
+        lambda: seen.append(reader.read_values()), "a mail"
+    )
     send(upstream, Chunk(list(range(50)), [0] * 50), Watermark(2_000))
 
     job.run(task, tasks)
@@ -874,7 +943,9 @@ def test_results_of_windows_do_not_wait_for_the_other_keys(network: LocalNetwork
 
 
 @pytest.mark.parametrize("mode", [StopMode.NO_DRAIN, StopMode.DRAIN])
-def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(network: LocalNetwork, tasks: Tasks, mode: StopMode) -> None:
+def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(
+    network: LocalNetwork, tasks: Tasks, mode: StopMode
+) -> None:
     """With draining behind all of them; without, the others are left for the savepoint."""
     clock, fired = Clock(), list[int]()
 
@@ -899,8 +970,12 @@ def test_a_source_that_stops_while_thousands_of_timers_fire_comes_to_its_end(net
     assert len(fired) == (10 if mode is StopMode.NO_DRAIN else 1_500)
 
 
-def test_after_a_record_that_took_more_than_a_second_the_loop_runs_until_it_has_done_what_is_due(network: LocalNetwork) -> None:
-    """The function may have kept the interpreter's lock, and may do so again; a heartbeat is several callbacks of the loop."""
+def test_after_a_record_that_took_more_than_a_second_the_loop_runs_until_it_has_done_what_is_due(
+    network: LocalNetwork,
+) -> None:
+    """The function may have kept the interpreter's lock, and may do so again; a heartbeat is several callbacks of the
+    loop.
+    """
     clock, rounds = Clock(), []
     environment = network.environment("slow")
 

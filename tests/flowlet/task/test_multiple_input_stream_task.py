@@ -1,4 +1,6 @@
-"""Source: Flink ``TwoInputStreamTaskTest``, ``MultipleInputStreamTaskTest``, ``StreamTaskMultipleInputSelectiveReadingTest``."""
+"""Source: Flink ``TwoInputStreamTaskTest``, ``MultipleInputStreamTaskTest``,
+``StreamTaskMultipleInputSelectiveReadingTest``.
+"""
 
 from typing import Any
 
@@ -118,7 +120,9 @@ def test_a_busy_input_does_not_starve_the_other(network: LocalNetwork, tasks: Ta
 def test_two_tasks_feed_a_third_to_the_end(network: LocalNetwork, tasks: Tasks) -> None:
     operator = Noting(3)
     task, producers = fed_task(network, operator, [1, 2, 3])
-    sources = [tasks.source(source([number] * 5), outputs=[edge(producer)]) for number, producer in enumerate(producers)]
+    sources = [
+        tasks.source(source([number] * 5), outputs=[edge(producer)]) for number, producer in enumerate(producers)
+    ]
 
     run(*sources, task)
 

@@ -37,7 +37,9 @@ class Windows(WindowFunction):
 
 
 def window_operator(call: Callable[[Any], Any]) -> StreamOperator:
-    spec = WindowSpec(TumblingEventTimeWindows.of(Duration.of_millis(1)), EventTimeTrigger.create(), function=Windows(call))
+    spec = WindowSpec(
+        TumblingEventTimeWindows.of(Duration.of_millis(1)), EventTimeTrigger.create(), function=Windows(call)
+    )
     return WindowOperator(spec, itemgetter(0), is_batch=True)
 
 
@@ -48,7 +50,9 @@ OPERATORS: dict[str, Callable[[Callable[[Any], Any]], StreamOperator]] = {
 }
 
 
-def batch_task(network: LocalNetwork, operator: StreamOperator, clock: Clock, selector: Callable[[Any], Any]) -> OneInputStreamTask:
+def batch_task(
+    network: LocalNetwork, operator: StreamOperator, clock: Clock, selector: Callable[[Any], Any]
+) -> OneInputStreamTask:
     """A task whose input has ended: 600 records of three keys, each with a window of its own."""
     upstream = network.partition(max_buffers=60)
     operator.sorted_inputs = (selector,)
@@ -61,8 +65,12 @@ def batch_task(network: LocalNetwork, operator: StreamOperator, clock: Clock, se
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_mail_waits_for_one_call_of_a_function_behind_a_sorted_input(network: LocalNetwork, tasks: Tasks, name: str) -> None:
-    """Also where the function is called for a whole run of records; all windows of a key are one step, as timers at the end of a key."""
+def test_a_mail_waits_for_one_call_of_a_function_behind_a_sorted_input(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
+    """Also where the function is called for a whole run of records; all windows of a key are one step, as timers at the
+    end of a key.
+    """
     job, clock = Job(), Clock()
 
     def call(value: Any) -> Any:
@@ -78,7 +86,9 @@ def test_a_mail_waits_for_one_call_of_a_function_behind_a_sorted_input(network: 
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_a_cancelled_task_calls_its_function_behind_a_sorted_input_no_more(network: LocalNetwork, tasks: Tasks, name: str) -> None:
+def test_a_cancelled_task_calls_its_function_behind_a_sorted_input_no_more(
+    network: LocalNetwork, tasks: Tasks, name: str
+) -> None:
     job, clock = Job(), Clock()
     task = batch_task(network, OPERATORS[name](job.call), clock, itemgetter(0))
     job.on_tenth = task.cancel

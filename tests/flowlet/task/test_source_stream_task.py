@@ -35,7 +35,9 @@ def blocked_task(tasks: Tasks, recorder: Recorder, function: SourceFunction) -> 
     return tasks.source(SourceOperator(BlockingSource(function)), recorder)
 
 
-def test_a_task_sleeps_while_its_source_blocks_and_processes_on_its_own_thread(network: LocalNetwork, tasks: Tasks) -> None:
+def test_a_task_sleeps_while_its_source_blocks_and_processes_on_its_own_thread(
+    network: LocalNetwork, tasks: Tasks
+) -> None:
     go_on, recorder = threading.Event(), Recorder()
 
     def script(ctx: SourceContext) -> None:
@@ -141,7 +143,9 @@ def stepped(tasks: Tasks, network: LocalNetwork, reader: Counting) -> tuple[Stre
     partition = network.partition()
     environment = network.environment("source", outputs=[edge(partition, source=0)])
     # With a clock that stands still: an action that takes long ends.
-    task = tasks.restored(SourceStreamTask(environment, chain(SourceOperator(Given(reader))), timings=TaskTimings(tasks.clock)))
+    task = tasks.restored(
+        SourceStreamTask(environment, chain(SourceOperator(Given(reader))), timings=TaskTimings(tasks.clock))
+    )
     task.mailbox_processor.run_mailbox_step()
     return task, network.reader(partition)
 
@@ -188,7 +192,9 @@ def test_a_mail_does_not_wait_for_a_reader_that_has_more(network: LocalNetwork, 
     output.view.release()
 
 
-def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumers_at_once(network: LocalNetwork, tasks: Tasks) -> None:
+def test_a_mark_is_emitted_by_a_source_that_has_nothing_and_reaches_the_consumers_at_once(
+    network: LocalNetwork, tasks: Tasks
+) -> None:
     """Also where no timer flushes the output; it is behind the records, and counts as passed here."""
     release, partition = threading.Event(), network.partition()
     reader = network.reader(partition)
@@ -270,14 +276,20 @@ def test_a_mark_follows_what_the_reader_gave_before_it(network: LocalNetwork, ta
 
 
 @pytest.mark.parametrize("alignment", [Alignment.ALIGNED, Alignment.UNALIGNED])
-def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(network: LocalNetwork, tasks: Tasks, alignment: Alignment) -> None:
-    """And no later ones: these are still in the enumerator's part of the checkpoint, so that they would be read twice."""
+def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(
+    network: LocalNetwork, tasks: Tasks, alignment: Alignment
+) -> None:
+    """And no later ones: these are still in the enumerator's part of the checkpoint, so that they
+    would be read twice.
+    """
     store, pool = InMemoryCheckpointStore(), list[Callable[[], None]]()
     operator = SourceOperator(TextLineSource(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16
     environment = network.environment("source")
     environment.request_splits = lambda: None
-    environment.checkpointing = Checkpointing(store.responder_of("v", 0), pool.append, ManualTimers(), InMemoryChannelStateWriter())
+    environment.checkpointing = Checkpointing(
+        store.responder_of("v", 0), pool.append, ManualTimers(), InMemoryChannelStateWriter()
+    )
     task = create_stream_task(environment, chain(operator))
     assert isinstance(task, SourceStreamTask)
     assert task.checkpoints is not None
@@ -299,13 +311,17 @@ def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(network: 
 
 
 def test_a_savepoint_that_stops_a_source_has_no_splits_that_came_later(network: LocalNetwork, tasks: Tasks) -> None:
-    """The source stops first and is asked for its state then; meanwhile splits come that are in the enumerator's part."""
+    """The source stops first and is asked for its state then; meanwhile splits come that are in the
+    enumerator's part.
+    """
     store = InMemoryCheckpointStore()
     operator = SourceOperator(TextLineSource(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16
     environment = network.environment("source")
     environment.request_splits = lambda: None
-    environment.checkpointing = Checkpointing(store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter())
+    environment.checkpointing = Checkpointing(
+        store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter()
+    )
     task = create_stream_task(environment, chain(operator))
     assert isinstance(task, SourceStreamTask)
     assert task.checkpoints is not None
@@ -349,12 +365,16 @@ class _Collected(SourceFunction, CheckpointedFunction):
 
 
 def test_a_savepoint_that_stops_a_source_has_what_its_function_has_emitted(network: LocalNetwork, tasks: Tasks) -> None:
-    """The function's state says that it was emitted, so no later job would do so again; and the savepoint waits for none of it."""
+    """The function's state says that it was emitted, so no later job would do so again; and the savepoint waits for
+    none of it.
+    """
     store, partition = InMemoryCheckpointStore(), network.partition()
     reader = network.reader(partition)
     function = _Collected()
     environment = network.environment("source", outputs=[edge(partition, source=1)])
-    environment.checkpointing = Checkpointing(store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter())
+    environment.checkpointing = Checkpointing(
+        store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter()
+    )
     task = create_stream_task(environment, chain(SourceOperator(BlockingSource(function)), Recorder()))
     assert isinstance(task, SourceStreamTask)
     assert task.checkpoints is not None

@@ -1,4 +1,6 @@
-"""``StreamTask``: the finish handshake, waiting, flushing, stopping, input.  Its end and its checkpoints have files of their own.
+"""``StreamTask``: the finish handshake, waiting, flushing, stopping, input.
+
+Its end and its checkpoints have files of their own.
 
 Source: Flink ``StreamTaskTest``, ``StreamTaskNetworkInputTest``: also scenarios that take a whole task.
 """
@@ -7,6 +9,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -119,7 +122,9 @@ class TestFinishHandshake:
 
         def post() -> None:
             executor = task.mailbox_processor.executor(1)
-            executor.execute(lambda: order.append(f"mail after {recorder.calls}"), "late", options=MailOptions.DEFERRABLE)
+            executor.execute(
+                lambda: order.append(f"mail after {recorder.calls}"), "late", options=MailOptions.DEFERRABLE
+            )
 
         class LastWords:
             """Posts a mail and ends with the same call."""
@@ -148,7 +153,11 @@ class TestFinishHandshake:
 
         def post(level: int) -> None:
             if level <= depth:
-                task.mailbox_processor.executor().execute(lambda: (ran.append(level), post(level + 1)), "mail %d", level)  # type: ignore[func-returns-value]
+                task.mailbox_processor.executor().execute(partial(run, level), "mail %d", level)
+
+        def run(level: int) -> None:
+            ran.append(level)
+            post(level + 1)
 
         class Last(Recorder):
             def finish(self) -> None:
@@ -172,7 +181,11 @@ class TestWaiting:
         tasks.clock.now_ns += 42_000_000
 
         metrics = task.metrics()
-        assert (metrics.accumulated_idle_ms, metrics.accumulated_busy_ms, metrics.accumulated_back_pressured_ms) == (42, 0, 0)
+        assert (metrics.accumulated_idle_ms, metrics.accumulated_busy_ms, metrics.accumulated_back_pressured_ms) == (
+            42,
+            0,
+            0,
+        )
         assert "data on 1 of 1 gates" in (metrics.waiting_for or "")
         assert "sink (1/1) RUNNING" in repr(task)
         task.cancel()
@@ -205,7 +218,9 @@ class TestWaiting:
         partition = network.partition(max_buffers=2)
         reader = network.reader(partition)
         environment = network.environment("source", outputs=[edge(partition)])
-        task = SourceStreamTask(environment, chain(source(*([FULL] for _ in range(10)))), timings=TaskTimings(tasks.clock))
+        task = SourceStreamTask(
+            environment, chain(source(*([FULL] for _ in range(10)))), timings=TaskTimings(tasks.clock)
+        )
         thread = Thread(task.invoke)
         spin_until(lambda: is_parked(task))
         tasks.clock.now_ns += 42_000_000
@@ -252,7 +267,11 @@ class TestWaiting:
         assert (early.accumulated_soft_back_pressured_ms, early.accumulated_hard_back_pressured_ms) == (0, 42)
         assert (early.accumulated_back_pressured_ms, early.accumulated_busy_ms) == (42, 0)
         assert early.is_back_pressured
-        assert (late.hard_back_pressured_ms_per_second, late.busy_ms_per_second, late.max_hard_back_pressure_ms) == (1_000, 0, 5_000)
+        assert (late.hard_back_pressured_ms_per_second, late.busy_ms_per_second, late.max_hard_back_pressure_ms) == (
+            1_000,
+            0,
+            5_000,
+        )
         assert received == [large]
 
     def test_output_is_looked_at_before_input(self, network: LocalNetwork, tasks: Tasks) -> None:
@@ -277,7 +296,9 @@ class TestWaiting:
         assert recorder.values[-1] == 1
 
     @pytest.mark.parametrize("is_late", [False, True])
-    def test_data_that_comes_around_the_suspension_is_not_missed(self, network: LocalNetwork, tasks: Tasks, is_late: bool) -> None:
+    def test_data_that_comes_around_the_suspension_is_not_missed(
+        self, network: LocalNetwork, tasks: Tasks, is_late: bool
+    ) -> None:
         """The forced interleavings: between the empty poll and the suspension, and between suspension and watching."""
         partition = network.partition()
         recorder = Recorder()
@@ -335,7 +356,9 @@ class TestFlushing:
     def test_a_failed_flush_fails_the_task(self, network: LocalNetwork, tasks: Tasks) -> None:
         partition = network.partition()
         error = OSError("no flush today")
-        task = tasks.source(source([1], lambda: network.timer.fire(), [2]), outputs=[edge(partition, buffer_timeout_ms=100)])
+        task = tasks.source(
+            source([1], lambda: network.timer.fire(), [2]), outputs=[edge(partition, buffer_timeout_ms=100)]
+        )
 
         def fail() -> None:
             raise error
@@ -364,7 +387,9 @@ class TestStopping:
     def feed(self, tasks: Tasks, partition: ResultPartition, num_buffers: int) -> str:
         """Fill ``num_buffers`` buffers with one record each; returns the record."""
         record = "x" * (SEGMENT_BYTES - 100)
-        feeder = tasks.restored(tasks.source(source(*([record] for _ in range(num_buffers))), outputs=[edge(partition)]))
+        feeder = tasks.restored(
+            tasks.source(source(*([record] for _ in range(num_buffers))), outputs=[edge(partition)])
+        )
         for _ in range(num_buffers):
             feeder.mailbox_processor.run_mailbox_step()
         return record
@@ -391,7 +416,9 @@ class TestStopping:
     ) -> None:
         """It waits in its mailbox, where a cancel or a mail reaches it, not inside the write."""
         monkeypatch.setattr(record_writer, "MAX_PENDING_RECORDS", 0)
-        monkeypatch.setattr(record_writer.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None, None))
+        monkeypatch.setattr(
+            record_writer.RecordWriter, "collect", lambda self, chunk: self._collect_part(chunk.values, None, None)
+        )
         upstream, downstream = network.partition(), network.partition(max_buffers=2)
         reader = network.reader(downstream)
         recorder = Recorder()
@@ -411,12 +438,16 @@ class TestStopping:
 
 
 class TestProcessInput:
-    def test_waiting_for_room_is_soft_backpressure_and_mails_meanwhile_are_not(self, network: LocalNetwork, tasks: Tasks) -> None:
+    def test_waiting_for_room_is_soft_backpressure_and_mails_meanwhile_are_not(
+        self, network: LocalNetwork, tasks: Tasks
+    ) -> None:
         """testProcessWithUnAvailableOutput: 42 ms parked, 44 ms in a mail, 42 ms parked again."""
         partition = network.partition(max_buffers=2)
         reader = network.reader(partition)
         environment = network.environment("source", outputs=[edge(partition)])
-        task = SourceStreamTask(environment, chain(source(*([FULL] for _ in range(4)))), timings=TaskTimings(tasks.clock))
+        task = SourceStreamTask(
+            environment, chain(source(*([FULL] for _ in range(4)))), timings=TaskTimings(tasks.clock)
+        )
         thread = Thread(task.invoke)
         spin_until(lambda: is_parked(task))
 
@@ -437,7 +468,9 @@ class TestProcessInput:
         assert (metrics.accumulated_idle_ms, metrics.accumulated_hard_back_pressured_ms) == (0, 0)
 
     def test_room_that_comes_around_the_suspension_is_not_missed(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """The forced interleaving: a buffer comes back after the look at the partition and before the future is watched."""
+        """The forced interleaving: a buffer comes back after the look at the partition and before the future is
+        watched.
+        """
         partition = network.partition(max_buffers=2)
         reader = network.reader(partition)
         task = tasks.restored(tasks.source(source([FULL], [FULL], [1]), outputs=[edge(partition)]))
@@ -471,7 +504,9 @@ class TestProcessInput:
         assert recorder.values == [1, 2, 3]
         assert "data on 1 of 1 gates" in (task.waiting_for or "")
 
-    def test_a_mail_ends_the_action_after_the_buffer_that_is_being_processed(self, network: LocalNetwork, tasks: Tasks) -> None:
+    def test_a_mail_ends_the_action_after_the_buffer_that_is_being_processed(
+        self, network: LocalNetwork, tasks: Tasks
+    ) -> None:
         """testProcessInputStopsForMails: the rest of the input comes after the mail."""
         partition = network.partition()
         order: list[object] = []
@@ -486,7 +521,9 @@ class TestProcessInput:
         assert order == ["mail", 1, 1, 1]
 
     def test_a_task_is_woken_step_by_step(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """The channel notifies the gate, its future resumes the task by a control mail, the loop polls: in this order, once each."""
+        """The channel notifies the gate, its future resumes the task by a control mail, the loop polls: in this order,
+        once each.
+        """
         partition = network.partition()
         recorder = Recorder(on_chunk=lambda chunk: order.append("record"))
         task = tasks.restored(tasks.sink(recorder, producers=[partition]))
@@ -521,7 +558,9 @@ class TestProcessInput:
             nonlocal num_asked
             num_asked += 1
 
-        task = tasks.restored(tasks.source(source(*[step for _ in range(50) for step in ([FULL], ask)]), outputs=[edge(partition)]))
+        task = tasks.restored(
+            tasks.source(source(*[step for _ in range(50) for step in ([FULL], ask)]), outputs=[edge(partition)])
+        )
         for num_read in range(30):
             step_until_idle(task)
             assert "a free buffer" in (task.waiting_for or "")
@@ -542,7 +581,9 @@ class TestDeserializers:
         return len(os.listdir("/proc/self/fd"))
 
     @pytest.mark.parametrize("num_inputs", [1, 2])
-    def test_a_task_that_ends_early_leaves_no_file_of_a_half_record(self, network: LocalNetwork, tasks: Tasks, num_inputs: int) -> None:
+    def test_a_task_that_ends_early_leaves_no_file_of_a_half_record(
+        self, network: LocalNetwork, tasks: Tasks, num_inputs: int
+    ) -> None:
         """testCloseReleasesDeserializers: although somebody still holds the task."""
         before = self.num_open_files()
         partition = network.partition()
@@ -605,8 +646,12 @@ class Ticking(Recorder):
 
 
 @pytest.mark.parametrize("fires_before_the_end", [True, False])
-def test_no_timer_fires_once_the_operators_finish(network: LocalNetwork, tasks: Tasks, *, fires_before_the_end: bool) -> None:
-    """testProcessingTimeTimersAfterQuiesce: a mail that was posted before still runs; what fires or is set later does not."""
+def test_no_timer_fires_once_the_operators_finish(
+    network: LocalNetwork, tasks: Tasks, *, fires_before_the_end: bool
+) -> None:
+    """testProcessingTimeTimersAfterQuiesce: a mail that was posted before still runs; what fires or is set later does
+    not.
+    """
     operator = Ticking()
     partition = network.partition()
     task = tasks.restored(tasks.sink(operator, producers=[partition]))

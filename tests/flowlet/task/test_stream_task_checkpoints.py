@@ -1,4 +1,6 @@
-"""Source: Flink ``StreamTaskTest``, ``StreamTaskFinalCheckpointsTest``, as far as it takes a whole task: the parts have their own tests."""
+"""Source: Flink ``StreamTaskTest``, ``StreamTaskFinalCheckpointsTest``, as far as it takes a whole task: the parts have
+their own tests.
+"""
 
 from collections.abc import Callable
 
@@ -61,7 +63,9 @@ class Rig:
         states = {operator_id: OperatorState(restored["state"])} if restored else {}
         return Checkpointing(responder, self.pool.append, ManualTimers(), InMemoryChannelStateWriter(), restored=states)
 
-    def task(self, *operators: Remembering | SourceOperator, producers: list[ResultPartition], **restored: object) -> StreamTask:
+    def task(
+        self, *operators: Remembering | SourceOperator, producers: list[ResultPartition], **restored: object
+    ) -> StreamTask:
         gates = [self.network.gate(producer) for producer in producers]
         outputs = [edge(self.partition, source=len(operators) - 1)]
         environment = self.network.environment("joint", gates=gates, outputs=outputs)
@@ -89,7 +93,9 @@ def rig(network: LocalNetwork) -> Rig:
     return Rig(network)
 
 
-def test_a_task_aligns_its_gates_snapshots_and_passes_the_barrier_on(network: LocalNetwork, tasks: Tasks, rig: Rig) -> None:
+def test_a_task_aligns_its_gates_snapshots_and_passes_the_barrier_on(
+    network: LocalNetwork, tasks: Tasks, rig: Rig
+) -> None:
     """What came behind the first barrier is not in the snapshot, and comes behind the barrier."""
     operator, first, second = Remembering(), network.partition(), network.partition()
     task = tasks.restored(rig.task(operator, producers=[first, second]))
@@ -141,7 +147,9 @@ def test_state_is_given_back_before_an_operator_opens(network: LocalNetwork, tas
     rig.reader.view.release()
 
 
-def test_notifications_reach_operators_once_and_only_while_they_run(network: LocalNetwork, tasks: Tasks, rig: Rig) -> None:
+def test_notifications_reach_operators_once_and_only_while_they_run(
+    network: LocalNetwork, tasks: Tasks, rig: Rig
+) -> None:
     """Ignored before the start; repeated ids are skipped."""
     operator = Remembering()
     task = rig.task(operator, producers=[network.partition()])
@@ -194,7 +202,9 @@ def test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_e
     task.mailbox_processor.run_mailbox_step()
     assert task.checkpoints is not None
 
-    begun = task.checkpoints.trigger_checkpoint_async(CheckpointMetadata(7, 0, 0), CheckpointOptions(alignment=Alignment.UNALIGNED))
+    begun = task.checkpoints.trigger_checkpoint_async(
+        CheckpointMetadata(7, 0, 0), CheckpointOptions(alignment=Alignment.UNALIGNED)
+    )
     task.mailbox_processor.run_mailbox_step()
     rig.run_async()
     first = rig.reader.view.next_buffer()

@@ -91,7 +91,9 @@ class TestFailure:
         assert any("cannot close" in note for note in caught.value.__notes__)
         assert partition.is_released
 
-    def test_all_errors_while_giving_back_are_reported(self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_all_errors_while_giving_back_are_reported(
+        self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """At the end of a task that went well, too: the first one with notes about the others."""
         task = tasks.source(source(["a"]), Recorder())
 
@@ -105,7 +107,9 @@ class TestFailure:
 
         assert any(note.startswith("then OSError: the flusher is stuck") for note in caught.value.__notes__)
 
-    def test_a_failing_close_fails_the_task_before_its_consumers_believe_it(self, network: LocalNetwork, tasks: Tasks) -> None:
+    def test_a_failing_close_fails_the_task_before_its_consumers_believe_it(
+        self, network: LocalNetwork, tasks: Tasks
+    ) -> None:
         """The end of partition is sent only after everything was closed."""
         partition = network.partition()
         recorder = Recorder()
@@ -213,7 +217,8 @@ class TestCancel:
 
         task.cancel()
 
-        with pytest.raises(TaskCancelled):  # out of that wait, or of the mailbox if a buffer of the failed partition came first
+        # Out of that wait, or of the mailbox if a buffer of the failed partition came first.
+        with pytest.raises(TaskCancelled):
             thread.result()
         assert partition.is_released
 
@@ -281,7 +286,9 @@ class TestCancel:
     def test_the_consumer_of_a_partition_that_is_released_meanwhile_does_not_find_it(
         self, network: LocalNetwork, tasks: Tasks, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Its producer is cancelled between the moment when the consumer finds the partition and that when it asks for a view."""
+        """Its producer is cancelled between the moment when the consumer finds the partition and that when it asks for
+        a view.
+        """
         partition = network.partition()
         consumer = tasks.sink(Recorder(), producers=[partition])
         create_view = partition.create_subpartition_view
@@ -305,7 +312,8 @@ class TestCancel:
         finally:
             sys.setswitchinterval(interval)
 
-        # Of a producer that was cancelled its consumer hears that it failed, or finds nothing where it was (a consequence, ``tm.task``).
+        # Of a producer that was cancelled its consumer hears that it failed, or finds nothing where it was (a
+        # consequence, ``tm.task``).
         consequences = {"ProducerFailedError", "PartitionNotFoundError"}
         assert {end for pair in ends for end in pair} <= {"finished", "TaskCancelled"} | consequences
         assert {"finished", "TaskCancelled"} <= {end for pair in ends for end in pair}

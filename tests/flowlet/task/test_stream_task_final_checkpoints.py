@@ -65,13 +65,17 @@ class Rig:
         )
 
     def source(self, head: SourceOperator) -> StreamTask:
-        environment = self.network.environment("source", outputs=[edge(partition, source=1) for partition in self.partitions])
+        environment = self.network.environment(
+            "source", outputs=[edge(partition, source=1) for partition in self.partitions]
+        )
         environment.checkpointing = self._config
         return create_stream_task(environment, chain(head, self.operator))
 
     def reading(self, producers: list[ResultPartition]) -> StreamTask:
         gate = self.network.gate(*producers)
-        environment = self.network.environment("task", gates=[gate], outputs=[edge(partition) for partition in self.partitions])
+        environment = self.network.environment(
+            "task", gates=[gate], outputs=[edge(partition) for partition in self.partitions]
+        )
         environment.checkpointing = self._config
         return create_stream_task(environment, chain(self.operator))
 
@@ -119,7 +123,9 @@ def summary(events: list[Event]) -> list[object]:
 
 
 def test_checkpoints_before_while_and_after_the_inputs_end(network: LocalNetwork, tasks: Tasks) -> None:
-    """``testTriggeringCheckpointWithFinishedChannels``: each partition got three barriers and one end of data, and no end of partition."""
+    """``testTriggeringCheckpointWithFinishedChannels``: each partition got three barriers and one end of data, and no
+    end of partition.
+    """
     rig = Rig(network, num_outputs=2)
     producers = [network.partition() for _ in range(3)]
     task = tasks.restored(rig.reading(producers))
@@ -143,7 +149,9 @@ def test_checkpoints_before_while_and_after_the_inputs_end(network: LocalNetwork
 
 
 def test_a_task_ends_only_when_a_checkpoint_of_its_end_is_complete(network: LocalNetwork) -> None:
-    """``testWaitingForFinalCheckpoint``: one that was taken before the end does not count, one that is only acknowledged neither."""
+    """``testWaitingForFinalCheckpoint``: one that was taken before the end does not count, one that is only
+    acknowledged neither.
+    """
     rig = Rig(network)
     task = rig.source(source(["a"]))
     thread = Thread(task.invoke)
@@ -191,7 +199,9 @@ def test_a_task_that_waits_can_be_cancelled(network: LocalNetwork) -> None:
 
 
 def test_a_savepoint_that_stops_the_job_while_the_task_waits(network: LocalNetwork) -> None:
-    """``testWaitingForPendingCheckpointsOnFinished`` and stop-with-savepoint: from now on only the savepoint lets it go."""
+    """``testWaitingForPendingCheckpointsOnFinished`` and stop-with-savepoint: from now on only the savepoint lets it
+    go.
+    """
     rig = Rig(network)
     task = rig.source(source(["a"]))
     thread = Thread(task.invoke)
@@ -211,12 +221,16 @@ def test_a_savepoint_that_stops_the_job_while_the_task_waits(network: LocalNetwo
 
 
 @pytest.mark.parametrize(
-    ("options", "mode", "finishes"), [(SUSPEND, StopMode.NO_DRAIN, 0), (TERMINATE, StopMode.DRAIN, 1)], ids=["suspend", "terminate"]
+    ("options", "mode", "finishes"),
+    [(SUSPEND, StopMode.NO_DRAIN, 0), (TERMINATE, StopMode.DRAIN, 1)],
+    ids=["suspend", "terminate"],
 )
 def test_a_source_stops_before_the_savepoint_that_stops_it(
     network: LocalNetwork, options: CheckpointOptions, mode: StopMode, finishes: int
 ) -> None:
-    """``testStopWithSavepointNoDrain`` and ``...WithDrain``: end of data, then the barrier; also where final checkpoints are off."""
+    """``testStopWithSavepointNoDrain`` and ``...WithDrain``: end of data, then the barrier; also where final
+    checkpoints are off.
+    """
     rig = Rig(network, are_taken_after_finish=False)
     task = rig.source(SourceOperator(Idle()))
     thread = Thread(task.invoke)

@@ -1,6 +1,7 @@
 """What mails emit when the data ends.
 
-Source: Flink ``StreamTaskTest`` and ``StreamOperatorWrapperTest`` (timers quiesced before an operator finishes, with and without draining).
+Source: Flink ``StreamTaskTest`` and ``StreamOperatorWrapperTest`` (timers quiesced before an operator finishes, with
+        and without draining).
 """
 
 import threading
@@ -50,11 +51,15 @@ class FiringTimer(Recorder):
         assert late.called.wait(PATIENCE_S)
 
     def _is_too_late(self, clock: SystemProcessingTimeService) -> bool:
-        return clock.state is not ServiceState.ALIVE and ("finish" in self.calls or "close" in self.calls or self._is_parked())
+        return clock.state is not ServiceState.ALIVE and (
+            "finish" in self.calls or "close" in self.calls or self._is_parked()
+        )
 
 
 @pytest.mark.parametrize("mode", StopMode)
-def test_a_timer_that_is_about_to_put_its_mail_runs_before_the_end(network: LocalNetwork, tasks: Tasks, mode: StopMode) -> None:
+def test_a_timer_that_is_about_to_put_its_mail_runs_before_the_end(
+    network: LocalNetwork, tasks: Tasks, mode: StopMode
+) -> None:
     operator = FiringTimer(lambda: is_parked(task))
     task = tasks.source(source(["a"]), operator)
     assert isinstance(task, SourceStreamTask)

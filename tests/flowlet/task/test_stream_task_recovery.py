@@ -22,7 +22,9 @@ def stream(gate: int, *elements: StreamElement) -> RecoveredStream:
     return RecoveredStream(gate, 0, tuple(map(serialized, elements)))
 
 
-def recovering(network: LocalNetwork, head: StreamOperator, producers: list[ResultPartition], *streams: RecoveredStream) -> StreamTask:
+def recovering(
+    network: LocalNetwork, head: StreamOperator, producers: list[ResultPartition], *streams: RecoveredStream
+) -> StreamTask:
     """A task with one gate per producer, each for an input of its own if the head has several."""
     environment = network.environment("counter", gates=[network.gate(each) for each in producers])
     if isinstance(head, Noting):
@@ -35,7 +37,9 @@ def recovering(network: LocalNetwork, head: StreamOperator, producers: list[Resu
 
 
 def test_it_runs_when_all_data_in_flight_is_processed(network: LocalNetwork, tasks: Tasks) -> None:
-    """Eight pieces at a time, so that a cancellation or a timer need not wait for all; what the producers send waits."""
+    """Eight pieces at a time, so that a cancellation or a timer need not wait for all; what the
+    producers send waits.
+    """
     head, producer = Recorder(), network.partition()
     task = recovering(network, head, [producer], stream(0, *[Chunk([number]) for number in range(10)], Watermark(7)))
     told: list[ExecutionState] = []
@@ -60,7 +64,9 @@ def test_it_runs_when_all_data_in_flight_is_processed(network: LocalNetwork, tas
 def test_each_input_gets_its_own(network: LocalNetwork, tasks: Tasks) -> None:
     head = Noting()
     task = tasks.restored(
-        recovering(network, head, [network.partition(), network.partition()], stream(0, Chunk(["a"])), stream(1, Chunk(["b"])))
+        recovering(
+            network, head, [network.partition(), network.partition()], stream(0, Chunk(["a"])), stream(1, Chunk(["b"]))
+        )
     )
 
     step_until_idle(task)
@@ -70,7 +76,9 @@ def test_each_input_gets_its_own(network: LocalNetwork, tasks: Tasks) -> None:
 
 def test_a_cancelled_one_does_not_go_on(network: LocalNetwork, tasks: Tasks) -> None:
     head = Recorder()
-    task = tasks.restored(recovering(network, head, [network.partition()], stream(0, *[Chunk([number]) for number in range(20)])))
+    task = tasks.restored(
+        recovering(network, head, [network.partition()], stream(0, *[Chunk([number]) for number in range(20)]))
+    )
     task.mailbox_processor.run_mailbox_step()
 
     task.cancel()

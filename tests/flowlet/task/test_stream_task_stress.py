@@ -1,4 +1,6 @@
-"""A cancellation that strikes a whole stream task anywhere between its start and its natural end, under constant thread switches."""
+"""A cancellation that strikes a whole stream task anywhere between its start and its natural end, under constant thread
+switches.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -86,7 +88,9 @@ class Race:
 
 
 def test_a_cancellation_against_the_natural_end_of_a_source_task() -> None:
-    """Finished with every step taken, or cancelled: never a third error, never both, operators closed once (FLINK-14544)."""
+    """Finished with every step taken, or cancelled: never a third error, never both, operators closed once
+    (FLINK-14544).
+    """
     race = Race()
     with LocalNetwork() as network, Opponent.acting(race.cancel) as opponent:
         for _ in range(NUM_SOURCES // PER_BATCH):

@@ -1,6 +1,7 @@
 """Event time and processing time of whole tasks.
 
-Source: Flink ``UnalignedCheckpointsInterruptibleTimersTest``, ``StreamTaskTest`` (FLINK-20217, FLINK-35886), ``WatermarkGaugeTest``.
+Source: Flink ``UnalignedCheckpointsInterruptibleTimersTest``, ``StreamTaskTest`` (FLINK-20217, FLINK-35886),
+        ``WatermarkGaugeTest``.
 """
 
 from collections.abc import Iterator
@@ -34,7 +35,9 @@ class Timers(KeyedProcessFunction):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterator[Any]:
         self.seen.append(timestamp)
         if timestamp == 2:
-            self.task.mailbox_processor.executor(MAX_PRIORITY).execute(lambda: self.seen.append("barrier"), "b", options=MailOptions.URGENT)
+            self.task.mailbox_processor.executor(MAX_PRIORITY).execute(
+                lambda: self.seen.append("barrier"), "b", options=MailOptions.URGENT
+            )
             self.task.mailbox_processor.executor().execute(lambda: self.seen.append("mail"), "an ordinary mail")
         yield timestamp
 
@@ -44,7 +47,9 @@ def test_a_barrier_passes_between_two_timers_of_one_watermark(network: LocalNetw
     partition, function, sink = network.partition(), Timers(), Recorder()
     environment = network.environment("timers", gates=[network.gate(partition)])
     # With a clock that stands still: timers that take long pause, too.
-    task = OneInputStreamTask(environment, chain(ProcessOperator(function, same), sink), timings=TaskTimings(tasks.clock))
+    task = OneInputStreamTask(
+        environment, chain(ProcessOperator(function, same), sink), timings=TaskTimings(tasks.clock)
+    )
     function.task, function.seen = task, []
     tasks.restored(task)
 
@@ -61,7 +66,9 @@ def same(value: int) -> int:
     return 0
 
 
-def test_the_last_watermark_lets_mails_pass_and_the_end_waits_for_all_timers(network: LocalNetwork, tasks: Tasks) -> None:
+def test_the_last_watermark_lets_mails_pass_and_the_end_waits_for_all_timers(
+    network: LocalNetwork, tasks: Tasks
+) -> None:
     partition, function, sink = network.partition(), Timers(), Recorder()
     task = tasks.task("timers", ProcessOperator(function, same), sink, gates=[network.gate(partition)], outputs=[])
     function.task, function.seen = task, []
@@ -110,7 +117,11 @@ def test_gauges_show_where_each_operator_is(network: LocalNetwork, tasks: Tasks)
     head, second = task.metrics().operators
 
     assert before.operators[0].current_input_watermarks == [MIN_TIMESTAMP]
-    assert (head.name, head.current_input_watermark, head.current_output_watermark) == ("Timestamps/Watermarks", 10, MIN_TIMESTAMP)
+    assert (head.name, head.current_input_watermark, head.current_output_watermark) == (
+        "Timestamps/Watermarks",
+        10,
+        MIN_TIMESTAMP,
+    )
     assert (head.num_records_in, head.num_records_out, head.num_records_from_the_future) == (2, 2, 3)
     assert (second.current_input_watermarks, second.num_records_in) == ([MIN_TIMESTAMP], 2)
     assert [latency.count for latency in head.latencies + second.latencies] == [1, 1]

@@ -31,7 +31,10 @@ on_tenth: list[Callable[[], object]] = [lambda: None]
 
 
 def test_an_urgent_checkpoint_does_not_wait_for_all_timers(network: LocalNetwork, tasks: Tasks) -> None:
-    """FLINK-20217: it runs after the tenth timer.  Consumers see the results in front of the watermark, as if nothing had interrupted."""
+    """FLINK-20217: it runs after the tenth timer.
+
+    Consumers see the results in front of the watermark, as if nothing had interrupted.
+    """
     upstream, downstream = network.partition(max_buffers=24), network.partition(max_buffers=24)
     reader = network.reader(downstream)
     operator = ProcessOperator(Timers(), lambda value: value)
@@ -40,7 +43,9 @@ def test_an_urgent_checkpoint_does_not_wait_for_all_timers(network: LocalNetwork
     fired.clear()
 
     def barrier() -> None:
-        task.mailbox_processor.executor().execute(lambda: fired_before.append(len(fired)), "a barrier", options=MailOptions.URGENT)
+        task.mailbox_processor.executor().execute(
+            lambda: fired_before.append(len(fired)), "a barrier", options=MailOptions.URGENT
+        )
 
     on_tenth[0] = barrier
     send(upstream, Chunk(list(range(1, 201)), list(range(1, 201))), Watermark(200))
@@ -50,5 +55,7 @@ def test_an_urgent_checkpoint_does_not_wait_for_all_timers(network: LocalNetwork
     reader.view.release()
     assert fired_before == [10]
     assert fired == list(range(1, 201))
-    assert [value for element in elements[:-1] if isinstance(element, Chunk) for value in element.values] == list(range(1, 201))
+    assert [value for element in elements[:-1] if isinstance(element, Chunk) for value in element.values] == list(
+        range(1, 201)
+    )
     assert elements[-1] == Watermark(200)

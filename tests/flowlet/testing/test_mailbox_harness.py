@@ -50,7 +50,10 @@ def test_a_default_action_of_the_tests_own_counts_as_steps() -> None:
 
 
 def test_work_without_end_is_an_error_of_the_test() -> None:
-    with MailboxHarness(lambda controller: None) as harness, pytest.raises(AssertionError, match="still not idle after 10 steps"):
+    with (
+        MailboxHarness(lambda controller: None) as harness,
+        pytest.raises(AssertionError, match="still not idle after 10 steps"),
+    ):
         harness.run_until_idle(10)
 
 

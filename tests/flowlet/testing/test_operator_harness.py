@@ -140,7 +140,14 @@ def test_output_comes_in_order() -> None:
 
         assert harness.values == ["A", "B", "C"]
         assert harness.watermarks == [5]
-        assert harness.take_output() == [StreamRecord("A", 5), Watermark(5), StreamRecord("B"), StreamRecord("C"), IDLE, marker]
+        assert harness.take_output() == [
+            StreamRecord("A", 5),
+            Watermark(5),
+            StreamRecord("B"),
+            StreamRecord("C"),
+            IDLE,
+            marker,
+        ]
         assert harness.output == []
         harness.process_elements(["d", "e"], [1, 2])
         assert harness.records == [StreamRecord("D", 1), StreamRecord("E", 2)]
@@ -283,7 +290,10 @@ def test_a_wait_that_nothing_can_end_is_an_error_of_the_test() -> None:
         def process_chunk(self, chunk: Chunk) -> None:
             self.ctx.mailbox_executor.yield_()
 
-    with OneInputOperatorHarness(Forever()) as harness, pytest.raises(AssertionError, match="no timer and no coroutine"):
+    with (
+        OneInputOperatorHarness(Forever()) as harness,
+        pytest.raises(AssertionError, match="no timer and no coroutine"),
+    ):
         harness.process_element(1)
 
 
@@ -319,7 +329,10 @@ def test_records_in_flight_come_back_too() -> None:
 
 
 def test_the_users_error_surfaces_with_operator_and_record() -> None:
-    with pytest.raises(UserFunctionError) as caught, OneInputOperatorHarness(MapOperator(Broken("map"), name="my map")) as harness:
+    with (
+        pytest.raises(UserFunctionError) as caught,
+        OneInputOperatorHarness(MapOperator(Broken("map"), name="my map")) as harness,
+    ):
         harness.process_element("a record")
 
     assert (caught.value.operator, caught.value.record_preview) == ("my map", "'a record'")

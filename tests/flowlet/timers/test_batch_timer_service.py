@@ -24,7 +24,9 @@ class Services:
         self.keys = KeyContext()
         self.fired: list[Fired] = []
         self.react: Callable[[InternalTimer], object] = lambda timer: None
-        self.timers = BatchTimerService("timers", self, key_context=self.keys, clock=self.clock, key_groups=range(128), max_parallelism=128)
+        self.timers = BatchTimerService(
+            "timers", self, key_context=self.keys, clock=self.clock, key_groups=range(128), max_parallelism=128
+        )
 
     def on_event_time(self, timer: InternalTimer) -> None:
         self._fire("event", timer)
@@ -76,7 +78,11 @@ def test_a_key_of_another_type_is_another_key(services: Services) -> None:
     services.register(True, clock=2)  # a key
     services.register(1, event=3)
     services.timers.advance_watermark(MAX_TIMESTAMP)
-    assert [(domain, type(key), at) for domain, key, at in services.fired] == [("event", int, 3), ("clock", int, 1), ("clock", bool, 2)]
+    assert [(domain, type(key), at) for domain, key, at in services.fired] == [
+        ("event", int, 3),
+        ("clock", int, 1),
+        ("clock", bool, 2),
+    ]
 
 
 def test_a_timer_that_is_registered_at_the_end_of_its_key_is_ignored(services: Services) -> None:

@@ -203,7 +203,9 @@ def test_all_timers_can_be_looked_at(services: Services) -> None:
     services.processing("c", "x", 12)
     found: list[tuple[Any, Any, int]] = []
 
-    services.timers.for_each_event_time_timer(lambda namespace, timestamp: found.append((services.keys.current_key, namespace, timestamp)))
+    services.timers.for_each_event_time_timer(
+        lambda namespace, timestamp: found.append((services.keys.current_key, namespace, timestamp))
+    )
     services.timers.for_each_processing_time_timer(
         lambda namespace, timestamp: found.append((services.keys.current_key, namespace, timestamp))
     )
@@ -310,7 +312,9 @@ def test_a_snapshot_holds_every_timer_in_the_group_of_its_key(services: Services
     assert sum(len(timers.event_time) for timers in groups.values()) == 40
     assert sum(len(timers.processing_time) for timers in groups.values()) == 20
     for group, timers in groups.items():
-        assert all(key_group(timer.key, MAX_PARALLELISM) == group for timer in (*timers.event_time, *timers.processing_time))
+        assert all(
+            key_group(timer.key, MAX_PARALLELISM) == group for timer in (*timers.event_time, *timers.processing_time)
+        )
 
 
 def test_a_snapshot_does_not_change_later(services: Services) -> None:

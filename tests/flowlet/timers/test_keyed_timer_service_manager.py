@@ -1,7 +1,9 @@
 """Promises of ``KeyedTimerServiceManager`` and ``MailboxWatermarkProcessor``.
 
-Source: Flink ``InternalTimeServiceManagerImplTest``, ``MailboxWatermarkProcessorTest``, ``UnalignedCheckpointsInterruptibleTimersTest``;
-timers under backpressure must let barriers pass (FLINK-20217), and timers that are interrupted must not stall the watermark.
+Source: Flink ``InternalTimeServiceManagerImplTest``, ``MailboxWatermarkProcessorTest``,
+        ``UnalignedCheckpointsInterruptibleTimersTest``;
+timers under backpressure must let barriers pass (FLINK-20217), and timers that are interrupted must not stall the
+watermark.
 """
 
 from collections.abc import Callable
@@ -321,7 +323,12 @@ def test_a_manager_lets_mails_pass_if_it_can_put_its_rest_off(has_executor: bool
     progress, operator = Progress(), Operator()
     executor = progress.executor if has_executor else None
     operator.timers = KeyedTimerServiceManager(
-        operator.keys, operator.clock, range(MAX_PARALLELISM), MAX_PARALLELISM, should_interrupt=lambda: True, executor=executor
+        operator.keys,
+        operator.clock,
+        range(MAX_PARALLELISM),
+        MAX_PARALLELISM,
+        should_interrupt=lambda: True,
+        executor=executor,
     )
     operator.register(5, 6)
 

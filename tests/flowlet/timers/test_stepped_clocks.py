@@ -38,7 +38,12 @@ from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import InternalTimer, KeyContext
-from flowlet.tm.jobmanager_connection import JobManagerConnection, JobManagerUnreachableError, ReconnectConfig, SessionListener
+from flowlet.tm.jobmanager_connection import (
+    JobManagerConnection,
+    JobManagerUnreachableError,
+    ReconnectConfig,
+    SessionListener,
+)
 from flowlet.watermarks.event_time_stream import idleness_clock
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError
@@ -87,7 +92,9 @@ class Noting:
 
 
 @STEPS
-def test_calls_at_a_fixed_rate_neither_stop_nor_repeat(loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int) -> None:
+def test_calls_at_a_fixed_rate_neither_stop_nor_repeat(
+    loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int
+) -> None:
     """They keep to the monotonic clock."""
     fired: list[int] = []
     service.schedule_at_fixed_rate(lambda _: fired.append(loop.now_ns // 1_000_000), initial_delay_ms=10, period_ms=10)
@@ -100,9 +107,13 @@ def test_calls_at_a_fixed_rate_neither_stop_nor_repeat(loop: ScriptedLoop, servi
 
 
 @STEPS
-def test_calls_with_a_fixed_delay_neither_stop_nor_repeat(loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int) -> None:
+def test_calls_with_a_fixed_delay_neither_stop_nor_repeat(
+    loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int
+) -> None:
     fired: list[int] = []
-    service.schedule_with_fixed_delay(lambda _: fired.append(loop.now_ns // 1_000_000), initial_delay_ms=10, period_ms=10)
+    service.schedule_with_fixed_delay(
+        lambda _: fired.append(loop.now_ns // 1_000_000), initial_delay_ms=10, period_ms=10
+    )
 
     loop.pass_time(15)
     loop.wall_offset_ms += step_ms
@@ -112,14 +123,19 @@ def test_calls_with_a_fixed_delay_neither_stop_nor_repeat(loop: ScriptedLoop, se
 
 
 @pytest.mark.parametrize(
-    ("step_ms", "second", "third"), [(HOUR_MS, 102, 103), (-HOUR_MS, 201 + HOUR_MS, 301 + HOUR_MS), (SLEEP_MS, 102, 103)]
+    ("step_ms", "second", "third"),
+    [(HOUR_MS, 102, 103), (-HOUR_MS, 201 + HOUR_MS, 301 + HOUR_MS), (SLEEP_MS, 102, 103)],
 )
 def test_timers_of_keys_follow_the_wall_clock_from_the_next_one_on(
     loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int, second: int, third: int
 ) -> None:
-    """The one that the clock waits for keeps its delay, as Flink's does; those behind it are due by what the clock shows then."""
+    """The one that the clock waits for keeps its delay, as Flink's does; those behind it are due by what the clock
+    shows then.
+    """
     keys, noting, now = KeyContext(), Noting(loop), loop.now_ms()
-    timers = KeyedTimerService("timers", noting, key_context=keys, clock=service, key_groups=range(128), max_parallelism=128)
+    timers = KeyedTimerService(
+        "timers", noting, key_context=keys, clock=service, key_groups=range(128), max_parallelism=128
+    )
     keys.current_key = "key"
     for number in (1, 2, 3):
         timers.register_processing_time_timer(number, now + 100 * number)
@@ -136,7 +152,9 @@ def test_timers_of_keys_follow_the_wall_clock_from_the_next_one_on(
 
 
 @STEPS
-def test_a_step_of_the_wall_clock_is_no_idle_time(loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int) -> None:
+def test_a_step_of_the_wall_clock_is_no_idle_time(
+    loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int
+) -> None:
     """Nor does it hide any."""
     clock = idleness_clock(service)
     before = clock()
@@ -150,7 +168,10 @@ def test_a_step_of_the_wall_clock_is_no_idle_time(loop: ScriptedLoop, service: S
 
 @pytest.mark.parametrize(("step_ms", "is_there"), [(HOUR_MS, False), (-HOUR_MS, True), (SLEEP_MS, True)])
 def test_the_time_to_live_of_state_is_by_the_wall_clock(step_ms: int, *, is_there: bool) -> None:
-    """As in Flink: time that a job is down counts, too.  A clock that was put back makes values live longer, by no more than the step."""
+    """As in Flink: time that a job is down counts, too.
+
+    A clock that was put back makes values live longer, by no more than the step.
+    """
     keys, now = KeyContext(), [10 * HOUR_MS]
     backend = HeapKeyedStateBackend(keys, lambda: now[0], range(128), 128)
     descriptor = ValueStateDescriptor("value")
@@ -255,7 +276,9 @@ def step_wall_clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 
 
 @STEPS
-def test_a_lease_of_a_client_does_not_follow_the_wall_clock(step_wall_clock: Callable[[int], None], step_ms: int) -> None:
+def test_a_lease_of_a_client_does_not_follow_the_wall_clock(
+    step_wall_clock: Callable[[int], None], step_ms: int
+) -> None:
     timers = ManualTimers()
     expired: list[float] = []
     lease = ClientLease(30, timers, lambda _has_left: expired.append(timers.now_s))
@@ -327,7 +350,11 @@ def test_a_silent_task_manager_is_lost_after_the_time_of_a_clock_that_nobody_set
     """By the JobManager; a sleep that the monotonic clock counts is not counted here."""
     websocket, sessions = Silence(*sleeps_s), Sessions()
     session = TaskManagerSession(
-        cast(SignedWebSocket, websocket), cast(Any, sessions), JobManagerConfig(bytes(32)), "jm", monotonic=lambda: websocket.now_s
+        cast(SignedWebSocket, websocket),
+        cast(Any, sessions),
+        JobManagerConfig(bytes(32)),
+        "jm",
+        monotonic=lambda: websocket.now_s,
     )
 
     step_wall_clock(step_ms)
@@ -362,7 +389,9 @@ class Peer:
 
 
 @STEPS
-def test_heartbeats_between_task_managers_do_not_follow_the_wall_clock(step_wall_clock: Callable[[int], None], step_ms: int) -> None:
+def test_heartbeats_between_task_managers_do_not_follow_the_wall_clock(
+    step_wall_clock: Callable[[int], None], step_ms: int
+) -> None:
     """A silent peer is cut when it was silent for the timeout, neither earlier nor later."""
     peer = Peer()
     peer.loop.advance(5)
@@ -473,7 +502,9 @@ class Admission:
 
 @STEPS
 def test_offers_are_admitted_until_the_wall_clock_is_at_the_end_of_their_token(step_ms: int) -> None:
-    """The token says a time that producers on other machines read, too; a step moves the end by no more than the step."""
+    """The token says a time that producers on other machines read, too; a step moves the end by no
+    more than the step.
+    """
     admission = Admission()
     admission.offer()
 
@@ -490,7 +521,9 @@ def test_offers_are_admitted_until_the_wall_clock_is_at_the_end_of_their_token(s
 @pytest.mark.slow
 @STEPS
 def test_an_unused_connection_ends_with_its_token_although_the_clock_was_set(step_ms: int) -> None:
-    """It lives on if the clock was put back, and ends a day after its beginning if it was put on: meanwhile no offer is taken."""
+    """It lives on if the clock was put back, and ends a day after its beginning if it was put on: meanwhile no offer is
+    taken.
+    """
     admission = Admission()
     admission.pass_minutes(60)
 

@@ -11,7 +11,12 @@ import pytest
 
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import Mail, TaskMailbox
-from flowlet.timers.system_processing_time_service import ServiceState, SystemProcessingTimeService, delay_until_ms, wall_clock_ms
+from flowlet.timers.system_processing_time_service import (
+    ServiceState,
+    SystemProcessingTimeService,
+    delay_until_ms,
+    wall_clock_ms,
+)
 from tests.flowlet.task.scripted_loop import ScriptedLoop
 from tests.waiting import PATIENCE_S
 
@@ -26,7 +31,9 @@ def service(loop: ScriptedLoop) -> SystemProcessingTimeService:
     return SystemProcessingTimeService(loop.schedule_timer, loop.executor, now_ms=loop.now_ms, clock_ns=loop.clock_ns)
 
 
-def test_a_timer_fires_as_a_mail_once_its_time_is_over(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
+def test_a_timer_fires_as_a_mail_once_its_time_is_over(
+    loop: ScriptedLoop, service: SystemProcessingTimeService
+) -> None:
     """One millisecond after it, like a watermark."""
     fired: list[int] = []
     service.register_timer(10, fired.append)
@@ -68,7 +75,9 @@ def test_a_cancelled_timer_leaves_nothing_on_the_loop(loop: ScriptedLoop, servic
     assert fired == []
 
 
-def test_a_timer_can_be_cancelled_while_its_mail_waits(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
+def test_a_timer_can_be_cancelled_while_its_mail_waits(
+    loop: ScriptedLoop, service: SystemProcessingTimeService
+) -> None:
     fired: list[int] = []
     timer = service.register_timer(5, fired.append)
     loop.advance(6)
@@ -90,7 +99,9 @@ def test_fixed_rate_keeps_to_its_times(loop: ScriptedLoop, service: SystemProces
     assert fired == [(5, 5), (15, 15), (25, 25)]
 
 
-def test_a_slow_task_gets_the_calls_of_a_fixed_rate_one_after_the_other(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
+def test_a_slow_task_gets_the_calls_of_a_fixed_rate_one_after_the_other(
+    loop: ScriptedLoop, service: SystemProcessingTimeService
+) -> None:
     """There is never more than one mail, and none of the times is left out."""
     fired: list[int] = []
     service.schedule_at_fixed_rate(fired.append, initial_delay_ms=10, period_ms=10)
@@ -142,7 +153,9 @@ def test_a_period_is_positive(service: SystemProcessingTimeService, period: int)
         service.schedule_with_fixed_delay(print, initial_delay_ms=0, period_ms=period)
 
 
-def test_after_quiesce_timers_are_taken_and_never_fire(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
+def test_after_quiesce_timers_are_taken_and_never_fire(
+    loop: ScriptedLoop, service: SystemProcessingTimeService
+) -> None:
     fired: list[int] = []
     service.register_timer(5, fired.append)
 
@@ -155,7 +168,9 @@ def test_after_quiesce_timers_are_taken_and_never_fire(loop: ScriptedLoop, servi
     assert service.state is ServiceState.QUIESCED
 
 
-def test_quiesce_is_done_when_the_mails_that_were_put_have_run(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
+def test_quiesce_is_done_when_the_mails_that_were_put_have_run(
+    loop: ScriptedLoop, service: SystemProcessingTimeService
+) -> None:
     """They do run: the timer had fired before."""
     fired: list[int] = []
     service.register_timer(5, fired.append)
@@ -169,7 +184,9 @@ def test_quiesce_is_done_when_the_mails_that_were_put_have_run(loop: ScriptedLoo
     assert quiesced.is_done
 
 
-def test_quiesce_inside_a_callback_is_done_when_the_callback_has_ended(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
+def test_quiesce_inside_a_callback_is_done_when_the_callback_has_ended(
+    loop: ScriptedLoop, service: SystemProcessingTimeService
+) -> None:
     seen: list[bool] = []
     service.register_timer(5, lambda _: seen.append(service.quiesce().is_done))
 
@@ -209,7 +226,9 @@ def test_after_shut_down_registering_is_an_error(loop: ScriptedLoop, service: Sy
         service.schedule_at_fixed_rate(print, initial_delay_ms=0, period_ms=1)
 
 
-def test_timers_that_fire_after_the_mailbox_was_closed_are_dropped(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
+def test_timers_that_fire_after_the_mailbox_was_closed_are_dropped(
+    loop: ScriptedLoop, service: SystemProcessingTimeService
+) -> None:
     """Nothing is raised on the loop, and nobody waits for them."""
     service.register_timer(5, print)
     loop.mailbox.close()
@@ -230,7 +249,9 @@ def test_a_mail_that_is_dropped_counts_as_run(loop: ScriptedLoop, service: Syste
     assert quiesced.is_done
 
 
-def test_the_error_of_a_callback_says_where_it_comes_from(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
+def test_the_error_of_a_callback_says_where_it_comes_from(
+    loop: ScriptedLoop, service: SystemProcessingTimeService
+) -> None:
     """It is the mail's, and so the task's; a repeating timer does not go on."""
 
     def fail(timestamp: int) -> None:
@@ -295,7 +316,9 @@ def test_a_timer_that_is_cancelled_while_the_loop_arms_it_again_leaves_nothing_b
 
 def test_the_relative_clock_stands_still_under_backpressure(loop: ScriptedLoop) -> None:
     paused_ns = 0
-    service = SystemProcessingTimeService(loop.schedule_timer, loop.executor, clock_ns=loop.clock_ns, paused_ns=lambda: paused_ns)
+    service = SystemProcessingTimeService(
+        loop.schedule_timer, loop.executor, clock_ns=loop.clock_ns, paused_ns=lambda: paused_ns
+    )
 
     loop.advance(5)
     paused_ns = 3_000_000

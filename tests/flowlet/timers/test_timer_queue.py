@@ -105,7 +105,12 @@ def test_timers_are_found_by_the_group_of_their_key() -> None:
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["add", "remove", "pop"]), st.integers(0, 5), st.sampled_from(["a", "b"]), st.sampled_from([None, "w"]))
+    st.tuples(
+        st.sampled_from(["add", "remove", "pop"]),
+        st.integers(0, 5),
+        st.sampled_from(["a", "b"]),
+        st.sampled_from([None, "w"]),
+    )
 )
 
 

@@ -1,4 +1,6 @@
-"""One task of a TaskManager with checkpoints, a storage that can be held and broken, and what the JobManager would hear."""
+"""One task of a TaskManager with checkpoints, a storage that can be held and broken, and what the JobManager would
+hear.
+"""
 
 import asyncio
 import threading
@@ -81,7 +83,9 @@ class Rig:
         self._changed = asyncio.Event()
         self.now_ns = 0
         self.services = CheckpointServices(pool, self._reported, self.storage.open, lambda: self.now_ns)
-        self.context = TaskContext("tm-1", network, loop, self._task_changed, lambda _task, _report: None, checkpoints=self.services)
+        self.context = TaskContext(
+            "tm-1", network, loop, self._task_changed, lambda _task, _report: None, checkpoints=self.services
+        )
         self.tasks: list[Task] = []
 
     def _reported(self, report: CheckpointReport) -> None:
@@ -104,7 +108,9 @@ class Rig:
 
     def task(self, *operators: StreamOperator, **fields: Any) -> Task:
         blob = dump_chain([ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)], "v")
-        descriptor = TaskDeploymentDescriptor(JOB_ID, "job", VERTEX_ID, "t", 0, 1, 128, ATTEMPT, blob, [], [], settings=SETTINGS)
+        descriptor = TaskDeploymentDescriptor(
+            JOB_ID, "job", VERTEX_ID, "t", 0, 1, 128, ATTEMPT, blob, [], [], settings=SETTINGS
+        )
         task = Task(msgspec.structs.replace(descriptor, **fields), self.context)
         self.tasks.append(task)
         return task

@@ -1,7 +1,8 @@
-"""A TaskManager with all that belongs to it, and a JobManager that is the test: checkpoint, loss of all tasks, restart, end.
+"""A TaskManager with all that belongs to it, and a JobManager that is the test: checkpoint, loss of all tasks, restart,
+end.
 
-Two sources emit ``(key, number)``; two keyed tasks sum per key, and a sink behind each keeps the last sum of each key and how many records
-it had.  The sink's state is too big to travel in its handle.
+Two sources emit ``(key, number)``; two keyed tasks sum per key, and a sink behind each keeps the last sum of each key
+and how many records it had.  The sink's state is too big to travel in its handle.
 """
 
 import asyncio
@@ -182,7 +183,9 @@ class JobManager:
         for name in NAMES:
             vertex, subtask = name
             is_source = vertex == SOURCE
-            operators: list[StreamOperator] = [SourceOperator(Numbers())] if is_source else [KeyedSumOperator(first, 1), Totals()]
+            operators: list[StreamOperator] = (
+                [SourceOperator(Numbers())] if is_source else [KeyedSumOperator(first, 1), Totals()]
+            )
             chain = [ChainedOperator(each, index - 1) for index, each in enumerate(operators)]
             task = TaskDeploymentDescriptor(
                 JOB_ID,
@@ -194,7 +197,9 @@ class JobManager:
                 128,
                 self.attempt(name),
                 dump_chain(chain, "v"),
-                [] if is_source else [InputGateDescriptor(EDGE_ID, [self._channel(number, subtask) for number in range(PARALLELISM)])],
+                []
+                if is_source
+                else [InputGateDescriptor(EDGE_ID, [self._channel(number, subtask) for number in range(PARALLELISM)])],
                 [self._partition(subtask)] if is_source else [],
                 settings=settings,
                 restored=restored.get(name),
@@ -208,7 +213,9 @@ class JobManager:
 
     def _channel(self, producer: int, subpartition: int) -> InputChannelDescriptor:
         attempt = self.attempt((SOURCE, producer))
-        return InputChannelDescriptor(_partition_id(producer), attempt, subpartition, "tm-1", "127.0.0.1", self.data_port)
+        return InputChannelDescriptor(
+            _partition_id(producer), attempt, subpartition, "tm-1", "127.0.0.1", self.data_port
+        )
 
     async def checkpoint(self, number: int) -> dict[Name, RestoredState]:
         """Take one and complete it; what a next run begins with.  Tasks that have come to their end end."""
@@ -223,7 +230,9 @@ class JobManager:
             if report.checkpoint_id == number:
                 assert isinstance(report, CheckpointAcknowledged), report
                 parts[by_attempt[report.attempt]] = RestoredState(
-                    number, [] if report.state is None else [RestoredPart(by_attempt[report.attempt][1], report.state)], report.is_finished
+                    number,
+                    [] if report.state is None else [RestoredPart(by_attempt[report.attempt][1], report.state)],
+                    report.is_finished,
                 )
         for name in running:
             await self.send(CheckpointCompleted(self.attempt(name), number))
@@ -287,7 +296,13 @@ async def test_a_job_goes_on_from_its_checkpoint_and_every_sum_is_exact(jm: JobM
 
     assert [parts[name].is_finished for name in NAMES] == [False] * 4
     assert all(part.parts for part in parts.values())
-    files = [each.state.path for name, part in parts.items() if name[0] == SUM for each in part.parts if each.state is not None]
+    files = [
+        each.state.path
+        for name, part in parts.items()
+        if name[0] == SUM
+        for each in part.parts
+        if each.state is not None
+    ]
     assert all(files), "too big for a message"
     found_sums: dict[str, int] = {}
     found_counts: Counter[str] = Counter()
@@ -307,7 +322,9 @@ async def test_a_job_goes_on_from_its_checkpoint_and_every_sum_is_exact(jm: JobM
 
 async def test_at_least_once_nothing_is_lost(jm: JobManager, tmp_path: Path) -> None:
     """No channel waits for another one, so records behind a barrier may count twice."""
-    settings = JobSettings(checkpoints=CheckpointSettings(interval_ms=1000, directory=str(tmp_path), is_exactly_once=False))
+    settings = JobSettings(
+        checkpoints=CheckpointSettings(interval_ms=1000, directory=str(tmp_path), is_exactly_once=False)
+    )
     await jm.deploy(settings, {})
     assert await asyncio.to_thread(reached.wait, PATIENCE_S)
 
@@ -323,7 +340,9 @@ async def test_at_least_once_nothing_is_lost(jm: JobManager, tmp_path: Path) -> 
     assert all(counts[key] >= PARALLELISM * count for key, count in expected.items())
 
 
-async def test_a_directory_that_cannot_be_written_declines_checkpoints_and_the_job_goes_on(jm: JobManager, tmp_path: Path) -> None:
+async def test_a_directory_that_cannot_be_written_declines_checkpoints_and_the_job_goes_on(
+    jm: JobManager, tmp_path: Path
+) -> None:
     """The reason tells the file; later ones succeed."""
     (tmp_path / JOB_ID).write_text("in the way")
     settings = JobSettings(checkpoints=CheckpointSettings(interval_ms=1000, directory=str(tmp_path)))

@@ -112,7 +112,8 @@ def test_what_is_no_address_names_the_option(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"), [("5", 5), ("2k", 2048), ("64m", 64 * 1024**2), ("1G", 1024**3), ("64mb", 64 * 1024**2), (" 7 ", 7)]
+    ("text", "expected"),
+    [("5", 5), ("2k", 2048), ("64m", 64 * 1024**2), ("1G", 1024**3), ("64mb", 64 * 1024**2), (" 7 ", 7)],
 )
 def test_memory_sizes(text: str, expected: int) -> None:
     assert parse_memory_size(text, "--x") == expected
@@ -127,7 +128,10 @@ def test_what_is_no_memory_size_names_the_option(text: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "named"),
-    [((), "environment variable FLOWLET_JOBMANAGER is 'nowhere'"), (("--jobmanager", "elsewhere"), "--jobmanager is 'elsewhere'")],
+    [
+        ((), "environment variable FLOWLET_JOBMANAGER is 'nowhere'"),
+        (("--jobmanager", "elsewhere"), "--jobmanager is 'elsewhere'"),
+    ],
 )
 def test_the_jobmanager_can_be_named_by_the_variable(tmp_path: Path, options: tuple[str, ...], named: str) -> None:
     """As for all other commands; the option comes before it."""
@@ -150,9 +154,15 @@ def test_the_jobmanager_can_be_named_by_the_variable(tmp_path: Path, options: tu
         (["--jobmanager", "127.0.0.1:1", "--network-memory", "1k"], "network_memory_bytes is 1024"),
         (["--jobmanager", "127.0.0.1:1", "--segment-size", "128"], "segment_size_bytes is 128"),
         (["--jobmanager", "127.0.0.1:1", "--advertise", "here"], "--advertise is 'here'; it must be host:port"),
-        (["--jobmanager", "127.0.0.1:1", "--advertise", "10.0.0.1:6121"], "has '10.0.0.1:6121', expected a literal loopback address"),
+        (
+            ["--jobmanager", "127.0.0.1:1", "--advertise", "10.0.0.1:6121"],
+            "has '10.0.0.1:6121', expected a literal loopback address",
+        ),
         (["--jobmanager", "127.0.0.1:1", "--producer-memory-percent", "101"], "--producer-memory-percent"),
-        (["--jobmanager", "127.0.0.1:1", "--congestion-control", "carrier-pigeon"], "congestion_control is 'carrier-pigeon'"),
+        (
+            ["--jobmanager", "127.0.0.1:1", "--congestion-control", "carrier-pigeon"],
+            "congestion_control is 'carrier-pigeon'",
+        ),
         (["--jobmanager", "127.0.0.1:1", "--heartbeat-interval-s", "31"], "heartbeat_timeout_s is 60.0"),
         (["--jobmanager", "127.0.0.1:1", "--heartbeat-timeout-s", "3"], "heartbeat_timeout_s is 3.0"),
         (["--jobmanager", "127.0.0.1:1", "--log-level", "loud"], "log level 'loud' does not exist"),
@@ -161,7 +171,9 @@ def test_the_jobmanager_can_be_named_by_the_variable(tmp_path: Path, options: tu
         ([], "--jobmanager"),
     ],
 )
-def test_a_wrong_option_is_one_line_and_exit_code_2(forked: ForkServer, tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_a_wrong_option_is_one_line_and_exit_code_2(
+    forked: ForkServer, tmp_path: Path, arguments: list[str], message: str
+) -> None:
     code, out, err = forked.run("flowlet.tm", *arguments, "--secret-file", str(tmp_path / "secret"))
 
     assert code == 2
@@ -178,7 +190,9 @@ def test_the_ready_line_says_who_and_where(start: Start) -> None:
     task_manager = start("flowlet.tm", "--jobmanager", f"127.0.0.1:{port}", "--log-level", "error")
 
     line = task_manager.line()
-    assert re.fullmatch(rf"TaskManager tm-[0-9a-f]{{8}} listening on 127\.0\.0\.1:\d+, registered at 127\.0\.0\.1:{port}", line)
+    assert re.fullmatch(
+        rf"TaskManager tm-[0-9a-f]{{8}} listening on 127\.0\.0\.1:\d+, registered at 127\.0\.0\.1:{port}", line
+    )
 
 
 @pytest.mark.slow
@@ -208,7 +222,9 @@ def test_a_signal_before_the_job_manager_is_there_ends_it_too(start: Start) -> N
 
 
 @pytest.mark.slow
-def test_a_signal_ends_running_tasks_first_and_the_job_names_the_lost_task_manager(start: Start, secret_file: Path) -> None:
+def test_a_signal_ends_running_tasks_first_and_the_job_names_the_lost_task_manager(
+    start: Start, secret_file: Path
+) -> None:
     port, (one, two) = start_cluster(start, num_task_managers=2)
     job = execute(endless_shuffle(), RemoteTarget("127.0.0.1", port, secret_file))
     wait_until_running(job)
@@ -251,7 +267,8 @@ def test_a_task_that_does_not_let_go_is_named_and_left(start: Start, secret_file
     job.close()
 
     assert code == 0
-    assert watch.seconds < STOP_S + 0.5  # the interpreter's start and end are not part of the promise, a loaded machine is
+    # The interpreter's start and end are not part of the promise, a loaded machine is.
+    assert watch.seconds < STOP_S + 0.5
     assert "leaving the hard way" in err
     assert "mapped (1/1)" in err
     assert "in hang_here" in err
@@ -267,7 +284,9 @@ def test_it_ends_when_its_parent_is_killed(start: Start, secret_file: Path) -> N
         "sys.stdin.read()\n"
     )
     arguments = ["--jobmanager", f"127.0.0.1:{port}", "--secret-file", str(secret_file), "--log-level", "error"]
-    parent = subprocess.Popen([sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdin is not None
     assert parent.stdout is not None
     with parent.stdin, parent.stdout as lines:
@@ -320,12 +339,21 @@ def test_what_a_function_spoils_for_all_is_mended_before_the_next_job(start: Sta
 
     assert (code, out) == (0, "before\nafter\nchild\n")
     warning = "\n".join(line for line in err.splitlines() if "was spoilt" in line)
-    for part in ("flowlet", "descriptor 0 again", "descriptor 1 again", "descriptor 2 again", "from 10 to", "sys.stdout again"):
+    for part in (
+        "flowlet",
+        "descriptor 0 again",
+        "descriptor 1 again",
+        "descriptor 2 again",
+        "from 10 to",
+        "sys.stdout again",
+    ):
         assert part in warning
 
 
 @pytest.mark.slow
-def test_a_job_that_forbids_its_own_connection_is_read_all_the_same(start: Start, secret_file: Path, tmp_path: Path) -> None:
+def test_a_job_that_forbids_its_own_connection_is_read_all_the_same(
+    start: Start, secret_file: Path, tmp_path: Path
+) -> None:
     """The task ends only when its results were read, and the limit that it lowered keeps its reader from connecting."""
     port, (task_manager,) = start_cluster(start)
     fifo = str(tmp_path / "fifo")

@@ -189,8 +189,12 @@ def with_note(note: Any) -> Exception:
     ids=["leaving", "sly", "surrogate", "name", "no module", "module", "note", "evil note", "odd note", "nameless"],
 )
 @pytest.mark.parametrize("is_users", [True, False])
-def test_whatever_an_exception_does_it_is_described_in_text_that_can_be_sent(make: Callable[[], Exception], is_users: bool) -> None:
-    """A text with half a surrogate pair ended the session of the TaskManager, and a str() that called sys.exit the task's thread."""
+def test_whatever_an_exception_does_it_is_described_in_text_that_can_be_sent(
+    make: Callable[[], Exception], is_users: bool
+) -> None:
+    """A text with half a surrogate pair ended the session of the TaskManager, and a str() that called sys.exit the
+    task's thread.
+    """
     failure = make()
     if is_users:
         error = failure

@@ -232,13 +232,17 @@ async def test_garbage_ends_the_session_and_the_next_one_is_tried(server: Server
 
     server.scripts += [garbage, text]
 
-    assert (await lost(listener)).startswith("the JobManager's session ended: it sent a message that is not understood: ")
+    assert (await lost(listener)).startswith(
+        "the JobManager's session ended: it sent a message that is not understood: "
+    )
     assert await lost(listener) == "the JobManager's session ended: it sent a text message"
     assert listener.sessions[:2] == ["jm-1", "jm-2"]
 
 
 @pytest.mark.parametrize("is_signed", [False, True])
-async def test_what_was_not_signed_for_this_session_deploys_nothing(server: Server, listener: Listener, is_signed: bool) -> None:
+async def test_what_was_not_signed_for_this_session_deploys_nothing(
+    server: Server, listener: Listener, is_signed: bool
+) -> None:
     """Whoever only passed the handshake on has no key of it; the listener raises if it is told to deploy."""
     task = TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"a pickle", [], [])
     order = msgspec.msgpack.encode(DeployTask(task))
@@ -274,7 +278,9 @@ async def test_a_connection_that_never_registered_is_not_a_lost_session(server: 
     assert listener.sessions == []
 
 
-async def test_a_stranger_on_the_port_of_a_lost_job_manager_does_not_end_a_task_manager(server: Server, listener: Listener) -> None:
+async def test_a_stranger_on_the_port_of_a_lost_job_manager_does_not_end_a_task_manager(
+    server: Server, listener: Listener
+) -> None:
     """Anybody can answer 401, or without a proof; the TaskManager goes on looking for its JobManager."""
 
     async def welcome(socket: SignedWebSocket) -> None:
@@ -308,7 +314,9 @@ async def test_before_its_first_session_a_task_manager_ends_where_it_is_refused(
     ids=lambda message: type(message).__name__,
 )
 async def test_a_message_that_finds_no_room_ends_the_session(server: Server, last: ToJobManager) -> None:
-    """A session that goes on without it would leave a job that waits for ever; a lost session starts the tasks again."""
+    """A session that goes on without it would leave a job that waits for ever; a lost session
+    starts the tasks again.
+    """
     listener, is_over = Listener(), asyncio.Event()
 
     async def welcome(socket: SignedWebSocket) -> None:
@@ -317,7 +325,9 @@ async def test_a_message_that_finds_no_room_ends_the_session(server: Server, las
 
     server.scripts.append(welcome)
     async with RpcClient("127.0.0.1", server.port, SECRET) as rpc:
-        connection = JobManagerConnection(rpc, RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1), listener, ReconnectConfig(0.001, 0.001))
+        connection = JobManagerConnection(
+            rpc, RegisterTaskManager("tm-1", 1, "127.0.0.1", 1, 1), listener, ReconnectConfig(0.001, 0.001)
+        )
 
         def registered(jm_id: str) -> None:
             if not listener.sessions:

@@ -71,7 +71,9 @@ def test_a_core_that_is_not_ours_is_refused_by_name() -> None:
         (TaskScheduling.IDLE, os.SCHED_IDLE, None),
     ],
 )
-def test_a_task_thread_gets_its_own_class_and_no_other_thread_does(scheduling: TaskScheduling, policy: int, niceness: int | None) -> None:
+def test_a_task_thread_gets_its_own_class_and_no_other_thread_does(
+    scheduling: TaskScheduling, policy: int, niceness: int | None
+) -> None:
     """``niceness`` is absolute; None: that of the process, which need not be 0."""
     before = (os.sched_getscheduler(0), os.getpriority(os.PRIO_PROCESS, 0))
     found: list[tuple[int, int]] = []
@@ -201,13 +203,18 @@ async def main():
     print("parent died", flush=True)
 asyncio.run(main())
 """
-_PARENT = "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())]); sys.stdin.read()"
+_PARENT = (
+    "import os, subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1], str(os.getpid())]); "
+    "sys.stdin.read()"
+)
 
 
 @pytest.mark.slow
 def test_the_death_of_the_parent_is_noticed() -> None:
     """Even one by SIGKILL, which leaves it no time to say anything."""
-    parent = subprocess.Popen([sys.executable, "-c", _PARENT, _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", _PARENT, _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert parent.stdout is not None
     assert parent.stdin is not None
     with parent.stdin, parent.stdout as lines:

@@ -1,4 +1,6 @@
-"""Which data in flight a subtask reads: with the same parallelism its own channels', with another one every record once."""
+"""Which data in flight a subtask reads: with the same parallelism its own channels', with another one every record
+once.
+"""
 
 import operator
 from collections import Counter
@@ -10,7 +12,13 @@ from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.graph.partitioner import Broadcast, Custom, KeyGroups, Partitioner, Rebalance
 from flowlet.keys.key_groups import key_group, operator_index
 from flowlet.records import Chunk
-from flowlet.rpc.control_messages import RestoredEdge, RestoredPart, RestoredState, StateHandle, TaskDeploymentDescriptor
+from flowlet.rpc.control_messages import (
+    RestoredEdge,
+    RestoredPart,
+    RestoredState,
+    StateHandle,
+    TaskDeploymentDescriptor,
+)
 from flowlet.serde.deploy_blobs import dump_partitioner
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.tm.restored_channels import restored_streams
@@ -45,22 +53,32 @@ class Checkpoint:
 
         for consumer in range(num_consumers):
             inputs = {(1, producer): pieces("in", producer, consumer) for producer in range(num_producers)}
-            self.kept[handle(f"c{consumer}")] = ChannelStateSnapshot({**inputs, (0, 0): (b"another gate",)}, {(2, 0): (b"of its own",)})
+            self.kept[handle(f"c{consumer}")] = ChannelStateSnapshot(
+                {**inputs, (0, 0): (b"another gate",)}, {(2, 0): (b"of its own",)}
+            )
         for producer in range(num_producers):
             outputs = {(2, consumer): pieces("out", producer, consumer) for consumer in range(num_consumers)}
-            self.kept[handle(f"p{producer}")] = ChannelStateSnapshot({(1, 0): (b"of its own",)}, {**outputs, (0, 0): (b"another edge",)})
+            self.kept[handle(f"p{producer}")] = ChannelStateSnapshot(
+                {(1, 0): (b"of its own",)}, {**outputs, (0, 0): (b"another edge",)}
+            )
 
     def read(self, of: StateHandle) -> ChannelStateSnapshot:
         self.num_reads[of] += 1
         return self.kept[of]
 
-    def streams(self, subtask: int, parallelism: int, num_producers: int) -> list[tuple[int, int | None, list[tuple[int, str]]]]:
+    def streams(
+        self, subtask: int, parallelism: int, num_producers: int
+    ) -> list[tuple[int, int | None, list[tuple[int, str]]]]:
         """What a subtask reads: gate, channel and records, of which each stream selects its own."""
         producers = [RestoredPart(each, channels=handle(f"p{each}")) for each in range(self.num_producers)]
         blob = dump_partitioner(self.partitioner, "e") if parallelism != self.num_consumers else b"never opened"
-        edge = RestoredEdge("e", 1, 2, producers, self.num_producers, self.num_consumers, num_producers, partitioner=blob)
+        edge = RestoredEdge(
+            "e", 1, 2, producers, self.num_producers, self.num_consumers, num_producers, partitioner=blob
+        )
         parts = [RestoredPart(each, channels=handle(f"c{each}")) for each in range(self.num_consumers)]
-        descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], [])
+        descriptor = TaskDeploymentDescriptor(
+            "job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], []
+        )
         restored = RestoredState(3, parts, edges=[edge])
         found = []
         for stream in restored_streams(msgspec.structs.replace(descriptor, restored=restored), self.read):
@@ -95,7 +113,9 @@ def test_by_key_each_record_goes_to_the_subtask_that_owns_its_key(former: int, p
     for subtask, streams in found.items():
         for _, channel, records in streams:
             assert (channel is None) == (former != parallelism)
-            assert all(operator_index(key_group(key, NUM_GROUPS), NUM_GROUPS, parallelism) == subtask for key, _ in records)
+            assert all(
+                operator_index(key_group(key, NUM_GROUPS), NUM_GROUPS, parallelism) == subtask for key, _ in records
+            )
 
 
 def test_with_other_producers_only_the_records_count() -> None:
@@ -139,7 +159,10 @@ def test_operators_that_had_finished_read_nothing() -> None:
 
 
 def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_operators_first() -> None:
-    """What was further on is older.  A vertex that was in the middle has its inputs and its outputs in one file, which is read once."""
+    """What was further on is older.
+
+    A vertex that was in the middle has its inputs and its outputs in one file, which is read once.
+    """
     kept = {
         handle("s"): ChannelStateSnapshot({}, {(0, 0): (b"s to m",)}),
         handle("m"): ChannelStateSnapshot({(0, 0): (b"at m",)}, {(0, 0): (b"m to k",)}),
@@ -162,7 +185,9 @@ def test_streams_inside_a_chain_come_before_those_of_its_gates_and_the_last_oper
     ]
     descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", 0, 1, NUM_GROUPS, bytes(40), b"", [], [])
 
-    found = restored_streams(msgspec.structs.replace(descriptor, restored=RestoredState(3, part("head"), edges=edges)), read)
+    found = restored_streams(
+        msgspec.structs.replace(descriptor, restored=RestoredState(3, part("head"), edges=edges)), read
+    )
 
     assert [(each.operator, each.channel, each.pieces) for each in found] == [
         (2, None, (b"at k", b"m to k")),
@@ -180,7 +205,9 @@ def test_each_stream_of_an_edge_inside_a_chain_goes_to_one_subtask(parallelism: 
     restored = RestoredState(3, edges=[edge])
     found = []
     for subtask in range(parallelism):
-        descriptor = TaskDeploymentDescriptor("job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], [])
+        descriptor = TaskDeploymentDescriptor(
+            "job", "job", "v", "t", subtask, parallelism, NUM_GROUPS, bytes(40), b"", [], []
+        )
         streams = restored_streams(
             msgspec.structs.replace(descriptor, restored=restored),
             lambda of: ChannelStateSnapshot({(0, 0): (of.sha256,)}, {}),

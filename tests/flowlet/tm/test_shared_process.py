@@ -157,7 +157,9 @@ def test_a_closed_descriptor_is_opened_again_for_children_too(keeper: StandardDe
     assert keeper.mend() == []
 
 
-def test_a_descriptor_that_belongs_to_something_else_stays_and_is_told_once(keeper: StandardDescriptors, standard: list[int]) -> None:
+def test_a_descriptor_that_belongs_to_something_else_stays_and_is_told_once(
+    keeper: StandardDescriptors, standard: list[int]
+) -> None:
     with open(__file__, "rb") as other:
         os.dup2(other.fileno(), standard[1])
         told = [keeper.mend(), keeper.mend()]
@@ -213,7 +215,9 @@ def test_a_lowered_limit_is_raised(restored_limit: int) -> None:
         ((-1, -1), (-1, -1), None),
     ],
 )
-def test_limits(monkeypatch: pytest.MonkeyPatch, first: tuple[int, int], now: tuple[int, int], after: int | None) -> None:
+def test_limits(
+    monkeypatch: pytest.MonkeyPatch, first: tuple[int, int], now: tuple[int, int], after: int | None
+) -> None:
     """-1 is infinite; ``after`` None: nothing is changed."""
     changed: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda _kind: first)
@@ -257,7 +261,9 @@ def test_a_lowered_limit_is_raised_while_the_task_runs(restored_limit: int, capl
 
 
 def test_streams_of_others_are_not_touched() -> None:
-    """A program that runs the TaskManager inside, such as this test, has its own streams; they are those of pytest here."""
+    """A program that runs the TaskManager inside, such as this test, has its own streams; they are those of pytest
+    here.
+    """
     before = sys.stdout, sys.stderr
 
     with SharedProcess(lambda _name: False):

@@ -49,7 +49,9 @@ def imported(name: str = NAME) -> object:
     return importlib.import_module(name).VERSION
 
 
-def test_a_module_is_found_while_a_task_needs_it_and_the_path_is_as_before_afterwards(folders: ShippedFolders, tmp_path: Path) -> None:
+def test_a_module_is_found_while_a_task_needs_it_and_the_path_is_as_before_afterwards(
+    folders: ShippedFolders, tmp_path: Path
+) -> None:
     one, before = folder_with(tmp_path / "one", "VERSION = 1"), list(sys.path)
 
     with folders.in_use(JobPaths((one,)), "job"):
@@ -61,11 +63,15 @@ def test_a_module_is_found_while_a_task_needs_it_and_the_path_is_as_before_after
     assert folders.brings(f"{NAME}.inner")
 
 
-def test_a_source_never_replaces_a_module_in_the_folder_of_another_job_that_runs(folders: ShippedFolders, tmp_path: Path) -> None:
+def test_a_source_never_replaces_a_module_in_the_folder_of_another_job_that_runs(
+    folders: ShippedFolders, tmp_path: Path
+) -> None:
     one = folder_with(tmp_path / "one", "VERSION = 1")
 
     with folders.in_use(JobPaths((one,)), "job"):
-        with pytest.raises(DeploymentError, match=f"module '{NAME}' differs from that of job 'job', which runs in the same TaskManager"):
+        with pytest.raises(
+            DeploymentError, match=f"module '{NAME}' differs from that of job 'job', which runs in the same TaskManager"
+        ):
             folders.check_sources([f"{NAME}.inner", "another"], "second job")
         folders.check_sources([NAME], "job")
     folders.check_sources([NAME], "second job")
@@ -100,7 +106,9 @@ def test_a_job_with_another_version_beside_a_running_one_is_refused(folders: Shi
         assert imported() == 1
 
 
-def test_a_file_that_would_hide_a_loaded_module_is_refused_unless_it_is_the_same(folders: ShippedFolders, tmp_path: Path) -> None:
+def test_a_file_that_would_hide_a_loaded_module_is_refused_unless_it_is_the_same(
+    folders: ShippedFolders, tmp_path: Path
+) -> None:
     source = folder_with(tmp_path / "source", "VERSION = 1")
     sys.path.insert(0, str(source))
     try:
@@ -111,7 +119,10 @@ def test_a_file_that_would_hide_a_loaded_module_is_refused_unless_it_is_the_same
 
     with folders.in_use(JobPaths((same,)), "job"):
         assert imported() == 1
-    with pytest.raises(DeploymentError, match=f"the job ships a module '{NAME}', and this TaskManager has loaded another one of that name"):
+    with pytest.raises(
+        DeploymentError,
+        match=f"the job ships a module '{NAME}', and this TaskManager has loaded another one of that name",
+    ):
         folders.in_use(JobPaths((other,)), "job").__enter__()
     with folders.in_use(JobPaths(packages=other), "job"):
         assert imported() == 1, "what is loaded stays: pip got its version"
@@ -144,7 +155,9 @@ def test_archives_set_the_working_directory_while_a_task_needs_them(folders: Shi
         with folders.in_use(JobPaths(working_directory=one), "first"):
             pass
         assert os.getcwd() == str(one)
-        with pytest.raises(DeploymentError, match="job 'first', which runs in the same TaskManager, has archives of its own"):
+        with pytest.raises(
+            DeploymentError, match="job 'first', which runs in the same TaskManager, has archives of its own"
+        ):
             folders.in_use(JobPaths(working_directory=two), "second").__enter__()
     assert os.getcwd() == before
     with folders.in_use(JobPaths(working_directory=two), "second"):
@@ -160,7 +173,9 @@ def test_the_working_directory_of_a_users_process_stays(folders: ShippedFolders,
     assert os.getcwd() == before
 
 
-def test_a_folder_that_a_job_brings_twice_is_there_until_its_last_task_has_ended(folders: ShippedFolders, tmp_path: Path) -> None:
+def test_a_folder_that_a_job_brings_twice_is_there_until_its_last_task_has_ended(
+    folders: ShippedFolders, tmp_path: Path
+) -> None:
     """Two files of the same content lie in one folder."""
     one, before = folder_with(tmp_path / "one", "VERSION = 1"), list(sys.path)
     paths = JobPaths((one, one), packages=one)

@@ -67,7 +67,9 @@ def test_the_same_version_is_imported_once(shipped: ShippedModules) -> None:
 def test_a_version_in_use_is_not_replaced_and_the_error_names_the_job(shipped: ShippedModules) -> None:
     with shipped.in_use(rules("VERSION = 1"), "first"):
         module = importlib.import_module(RULES)
-        refusal = pytest.raises(DeploymentError, match=rf"module '{RULES}' differs from that of job 'first', .*: cancel it or wait")
+        refusal = pytest.raises(
+            DeploymentError, match=rf"module '{RULES}' differs from that of job 'first', .*: cancel it or wait"
+        )
         with refusal, shipped.in_use(rules("VERSION = 2"), "second"):
             pytest.fail("it must not run")
         with shipped.in_use(rules("VERSION = 1"), "third"):
@@ -98,7 +100,9 @@ def test_a_file_that_is_here_counts_as_a_version(
         assert (1 if is_same else 2) == importlib.import_module(RULES).VERSION
 
 
-def test_modules_of_the_programs_own_process_stay(shipped: ShippedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_of_the_programs_own_process_stay(
+    shipped: ShippedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A cluster may run inside the program: the very file is the same version, however it was loaded."""
     file = tmp_path / f"{RULES}.py"
     file.write_text("VERSION = 1")

@@ -110,7 +110,9 @@ def test_a_child_that_a_call_forks_ends_there(pool: SnapshotPool) -> None:
     assert os.waitstatus_to_exitcode(status) == 1
 
 
-def test_calls_wait_for_the_threads_that_there_are_if_no_more_can_be_started(pool: SnapshotPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_wait_for_the_threads_that_there_are_if_no_more_can_be_started(
+    pool: SnapshotPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """And the first one is refused at once: nothing would ever run it."""
     go_on, seen = threading.Event(), []
 
@@ -119,7 +121,9 @@ def test_calls_wait_for_the_threads_that_there_are_if_no_more_can_be_started(poo
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        with pytest.raises(FlowletError, match="no thread can be started for snapshots of tm-1: can't start new thread"):
+        with pytest.raises(
+            FlowletError, match="no thread can be started for snapshots of tm-1: can't start new thread"
+        ):
             pool.execute(lambda: seen.append("refused"))
     pool.execute(lambda: go_on.wait(PATIENCE_S))
     with monkeypatch.context() as patch:

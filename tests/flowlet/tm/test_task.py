@@ -80,7 +80,9 @@ class Harness:
 
     def task(self, *operators: StreamOperator, cancellation: CancellationConfig | None = None, **fields: Any) -> Task:
         blob = dump_chain([ChainedOperator(operator, index - 1) for index, operator in enumerate(operators)], "v")
-        descriptor = TaskDeploymentDescriptor("ab" * 16, "job", "cd" * 16, "t", 0, 1, 128, ATTEMPT, fields.pop("chain", blob), [], [])
+        descriptor = TaskDeploymentDescriptor(
+            "ab" * 16, "job", "cd" * 16, "t", 0, 1, 128, ATTEMPT, fields.pop("chain", blob), [], []
+        )
         context = self.context if cancellation is None else replace(self.context, cancellation=cancellation)
         return Task(msgspec.structs.replace(descriptor, **fields), context)
 
@@ -125,7 +127,9 @@ async def test_a_bounded_task_reports_its_states_in_order_and_its_counters_at_th
 
 
 async def test_a_failing_user_function_is_reported_with_its_record(harness: Harness) -> None:
-    task = harness.task(source("abc"), MapOperator(lambda value: 1 // 0 if value == "b" else value, name="divide"), DiscardSink())
+    task = harness.task(
+        source("abc"), MapOperator(lambda value: 1 // 0 if value == "b" else value, name="divide"), DiscardSink()
+    )
 
     task.start()
     await ended(task)
@@ -139,8 +143,12 @@ async def test_a_failing_user_function_is_reported_with_its_record(harness: Harn
     assert "flowlet/operators" not in failure.traceback
 
 
-@pytest.mark.parametrize(("error", "name"), [(SystemExit(3), "SystemExit"), (TaskCancelled("x"), "flowlet.errors.TaskCancelled")])
-async def test_whatever_a_user_function_raises_fails_the_task(harness: Harness, error: BaseException, name: str) -> None:
+@pytest.mark.parametrize(
+    ("error", "name"), [(SystemExit(3), "SystemExit"), (TaskCancelled("x"), "flowlet.errors.TaskCancelled")]
+)
+async def test_whatever_a_user_function_raises_fails_the_task(
+    harness: Harness, error: BaseException, name: str
+) -> None:
     """``sys.exit`` must not end a thread silently, and only the runtime may cancel."""
 
     def raise_error(_value: object) -> None:
@@ -276,7 +284,9 @@ async def fail_the_producer_of(harness: Harness, cancellation: CancellationConfi
 
 
 async def test_the_consequence_of_anothers_failure_is_not_reported_as_a_failure(harness: Harness) -> None:
-    """The consumer hears of the end before the JobManager hears of the reason; whoever reports first would be shown as the cause."""
+    """The consumer hears of the end before the JobManager hears of the reason; whoever reports first would be shown as
+    the cause.
+    """
     task = await fail_the_producer_of(harness, CancellationConfig(consequence_grace_s=PATIENCE_S))
 
     task.cancel()
@@ -327,7 +337,9 @@ async def test_a_task_that_ignores_its_cancellation_is_named_and_then_given_up(h
     assert harness.states[-1] is CANCELED
 
 
-async def test_where_a_cancelled_task_stands_is_reported_with_the_operator_and_the_users_calls_alone(harness: Harness) -> None:
+async def test_where_a_cancelled_task_stands_is_reported_with_the_operator_and_the_users_calls_alone(
+    harness: Harness,
+) -> None:
     """The first report comes soon, whatever the interval is."""
 
     def stuck_here(value: object) -> object:
@@ -364,7 +376,9 @@ def test_a_jobs_own_cancellation_settings_come_before_the_task_managers() -> Non
 
 
 async def test_a_thread_that_a_trace_function_ended_is_a_failed_task(harness: Harness) -> None:
-    """``threading.settrace`` of a user's is called before any line of the task; its error would leave the job waiting for ever."""
+    """``threading.settrace`` of a user's is called before any line of the task; its error would leave the job waiting
+    for ever.
+    """
 
     def raise_error(*_: object) -> None:
         raise RuntimeError("a trace function")

@@ -95,7 +95,9 @@ async def test_an_acknowledgement_is_sent_when_its_state_is_written(rig: Rig) ->
 
 
 @pytest.mark.parametrize("redistribution", list(Redistribution))
-async def test_an_acknowledgement_says_whether_every_subtask_needs_the_state(rig: Rig, redistribution: Redistribution) -> None:
+async def test_an_acknowledgement_says_whether_every_subtask_needs_the_state(
+    rig: Rig, redistribution: Redistribution
+) -> None:
     """So that the JobManager gives it to all of them at a restart."""
     rows = OperatorStateRows(redistribution, "T", (1,))
     state = OperatorState(by_subtask=OperatorStateSnapshot({"state": rows}))
@@ -202,11 +204,17 @@ async def test_what_was_aborted_before_it_is_acknowledged_is_not_written(rig: Ri
         (CheckpointSettings(1000, "x", is_exactly_once=False, after_tasks_finish=False, max_concurrent=3), None),
     ],
 )
-async def test_the_jobs_settings_reach_the_task(rig: Rig, settings: CheckpointSettings, mode: BarrierMode | None) -> None:
+async def test_the_jobs_settings_reach_the_task(
+    rig: Rig, settings: CheckpointSettings, mode: BarrierMode | None
+) -> None:
     made = checkpointing(rig, settings=JobSettings(checkpoints=settings)).open(ManualTimers(), OPERATORS)
 
     assert made is not None
-    assert (made.mode, made.are_taken_after_finish, made.max_concurrent) == (mode, settings.after_tasks_finish, settings.max_concurrent)
+    assert (made.mode, made.are_taken_after_finish, made.max_concurrent) == (
+        mode,
+        settings.after_tasks_finish,
+        settings.max_concurrent,
+    )
 
 
 async def test_a_job_without_checkpoints_has_none_and_cannot_be_restored(rig: Rig) -> None:
@@ -392,7 +400,9 @@ async def test_nothing_is_sent_for_a_task_that_ended_while_its_state_was_written
     assert rig.reports == []
 
 
-async def test_a_snapshot_that_fails_fails_the_task_and_the_checkpoint(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_that_fails_fails_the_task_and_the_checkpoint(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> None:
         raise ValueError("no snapshot today")
 
@@ -416,7 +426,9 @@ def kept(rig: Rig, state: SubtaskState) -> StateHandle:
 
 
 async def test_a_restored_task_has_its_state_before_it_opens(rig: Rig) -> None:
-    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, kept(rig, STATE))]))
+    task = await rig.running(
+        SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, kept(rig, STATE))])
+    )
 
     assert seen == [("restored", 7), "open"]
     assert rig.storage.reading == ["task t (1/1)"], "not the loop's thread"
@@ -431,7 +443,11 @@ async def test_a_subtask_that_had_no_state_begins_anew(rig: Rig) -> None:
 
 async def test_a_state_that_cannot_be_read_fails_the_task_and_names_the_file(rig: Rig) -> None:
     rig.storage.error = FlowletError("its SHA-256 is another one")
-    task = rig.task(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, StateHandle(12, b"", "chk-3/old"))]))
+    task = rig.task(
+        SourceOperator(Idle()),
+        Remembering(),
+        restored=RestoredState(3, [RestoredPart(0, StateHandle(12, b"", "chk-3/old"))]),
+    )
 
     task.start()
     await ended(task)
@@ -470,7 +486,9 @@ async def test_data_in_flight_is_read_before_the_task_begins(rig: Rig) -> None:
         "chk-3/producer": encode_channels(ChannelStateSnapshot({}, {(1, 0): (b"g",)})),
     }
     producer = RestoredPart(0, channels=StateHandle(1, b"", "chk-3/producer"))
-    restored = RestoredState(3, [RestoredPart(0, channels=StateHandle(1, b"", "chk-3/own"))], edges=[restored_edge(producer)])
+    restored = RestoredState(
+        3, [RestoredPart(0, channels=StateHandle(1, b"", "chk-3/own"))], edges=[restored_edge(producer)]
+    )
 
     made = checkpointing(rig, restored=restored).open(ManualTimers(), OPERATORS)
 
@@ -483,7 +501,8 @@ async def test_data_in_flight_that_cannot_be_read_fails_the_task(rig: Rig) -> No
     producer = RestoredPart(0, channels=StateHandle(1, b"", "chk-3/producer"))
 
     with pytest.raises(
-        StateRestoreError, match=r"t \(1/1\): its data in flight in checkpoint 3 cannot be restored: .* are no data in flight"
+        StateRestoreError,
+        match=r"t \(1/1\): its data in flight in checkpoint 3 cannot be restored: .* are no data in flight",
     ):
         checkpointing(rig, restored=RestoredState(3, edges=[restored_edge(producer)])).open(ManualTimers(), OPERATORS)
 
@@ -491,7 +510,9 @@ async def test_data_in_flight_that_cannot_be_read_fails_the_task(rig: Rig) -> No
 async def test_operators_that_had_finished_do_not_run_again(rig: Rig) -> None:
     """The task only waits for a checkpoint of its end, of which it is a part."""
     handle = StateHandle(12, b"", "chk-3/nobody reads it")
-    task = await rig.running(SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, handle)], is_finished=True))
+    task = await rig.running(
+        SourceOperator(Idle()), Remembering(), restored=RestoredState(3, [RestoredPart(0, handle)], is_finished=True)
+    )
     # It has come to its end when the first checkpoint says so; an earlier one may still be taken before.
     number = 4
     while not (isinstance(report := await rig.answer(task, number), CheckpointAcknowledged) and report.is_finished):

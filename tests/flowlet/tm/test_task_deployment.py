@@ -18,7 +18,12 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
-from flowlet.rpc.control_messages import InputChannelDescriptor, InputGateDescriptor, ResultPartitionDescriptor, TaskDeploymentDescriptor
+from flowlet.rpc.control_messages import (
+    InputChannelDescriptor,
+    InputGateDescriptor,
+    ResultPartitionDescriptor,
+    TaskDeploymentDescriptor,
+)
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
 from flowlet.tm.task_deployment import LoopTimer, LoopTimers, channel_spec, create_task_from_descriptor, owner_name
 from netstack.config import NetstackConfig
@@ -51,7 +56,9 @@ def descriptor(
     partitions: list[ResultPartitionDescriptor] | None = None, gates: list[InputGateDescriptor] | None = None
 ) -> TaskDeploymentDescriptor:
     chain = dump_chain([ChainedOperator(source([1]), -1), ChainedOperator(DiscardSink(), 0)], "v")
-    return TaskDeploymentDescriptor("ab" * 16, "job", "cd" * 16, "t", 1, 4, 128, bytes(40), chain, gates or [], partitions or [])
+    return TaskDeploymentDescriptor(
+        "ab" * 16, "job", "cd" * 16, "t", 1, 4, 128, bytes(40), chain, gates or [], partitions or []
+    )
 
 
 def partition(number: int, num_subpartitions: int, partitioner: bytes | None = None) -> ResultPartitionDescriptor:
@@ -85,7 +92,12 @@ async def test_the_task_gets_all_that_the_descriptor_says(network: NetworkEnviro
     environment = task.environment
     task.cancel()
 
-    assert (environment.job_name, environment.task_name, environment.subtask, environment.parallelism) == ("job", "t", 1, 4)
+    assert (environment.job_name, environment.task_name, environment.subtask, environment.parallelism) == (
+        "job",
+        "t",
+        1,
+        4,
+    )
     assert [output.source_operator for output in environment.outputs] == [0, 0]
     assert [output.partitioner for output in environment.outputs] == [Rebalance(), Rebalance()]
     assert [output.buffer_timeout_ms for output in environment.outputs] == [100, 100]
@@ -110,7 +122,9 @@ async def test_a_task_manager_that_takes_no_checkpoints_refuses_a_job_that_wants
     settings = JobSettings(checkpoints=CheckpointSettings(1000, "/x"))
 
     with pytest.raises(DeploymentError, match="job 'job' takes checkpoints"):
-        create_task_from_descriptor(msgspec.structs.replace(descriptor([partition(1, 2)]), settings=settings), network, loop, "tm-1")
+        create_task_from_descriptor(
+            msgspec.structs.replace(descriptor([partition(1, 2)]), settings=settings), network, loop, "tm-1"
+        )
 
     assert network.buffer_pool.num_available == NUM_SEGMENTS
 
@@ -172,7 +186,9 @@ async def test_a_gate_that_is_too_big_leaves_nothing_behind(network: NetworkEnvi
     assert network.buffer_pool.num_available == NUM_SEGMENTS
 
 
-async def test_a_partitioner_that_cannot_be_loaded_leaves_nothing_behind(network: NetworkEnvironment, loop: EventLoopThread) -> None:
+async def test_a_partitioner_that_cannot_be_loaded_leaves_nothing_behind(
+    network: NetworkEnvironment, loop: EventLoopThread
+) -> None:
     with pytest.raises(DeploymentError, match="the partitioner of an output of task 't'"):
         create_task_from_descriptor(descriptor([partition(1, 1), partition(2, 1, b"no pickle")]), network, loop, "tm-1")
 

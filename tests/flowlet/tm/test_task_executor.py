@@ -221,7 +221,9 @@ async def test_who_asks_hears_what_the_tasks_do_and_a_loop_that_polls_leaves_the
     assert poller is None or "held" not in repr(poller)
 
 
-async def test_it_ends_itself_when_a_function_has_taken_its_data_port(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_ends_itself_when_a_function_has_taken_its_data_port(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It would go on to take tasks whose results nobody can read."""
     await cluster.start_job_manager()
     monkeypatch.setattr(NetworkEnvironment, "has_lost_port", True)
@@ -230,7 +232,8 @@ async def test_it_ends_itself_when_a_function_has_taken_its_data_port(cluster: C
     await registered(executor)
 
     assert await cluster.hooks.reason() == (
-        "its data port is gone: a function has closed or replaced file descriptors that are not its own; jobs that run here: none"
+        "its data port is gone: a function has closed or replaced file descriptors that are not its own; jobs that run "
+        "here: none"
     )
     executor.heartbeat()  # says it no second time
 
@@ -255,7 +258,9 @@ async def test_a_lost_job_manager_ends_the_tasks_and_a_new_one_is_found(cluster:
     assert len(await cluster.api.list_task_managers()) == 1
 
 
-async def test_it_does_not_offer_the_slot_of_a_task_that_does_not_end(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_does_not_offer_the_slot_of_a_task_that_does_not_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next JobManager would give it to a job that then waits for the old one."""
     monkeypatch.setattr("flowlet.tm.task_executor._LOST_SESSION_GRACE_S", 0.0)
     await cluster.start_job_manager()
@@ -303,7 +308,9 @@ async def test_results_of_a_lost_job_manager_are_released_when_all_tasks_have_en
 
 
 @pytest.mark.slow
-async def test_a_task_whose_thread_died_without_a_word_fails_its_job(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_whose_thread_died_without_a_word_fails_its_job(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A trace function that a user's function has set ends threads before their first line."""
 
     def raise_error(*_: object) -> None:
@@ -349,13 +356,17 @@ async def test_a_task_whose_thread_cannot_be_started_fails_and_the_task_manager_
 
     assert document is not None
     assert document["failure"]["message"].startswith("its thread cannot be started (can't start new thread); ")
-    assert document["failure"]["message"].endswith("raise the limit of processes (ulimit -u, or the container's), or offer fewer slots")
+    assert document["failure"]["message"].endswith(
+        "raise the limit of processes (ulimit -u, or the container's), or offer fewer slots"
+    )
     assert document_of_other is not None
     assert document_of_other["state"] == "FINISHED"
     assert not cluster.hooks.failure.done()
 
 
-async def test_results_are_released_here_where_no_thread_can_be_started(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_are_released_here_where_no_thread_can_be_started(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Large ones go on another thread, if there is one; the order to release them must not end the session."""
     results = ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(bytes(40)))
     monkeypatch.setattr("flowlet.tm.task_executor.blocking_results", lambda _: [results])
@@ -388,7 +399,9 @@ async def test_results_are_released_here_where_no_thread_can_be_started(cluster:
     assert on == [threading.current_thread().name]
 
 
-async def test_the_files_of_jobs_are_removed_on_another_thread(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_files_of_jobs_are_removed_on_another_thread(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A large folder takes seconds, in which the loop would stand still."""
     threads: list[threading.Thread] = []
     monkeypatch.setattr(JobFileCache, "close", lambda _: threads.append(threading.current_thread()))

@@ -127,7 +127,11 @@ def test_values_become_what_pyflinks_coders_make_of_them(value: Any, type_info: 
         (Row("a", 1), PAIR, "expected a tuple"),
         (("a",), PAIR, "has 1 fields, not 2"),
         (("a", None), PAIR, r"^field 1 \(Integer\): expected an int, got None"),
-        (((1, 1), 1), Types.TUPLE([PAIR, Types.INT()]), r"^field 0 \(TupleTypeInfo.*\), field 0 \(String\): expected a str"),
+        (
+            ((1, 1), 1),
+            Types.TUPLE([PAIR, Types.INT()]),
+            r"^field 0 \(TupleTypeInfo.*\), field 0 \(String\): expected a str",
+        ),
         (("a", 1), PERSON, "expected a Row"),
         ({"name": "a", "age": 1}, PERSON, "expected a Row"),
         (Row("a"), PERSON, "a row of 1 fields, declared are 2"),
@@ -144,14 +148,22 @@ def test_values_become_what_pyflinks_coders_make_of_them(value: Any, type_info: 
         ({"a": "x"}, Types.MAP(Types.STRING(), Types.INT()), "the value of 'a': expected an int"),
     ],
 )
-def test_values_of_another_type_are_refused_with_place_and_value(value: Any, type_info: TypeInformation, message: str) -> None:
+def test_values_of_another_type_are_refused_with_place_and_value(
+    value: Any, type_info: TypeInformation, message: str
+) -> None:
     with pytest.raises(TypeMismatchError, match=message):
         converted(value, type_info)
 
 
 @pytest.mark.parametrize(
     ("value", "type_info"),
-    [("a", Types.STRING()), (("a", 1), PAIR), (Row(name="a", age=1), PERSON), (Row(name=None, age=1), PERSON), (1, Types.INT())],
+    [
+        ("a", Types.STRING()),
+        (("a", 1), PAIR),
+        (Row(name="a", age=1), PERSON),
+        (Row(name=None, age=1), PERSON),
+        (1, Types.INT()),
+    ],
 )
 def test_a_record_of_its_type_is_returned_itself(value: Any, type_info: TypeInformation) -> None:
     assert converted(value, type_info) is value

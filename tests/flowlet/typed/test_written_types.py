@@ -1,4 +1,6 @@
-"""What text files hold for records of declared types: the text that Java's ``SimpleStringEncoder`` gives them in PyFlink."""
+"""What text files hold for records of declared types: the text that Java's ``SimpleStringEncoder`` gives them in
+PyFlink.
+"""
 
 import datetime
 import decimal
@@ -69,9 +71,13 @@ def test_rows_hold_everything_as_java_writes_it(tmp_path: Path) -> None:
             Types.BIG_DEC(),
         ],
     )
-    record = Row(("be", 2), {"k": 1}, b"a\xff", ["x", None], Row(True), datetime.date(2020, 1, 2), decimal.Decimal("1.10"))
+    record = Row(
+        ("be", 2), {"k": 1}, b"a\xff", ["x", None], Row(True), datetime.date(2020, 1, 2), decimal.Decimal("1.10")
+    )
 
-    assert written(tmp_path, [record], row_type) == ["+I[(be,2), {k=1}, [97, -1], [x, null], +I[true], 2020-01-02, 1.10]"]
+    assert written(tmp_path, [record], row_type) == [
+        "+I[(be,2), {k=1}, [97, -1], [x, null], +I[true], 2020-01-02, 1.10]"
+    ]
 
 
 def test_records_without_a_declared_type_have_pythons_text(tmp_path: Path) -> None:

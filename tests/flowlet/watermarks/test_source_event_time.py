@@ -71,7 +71,9 @@ class Given(Source):
 class Driver:
     """A source with a clock that the test moves, and somebody who listens to its reports."""
 
-    def __init__(self, strategy: WatermarkStrategy, reader: Reader | None = None, *, emits_watermarks: bool = True) -> None:
+    def __init__(
+        self, strategy: WatermarkStrategy, reader: Reader | None = None, *, emits_watermarks: bool = True
+    ) -> None:
         self.reader: Any = Reader() if reader is None else reader
         self.clock = TestProcessingTimeService()
         self.output = RecordingOutput()
@@ -221,7 +223,9 @@ class TestFiles:
         path.write_text("".join(f"{timestamp}\n" for timestamp in timestamps))
         driver.reader.add_splits([FileSplit(str(path), 0, path.stat().st_size)], waiting_bytes=1_000)
 
-    def test_each_file_has_a_watermark_of_its_own_and_holds_nothing_back_once_it_has_ended(self, tmp_path: Path) -> None:
+    def test_each_file_has_a_watermark_of_its_own_and_holds_nothing_back_once_it_has_ended(
+        self, tmp_path: Path
+    ) -> None:
         """Neither do files that nobody reads yet."""
         reader: Any = TextLineReader("UTF-8")
         reader.start(lambda: None)
@@ -241,7 +245,9 @@ class TestFiles:
 
         assert [*seen, driver.out()] == [[("record", 20), 19], [("record", 500), 499], [("record", 300)]]
         assert driver.operator.wait_future() is not None
-        assert "0 splits" in repr(driver.operator._event_time), "what has ended is forgotten while the next one is on its way"
+        assert "0 splits" in repr(driver.operator._event_time), (
+            "what has ended is forgotten while the next one is on its way"
+        )
 
     def test_a_source_of_files_waits_for_its_group(self, tmp_path: Path) -> None:
         reader: Any = TextLineReader("UTF-8")

@@ -1,6 +1,7 @@
 """Promises of ``StatusWatermarkValve``.
 
-Source: Flink ``StatusWatermarkValveTest`` (all scenarios, with its numbers), and FLINK-38477: finished channels beside idle ones.
+Source: Flink ``StatusWatermarkValveTest`` (all scenarios, with its numbers), and FLINK-38477: finished channels beside
+        idle ones.
 """
 
 import pytest
@@ -17,7 +18,11 @@ def feed(valve: StatusWatermarkValve, *steps: Step) -> list[int | WatermarkStatu
     """Apply the steps; what came out, watermarks as plain numbers."""
     out: list[int | WatermarkStatus] = []
     for channel, what in steps:
-        found = valve.input_status(channel, what) if isinstance(what, WatermarkStatus) else valve.input_watermark(channel, Watermark(what))
+        found = (
+            valve.input_status(channel, what)
+            if isinstance(what, WatermarkStatus)
+            else valve.input_watermark(channel, Watermark(what))
+        )
         valve.check_invariants()
         out += [each.timestamp if isinstance(each, Watermark) else each for each in found]
     return out
@@ -256,7 +261,11 @@ class Model:
             return self.status(channel, is_idle=what.is_idle)
         if what == MAX_TIMESTAMP:
             self.states[channel] = ChannelState.FINISHED
-            return [] if state is ChannelState.IDLE and not self.all_in(ChannelState.FINISHED) else self.less(may_advance=True)
+            return (
+                []
+                if state is ChannelState.IDLE and not self.all_in(ChannelState.FINISHED)
+                else self.less(may_advance=True)
+            )
         if state is ChannelState.IDLE or what <= self.watermarks[channel]:
             return []
         self.watermarks[channel] = what
@@ -278,7 +287,11 @@ class Model:
             return [*self.awake(), *self.to(MAX_TIMESTAMP)]
         if not self.all_in(ChannelState.FINISHED, ChannelState.IDLE):
             return self.to(self.least()) if may_advance else []
-        rest = [watermark for watermark, state in zip(self.watermarks, self.states, strict=True) if state is ChannelState.IDLE]
+        rest = [
+            watermark
+            for watermark, state in zip(self.watermarks, self.states, strict=True)
+            if state is ChannelState.IDLE
+        ]
         out = self.to(max(rest)) if may_advance else []
         self.idle = True
         return [*out, IDLE]
@@ -288,7 +301,11 @@ class Model:
         return [ACTIVE] if was_idle else []
 
     def least(self) -> int:
-        aligned = [watermark for watermark, state in zip(self.watermarks, self.states, strict=True) if state is ChannelState.ALIGNED]
+        aligned = [
+            watermark
+            for watermark, state in zip(self.watermarks, self.states, strict=True)
+            if state is ChannelState.ALIGNED
+        ]
         return min(aligned, default=MIN_TIMESTAMP)
 
     def to(self, timestamp: int) -> list[int | WatermarkStatus]:

@@ -113,9 +113,13 @@ def test_of_three_parts_the_slowest_active_one_counts() -> None:
     assert heard.said == [1, 10, 100, "idle", "active", 200]
 
 
-@given(steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5) | st.sampled_from(["idle", "active"])), max_size=30))
+@given(
+    steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-5, 5) | st.sampled_from(["idle", "active"])), max_size=30)
+)
 def test_the_whole_is_what_its_parts_say(steps: list[tuple[int, int | str]]) -> None:
-    """After each step the watermark is the smallest among the parts that are not idle; the whole is idle exactly when all of them are."""
+    """After each step the watermark is the smallest among the parts that are not idle; the whole is idle exactly when
+    all of them are.
+    """
     heard = Heard()
     multiplexer = WatermarkMultiplexer(heard)
     parts = [multiplexer.add(str(number)) for number in range(4)]

@@ -1,6 +1,7 @@
 """Users' functions change the records of windows in place, and no other window, evaluation or result sees that.
 
-Each program runs twice, with functions that change what they are given and with the same ones on copies; the results must be equal.
+Each program runs twice, with functions that change what they are given and with the same ones on copies; the results
+must be equal.
 """
 
 import copy
@@ -143,9 +144,13 @@ def results_of(backend: str, program: Callable[[DataStream], DataStream]) -> lis
 WINDOWS: dict[str, Callable[[DataStream], Any]] = {
     "sliding": lambda records: records.key_by(two_keys).window(SLIDING),
     "sliding, with late records": lambda records: records.key_by(two_keys).window(SLIDING).allowed_lateness(5),
-    "sliding, evaluated again and again": lambda records: records.key_by(two_keys).window(SLIDING).trigger(CountTrigger(1)),
+    "sliding, evaluated again and again": lambda records: (
+        records.key_by(two_keys).window(SLIDING).trigger(CountTrigger(1))
+    ),
     "sliding, by the clock": lambda records: (
-        records.key_by(two_keys).window(SlidingProcessingTimeWindows.of(Time.days(200_000), Time.days(100_000))).trigger(CountTrigger(1))
+        records.key_by(two_keys)
+        .window(SlidingProcessingTimeWindows.of(Time.days(200_000), Time.days(100_000)))
+        .trigger(CountTrigger(1))
     ),
     "tumbling, evaluated again and again": lambda records: (
         records.key_by(two_keys).window(TumblingEventTimeWindows.of(Time.milliseconds(6))).trigger(CountTrigger(2))
@@ -173,7 +178,10 @@ def test_a_reduce_function_may_change_what_it_is_given(windows: str, backend: st
     for function in (add_to_first, add_to_second):
         found = results_of(backend, lambda records, function=function: WINDOWS[windows](records).reduce(function))  # type: ignore[misc]
 
-        assert found == results_of("hashmap", lambda records, function=function: WINDOWS[windows](records).reduce(Copying(function)))  # type: ignore[misc]
+        assert found == results_of(
+            "hashmap",
+            lambda records, function=function: WINDOWS[windows](records).reduce(Copying(function)),  # type: ignore[misc]
+        )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -182,7 +190,9 @@ def test_an_accumulator_may_hold_records_and_be_the_result(windows: str, backend
     """The chained function behind the windows empties each result."""
     found = results_of(backend, lambda records: WINDOWS[windows](records).aggregate(Keeps(copies=False)).map(change))
 
-    assert found == results_of("hashmap", lambda records: WINDOWS[windows](records).aggregate(Keeps(copies=True)).map(change))
+    assert found == results_of(
+        "hashmap", lambda records: WINDOWS[windows](records).aggregate(Keeps(copies=True)).map(change)
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -191,7 +201,9 @@ def test_a_process_function_may_change_the_records_and_their_list(windows: str, 
     """Neither the next evaluation of the window nor another window sees that."""
     found = results_of(backend, lambda records: WINDOWS[windows](records).process(Numbers(copies=False)).map(change))
 
-    assert found == results_of("hashmap", lambda records: WINDOWS[windows](records).process(Numbers(copies=True)).map(change))
+    assert found == results_of(
+        "hashmap", lambda records: WINDOWS[windows](records).process(Numbers(copies=True)).map(change)
+    )
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -208,7 +220,9 @@ def test_a_co_group_function_may_change_the_records_of_both_sides(backend: str) 
                 each["parts"].append(len(first))
             yield first, second
 
-        return lambda records: records.co_group(records).where(two_keys).equal_to(two_keys).window(SLIDING).apply(number)
+        return lambda records: (
+            records.co_group(records).where(two_keys).equal_to(two_keys).window(SLIDING).apply(number)
+        )
 
     assert results_of(backend, program(copies=False)) == results_of("hashmap", program(copies=True))
 

@@ -1,4 +1,5 @@
-"""Nothing is left of keys that have ended: 4,000 of them, for each kind of window, timer and state, on the heap and in RocksDB.
+"""Nothing is left of keys that have ended: 4,000 of them, for each kind of window, timer and state, on the heap and in
+RocksDB.
 
 All containers that an operator, its states and its timers refer to are counted, whatever they are for.
 """
@@ -17,7 +18,13 @@ import pytest
 
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common import Time, Types
-from flowlet.datastream import AggregateFunction, KeyedCoProcessFunction, KeyedProcessFunction, ProcessJoinFunction, ProcessWindowFunction
+from flowlet.datastream import (
+    AggregateFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ProcessJoinFunction,
+    ProcessWindowFunction,
+)
 from flowlet.datastream.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -57,8 +64,8 @@ pytestmark = pytest.mark.slow
 NUM_KEYS = 4_000
 CHUNK = 500
 BOUND = 1_000  # caches and buffers of a fixed size; an entry for each third key, those of one type, would be more
-# Of RocksDB's caches: 163 rows of 200 bytes at least, each in at most four containers, which is less than BOUND.  A row that was deleted
-# stays as one that does not exist, until the caches are full.
+# Of RocksDB's caches: 163 rows of 200 bytes at least, each in at most four containers, which is less than BOUND.  A row
+# that was deleted stays as one that does not exist, until the caches are full.
 CACHE_BYTES = 1 << 15
 END = 1_000_000
 _PASSED = (types.ModuleType, type, types.CodeType, types.FrameType, str, bytes, int, float)
@@ -203,7 +210,11 @@ class Seen(KeyedProcessFunction):
 
     def open(self, runtime_context: Any) -> None:
         descriptor = ValueStateDescriptor("seen", Types.BOOLEAN())
-        ttl = StateTtlConfig.new_builder(Time.milliseconds(100)).cleanup_incrementally(10, run_cleanup_for_every_record=True).build()
+        ttl = (
+            StateTtlConfig.new_builder(Time.milliseconds(100))
+            .cleanup_incrementally(10, run_cleanup_for_every_record=True)
+            .build()
+        )
         descriptor.enable_time_to_live(ttl)
         self.seen = runtime_context.get_state(descriptor)
 
@@ -281,7 +292,8 @@ def check(
     *,
     ends_at_once: bool = False,
 ) -> int:
-    """The number of entries after a few keys have ended, and after so many more have; ``ends_at_once``: none of them waits for a timer.
+    """The number of entries after a few keys have ended, and after so many more have; ``ends_at_once``: none of them
+    waits for a timer.
 
     Returns how many values a snapshot had of the keys that had not ended.
     """
@@ -297,7 +309,11 @@ def check(
         end_keys(harness, 2 * END)
         after = num_entries(*roots)
 
-        left = {owner: count - before.get(owner, 0) for owner, count in after.items() if count - before.get(owner, 0) > bound}
+        left = {
+            owner: count - before.get(owner, 0)
+            for owner, count in after.items()
+            if count - before.get(owner, 0) > bound
+        }
         assert not left, f"entries are left: {left}"
         assert ends_at_once or sum(during.values()) > sum(before.values()) + num_keys / 2, "there was nothing to count"
         assert not num_kept(harness)
@@ -323,7 +339,11 @@ def test_nothing_is_left_of_windows(kind: str, backend: str, tmp_path: Path) -> 
 
 def test_the_numbers_of_count_windows_go_with_a_time_to_live() -> None:
     """Without one PyFlink keeps them for ever, and so does flowlet; all else goes with the last full window."""
-    ttl = StateTtlConfig.new_builder(Time.milliseconds(100)).cleanup_incrementally(10, run_cleanup_for_every_record=True).build()
+    ttl = (
+        StateTtlConfig.new_builder(Time.milliseconds(100))
+        .cleanup_incrementally(10, run_cleanup_for_every_record=True)
+        .build()
+    )
     assigner = CountTumblingWindowAssigner.of(2).enable_time_to_live(ttl)
     harness = OperatorHarness(windows(assigner), checks_leaks=False)
     backend: Any = harness.environment.keyed_state
@@ -400,14 +420,22 @@ def rows(base: int) -> Callable[[range], list[Chunk]]:
 
 def join_of_columns() -> JoinColumnsOperator:
     columns = (JoinedColumn("x", LEFT, "n", pa.int64()), JoinedColumn("y", RIGHT, "n", pa.int64()))
-    return JoinColumnsOperator(ColumnJoin(AlignedWindows(100, 100), ("k", "k"), pa.string(), "left", columns, (SCHEMA, SCHEMA)))
+    return JoinColumnsOperator(
+        ColumnJoin(AlignedWindows(100, 100), ("k", "k"), pa.string(), "left", columns, (SCHEMA, SCHEMA))
+    )
 
 
 COLUMN_OPERATORS: dict[str, Callable[[], Any]] = {
-    "tumbling": lambda: WindowColumnsOperator(WindowedAggregation(AlignedWindows(100, 100), (TOTAL,), "k", pa.string(), 0), SCHEMA, None),
-    "sliding": lambda: WindowColumnsOperator(WindowedAggregation(AlignedWindows(100, 50), (TOTAL,), "k", pa.string(), 0), SCHEMA, None),
+    "tumbling": lambda: WindowColumnsOperator(
+        WindowedAggregation(AlignedWindows(100, 100), (TOTAL,), "k", pa.string(), 0), SCHEMA, None
+    ),
+    "sliding": lambda: WindowColumnsOperator(
+        WindowedAggregation(AlignedWindows(100, 50), (TOTAL,), "k", pa.string(), 0), SCHEMA, None
+    ),
     "join": join_of_columns,
-    "sessions": lambda: WindowColumnsOperator(WindowedAggregation(SessionWindows(50), (TOTAL,), "k", pa.string(), 0), SCHEMA, None),
+    "sessions": lambda: WindowColumnsOperator(
+        WindowedAggregation(SessionWindows(50), (TOTAL,), "k", pa.string(), 0), SCHEMA, None
+    ),
 }
 
 

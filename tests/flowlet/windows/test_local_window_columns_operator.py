@@ -18,7 +18,9 @@ from flowlet.windows.local_window_columns_operator import LocalWindowColumnsOper
 from flowlet.windows.window_columns_operator import WindowColumnsOperator
 from tests.flowlet.operators.harness import Harness
 
-SCHEMA = pa.schema([("other", pa.bool_()), ("k", pa.string()), ("n", pa.int64()), ("text", pa.dictionary(pa.int32(), pa.string()))])
+SCHEMA = pa.schema(
+    [("other", pa.bool_()), ("k", pa.string()), ("n", pa.int64()), ("text", pa.dictionary(pa.int32(), pa.string()))]
+)
 AGGREGATES = (
     WindowAggregate("total", "sum", "n", pa.int64()),
     WindowAggregate("mean", "mean", "n", pa.int64()),
@@ -29,7 +31,9 @@ Given = tuple[str | None, int, int]  # key, number, timestamp
 
 
 def aggregation_of(key: str | None = "k", lateness_ms: int = 0) -> WindowedAggregation:
-    return WindowedAggregation(AlignedWindows(10, 5), AGGREGATES, key, None if key is None else pa.string(), lateness_ms)
+    return WindowedAggregation(
+        AlignedWindows(10, 5), AGGREGATES, key, None if key is None else pa.string(), lateness_ms
+    )
 
 
 def pair_of(aggregation: WindowedAggregation) -> tuple[Harness, Harness]:
@@ -59,7 +63,11 @@ def passed_on(local: Harness, window: Harness) -> int:
 def results(window: Harness) -> list[tuple[Any, ...]]:
     window.operator.process_watermark(Watermark(1_000))
     return sorted(
-        [(row["window_end"].timestamp(), row["total"], row["mean"], row["first"], row["top"]) for row in window.output.values], key=repr
+        [
+            (row["window_end"].timestamp(), row["total"], row["mean"], row["first"], row["top"])
+            for row in window.output.values
+        ],
+        key=repr,
     )
 
 
@@ -102,21 +110,27 @@ def test_rows_that_are_spread_over_time_go_on_as_they_are() -> None:
 
     assert len(local.output.chunks[1]) == 500
     passed_on(local, window)
-    assert len(results(window)) == len(in_one_step(aggregation_of(), chunk(*[(f"key {n}", n, 0) for n in range(100)]), rows))
+    assert len(results(window)) == len(
+        in_one_step(aggregation_of(), chunk(*[(f"key {n}", n, 0) for n in range(100)]), rows)
+    )
 
 
 @pytest.mark.parametrize(("num_keys", "length"), [(10_000, 10), (10, 300_000)])
 def test_keys_of_long_ago_are_forgotten(num_keys: int, length: int) -> None:
     """If they are many, or long."""
     chunks = [
-        chunk(*[(f"{number % num_keys + first:0{length}}", 1, 1) for number in range(max(64, 4 * num_keys))]) for first in (0, num_keys, 5)
+        chunk(*[(f"{number % num_keys + first:0{length}}", 1, 1) for number in range(max(64, 4 * num_keys))])
+        for first in (0, num_keys, 5)
     ]
     local, window = pair_of(aggregation_of())
 
     for each in chunks:
         local.operator.process_chunk(each)
 
-    assert repr(local.operator) == f"<LocalWindowColumnsOperator 'Local Window' of <LocalWindows of <WindowKeys 'k', {num_keys} slots>>>"
+    assert (
+        repr(local.operator)
+        == f"<LocalWindowColumnsOperator 'Local Window' of <LocalWindows of <WindowKeys 'k', {num_keys} slots>>>"
+    )
     assert passed_on(local, window) == 3 * num_keys
     assert results(window) == in_one_step(aggregation_of(), *chunks)
 
@@ -171,7 +185,10 @@ def test_batches_of_many_keys_are_judged_together() -> None:
     for first in range(0, 3_000, 100):
         local.operator.process_chunk(chunk(*[(f"key {first + number}", number, 1) for number in range(100)]))
 
-    assert repr(local.operator) == "<LocalWindowColumnsOperator 'Local Window' of <LocalWindows of <WindowKeys 'k', 0 slots>>>"
+    assert (
+        repr(local.operator)
+        == "<LocalWindowColumnsOperator 'Local Window' of <LocalWindows of <WindowKeys 'k', 0 slots>>>"
+    )
 
 
 def test_many_keys_of_long_ago_do_not_hinder_for_ever() -> None:

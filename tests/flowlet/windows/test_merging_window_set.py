@@ -79,7 +79,9 @@ def test_a_window_that_covers_another_one_takes_its_state() -> None:
 
 def test_an_assigner_cannot_merge_windows_that_are_not_there() -> None:
     class Inventing(EventTimeSessionWindows[Any]):
-        def merge_windows(self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback[TimeWindow]) -> None:
+        def merge_windows(
+            self, windows: Iterable[TimeWindow], callback: MergingWindowAssigner.MergeCallback[TimeWindow]
+        ) -> None:
             callback.merge([TimeWindow(70, 80), *windows], TimeWindow(0, 80))
 
     windows = MergingWindowSet(Inventing(5), {})

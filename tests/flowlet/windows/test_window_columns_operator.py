@@ -25,7 +25,10 @@ Given = tuple[str, int, int | None]  # key, number, timestamp
 
 
 def chunk(*rows: Given) -> Chunk:
-    arrays = [pa.array([key for key, _, _ in rows], pa.string()), pa.array([number for _, number, _ in rows], pa.int64())]
+    arrays = [
+        pa.array([key for key, _, _ in rows], pa.string()),
+        pa.array([number for _, number, _ in rows], pa.int64()),
+    ]
     stamps = [stamp for _, _, stamp in rows if stamp is not None]
     batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     return Chunk.of_columns(columns_of_batch(batch), np.array(stamps) if stamps else None)
@@ -215,7 +218,9 @@ def test_windows_of_sorted_rows_end_with_their_keys(shape: WindowShape) -> None:
 
 @pytest.mark.parametrize("is_sorted", [False, True])
 def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_sorted: bool) -> None:
-    """As the timers of functions: whatever the clock shows; without ``is_batch`` the end of the input drops them, as in Flink."""
+    """As the timers of functions: whatever the clock shows; without ``is_batch`` the end of the input drops them, as in
+    Flink.
+    """
     harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), is_batch=True))
 
     harness.operator.process_chunk(chunk(("a", 1, None), ("a", 2, None)))
@@ -247,7 +252,9 @@ def test_state_of_other_windows_is_refused() -> None:
     before.operator.process_chunk(chunk(("a", 1, 3)))
     state = before.operator.snapshot_state(1)()
 
-    with pytest.raises(StateRestoreError, match=r"is of sum\(n\) of AlignedWindows\(size=10.*has sum\(n\) of AlignedWindows\(size=20"):
+    with pytest.raises(
+        StateRestoreError, match=r"is of sum\(n\) of AlignedWindows\(size=10.*has sum\(n\) of AlignedWindows\(size=20"
+    ):
         operator(AlignedWindows(20, 20)).initialize_state(state)
 
 
@@ -280,7 +287,11 @@ def test_a_join_waits_for_the_watermarks_of_both_sides() -> None:
     right.process_watermark(Watermark(12))
     right.process_chunk(chunk(("a", 1, 3)))
 
-    assert [(row["k"], row["x"], row["y"]) for row in harness.output.values] == [("a", 1, 10), ("a", 1, 11), ("b", 2, None)]
+    assert [(row["k"], row["x"], row["y"]) for row in harness.output.values] == [
+        ("a", 1, 10),
+        ("a", 1, 11),
+        ("b", 2, None),
+    ]
     assert harness.output.elements[-1] == Watermark(9)
     assert harness.operator.ctx.counters.num_late_records_dropped == 1
     harness.operator.close()
@@ -298,7 +309,11 @@ def test_a_join_of_sorted_rows_ends_with_their_keys() -> None:
     right.process_chunk(chunk(("c", 30, 1)))
     harness.operator.end_keys()
 
-    assert [(row["k"], row["x"], row["y"]) for row in harness.output.values] == [("a", 1, 10), ("b", 2, None), ("c", 3, 30)]
+    assert [(row["k"], row["x"], row["y"]) for row in harness.output.values] == [
+        ("a", 1, 10),
+        ("b", 2, None),
+        ("c", 3, 30),
+    ]
     assert harness.operator.ctx.counters.num_late_records_dropped == 0
 
 

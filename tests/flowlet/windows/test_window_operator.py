@@ -84,7 +84,9 @@ class Failing(ProcessWindowFunction[Any, Any, Any, Any]):
 
 
 def tumbling(size: int = 10, **spec: Any) -> WindowSpec:
-    return WindowSpec(TumblingEventTimeWindows.of(Time.milliseconds(size)), spec.pop("trigger", EventTimeTrigger()), **spec)
+    return WindowSpec(
+        TumblingEventTimeWindows.of(Time.milliseconds(size)), spec.pop("trigger", EventTimeTrigger()), **spec
+    )
 
 
 def opened(spec: WindowSpec) -> OneInputOperatorHarness:
@@ -194,7 +196,9 @@ def test_per_window_state_lives_until_the_lateness_is_over() -> None:
 
 
 def test_sessions_that_meet_become_one() -> None:
-    harness = opened(WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(5)), EventTimeTrigger(), function=Listing()))
+    harness = opened(
+        WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(5)), EventTimeTrigger(), function=Listing())
+    )
 
     harness.process_chunk([("a", 1), ("a", 2), ("a", 3), ("b", 4)], [0, 9, 5, 100])
     harness.process_watermark(50)
@@ -209,8 +213,12 @@ def test_sessions_that_meet_become_one() -> None:
     ("timestamps", "num_writes"),
     [([10, 10, 10, 10], 1), ([10, 12, 14, 11, 13], 3), ([10, 30, 50, 30, 10], 3), ([10, 10, 18, 14, 2], 3)],
 )
-def test_the_set_of_sessions_is_written_when_it_changed(timestamps: list[int], num_writes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for a record that lies within a session, which is every one of a source whose records share their timestamps."""
+def test_the_set_of_sessions_is_written_when_it_changed(
+    timestamps: list[int], num_writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for a record that lies within a session, which is every one of a source whose records
+    share their timestamps.
+    """
     written: list[Any] = []
     update = HeapValueState.update
 
@@ -220,7 +228,9 @@ def test_the_set_of_sessions_is_written_when_it_changed(timestamps: list[int], n
         update(state, value)
 
     monkeypatch.setattr(HeapValueState, "update", noted)
-    harness = opened(WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(10)), EventTimeTrigger(), combine=summed))
+    harness = opened(
+        WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(10)), EventTimeTrigger(), combine=summed)
+    )
 
     harness.process_chunk([("a", 1)] * len(timestamps), timestamps)
     assert len(written) == num_writes
@@ -243,7 +253,9 @@ def test_a_session_that_grew_has_one_end() -> None:
 
 
 def test_sessions_have_no_state_per_window() -> None:
-    harness = opened(WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(5)), EventTimeTrigger(), function=Counting()))
+    harness = opened(
+        WindowSpec(EventTimeSessionWindows.with_gap(Time.milliseconds(5)), EventTimeTrigger(), function=Counting())
+    )
     harness.process_chunk([("a", 1)], [0])
 
     with pytest.raises(UserFunctionError) as raised:
@@ -342,7 +354,10 @@ def test_an_accumulator_may_be_none(assigner: Any, results: list[Any]) -> None:
 
 @pytest.mark.parametrize(
     "assigner",
-    [TumblingEventTimeWindows.of(Time.milliseconds(10)), SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(5))],
+    [
+        TumblingEventTimeWindows.of(Time.milliseconds(10)),
+        SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(5)),
+    ],
 )
 def test_an_error_of_the_combining_function_names_its_record(assigner: Any) -> None:
     harness = opened(WindowSpec(assigner, EventTimeTrigger(), combine=summed))
@@ -359,7 +374,7 @@ def test_an_error_of_the_window_function_names_key_and_window() -> None:
     with pytest.raises(UserFunctionError) as raised:
         harness.process_watermark(50)
 
-    assert raised.value.__cause__.__notes__ == ["raised for TimeWindow(start=0, end=10) of the key 'a'"]  # type: ignore[union-attr]  # it has one
+    assert raised.value.__cause__.__notes__ == [("raised for TimeWindow(start=0, end=10) of the key 'a'")]  # type: ignore[union-attr]  # it has one
     harness.close()
 
 
@@ -505,7 +520,9 @@ def test_an_error_in_a_large_chunk_names_its_record(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("is_chained", [False, True])
-def test_lists_of_few_windows_are_written_to_the_state_on_the_way(is_chained: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_of_few_windows_are_written_to_the_state_on_the_way(
+    is_chained: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not only when a window gets its first record: one list may grow for as long as a loop runs."""
     monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
     harness = opened(tumbling(function=Listing()))

@@ -38,7 +38,9 @@ def network() -> Iterator[NetworkBufferPool]:
 
 @pytest.fixture
 def pool(network: NetworkBufferPool) -> LocalBufferPool:
-    """One guaranteed and no limit, cut down to one for the start, as ``new LocalBufferPool(networkBufferPool, 1)`` is."""
+    """One guaranteed and no limit, cut down to one for the start, as ``new
+    LocalBufferPool(networkBufferPool, 1)`` is.
+    """
     pool = network.create_buffer_pool(owner="map (1/2)", num_required=1, max_buffers=None)
     pool.set_num_buffers(1)
     assert pool.num_available == 1

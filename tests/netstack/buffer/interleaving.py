@@ -1,7 +1,7 @@
 """Real threads that run one at a time and change places only at locks, in an order that a seed decides.
 
-Waiting with a time-out never times out here: if nobody can go on although somebody waits, a wake-up was lost (or there is a deadlock),
-and the run fails with its seed.
+Waiting with a time-out never times out here: if nobody can go on although somebody waits, a wake-up was lost (or there
+is a deadlock), and the run fails with its seed.
 """
 
 import _thread

@@ -43,7 +43,9 @@ class Worker:
 
 
 class Listener:
-    """Remembers its calls; ``takes`` says whether it wants the buffer, ``recycles`` whether it gives it back at once."""
+    """Remembers its calls; ``takes`` says whether it wants the buffer, ``recycles`` whether it
+    gives it back at once.
+    """
 
     def __init__(self, *, takes: bool = True, recycles: bool = False) -> None:
         self.takes = takes

@@ -35,7 +35,9 @@ def read(consumer: BufferConsumer) -> bytes:
 
 
 def test_uncommitted_bytes_are_invisible() -> None:
-    """BufferBuilderAndConsumerTest append, multiple appends, uncommitted appends: they appear with the commit, together."""
+    """BufferBuilderAndConsumerTest append, multiple appends, uncommitted appends: they appear with the commit,
+    together.
+    """
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
 
@@ -60,7 +62,9 @@ def test_a_consumer_made_late_sees_what_was_committed_before() -> None:
 
 @pytest.mark.parametrize("as_view", [False, True])
 def test_what_does_not_fit_is_left_to_the_caller(as_view: bool) -> None:
-    """BufferBuilderAndConsumerTest append over size: it returns how much it took; the full builder takes nothing more."""
+    """BufferBuilderAndConsumerTest append over size: it returns how much it took; the full builder
+    takes nothing more.
+    """
     builder, _ = make_builder(4)
     consumer = builder.create_buffer_consumer()
     data = b"abcdef"
@@ -84,7 +88,9 @@ def test_an_exact_fit_fills_the_buffer() -> None:
 
 
 def test_a_second_consumer_is_refused() -> None:
-    """BufferBuilderAndConsumerTest creating a second consumer: two readers would see each other's half; copies are made from the first."""
+    """BufferBuilderAndConsumerTest creating a second consumer: two readers would see each other's half; copies are made
+    from the first.
+    """
     builder, recycler = make_builder()
     consumer = builder.create_buffer_consumer()
 
@@ -98,7 +104,9 @@ def test_a_second_consumer_is_refused() -> None:
 
 @pytest.mark.parametrize("content", [b"", b"abc", b"x" * SIZE])
 def test_finished_is_seen_at_the_next_build(content: bytes) -> None:
-    """BufferBuilderAndConsumerTest is finished, empty, partially full, full: not before, because the reader answers from its last look."""
+    """BufferBuilderAndConsumerTest is finished, empty, partially full, full: not before, because the reader answers
+    from its last look.
+    """
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append(content)
@@ -119,7 +127,9 @@ def test_finish_twice_changes_nothing() -> None:
 
 
 def test_try_build_makes_no_empty_buffer() -> None:
-    """BufferBuilderAndConsumerTest build empty buffer: None when nothing new is there; finished is seen all the same."""
+    """BufferBuilderAndConsumerTest build empty buffer: None when nothing new is there; finished is
+    seen all the same.
+    """
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"ab")
@@ -166,10 +176,13 @@ def test_the_partial_record_length_travels_with_the_consumer() -> None:
 
 
 @pytest.mark.parametrize(
-    "order", ["builder consumer buffer", "consumer buffer builder", "buffer builder consumer", "consumer builder buffer"]
+    "order",
+    ["builder consumer buffer", "consumer buffer builder", "buffer builder consumer", "consumer builder buffer"],
 )
 def test_the_segment_goes_home_after_its_last_holder(order: str) -> None:
-    """BufferBuilderAndConsumerTest reference counting, recycle orders: builder, consumer and built buffer; each may close twice."""
+    """BufferBuilderAndConsumerTest reference counting, recycle orders: builder, consumer and built buffer; each may
+    close twice.
+    """
     builder, recycler = make_builder()
     consumer = builder.create_buffer_consumer()
     builder.append_and_commit(b"abc")
@@ -204,7 +217,9 @@ def test_closing_an_unfinished_builder_finishes_it() -> None:
 
 @given(chunks=st.lists(st.binary(max_size=9), max_size=12), reads=st.sets(st.integers(0, 11)))
 def test_every_committed_byte_is_read_once_and_in_order(chunks: list[bytes], reads: set[int]) -> None:
-    """BufferBuilderAndConsumerTest building a buffer multiple times: however writes and reads interleave, the pieces join."""
+    """BufferBuilderAndConsumerTest building a buffer multiple times: however writes and reads interleave, the pieces
+    join.
+    """
     builder, recycler = make_builder(40)
     consumer = builder.create_buffer_consumer()
     pieces, taken = [], 0
@@ -247,7 +262,9 @@ def test_copies_read_the_same_bytes_each_from_its_own_position() -> None:
 
 
 def test_a_copy_can_start_anywhere_in_the_segment() -> None:
-    """BufferBuilderAndConsumerTest copy with reader position: before, at, behind what is committed; no partial record is known there."""
+    """BufferBuilderAndConsumerTest copy with reader position: before, at, behind what is committed; no partial record
+    is known there.
+    """
     builder, recycler = make_builder()
     consumer = builder.create_buffer_consumer(2)
     builder.append_and_commit(b"abcd")
@@ -297,7 +314,12 @@ def test_a_consumer_of_a_complete_buffer() -> None:
     copy = consumer.copy()
     built = consumer.build()
 
-    assert (bytes(built.view), built.is_compressed, consumer.is_finished, consumer.partial_record_length) == (b"3456", True, True, 2)
+    assert (bytes(built.view), built.is_compressed, consumer.is_finished, consumer.partial_record_length) == (
+        b"3456",
+        True,
+        True,
+        2,
+    )
     assert (consumer.num_bytes_unread, copy.num_bytes_unread, copy.is_compressed) == (0, 4, True)
     built.recycle()
     copy.close()
@@ -342,7 +364,9 @@ def test_trim(size: int, expected: int) -> None:
 
 
 def test_a_trimmed_builder_can_get_its_room_back() -> None:
-    """The last buffer is expanded when the pool is empty; never beyond the segment, of which the consumer knows the size."""
+    """The last buffer is expanded when the pool is empty; never beyond the segment, of which the consumer knows the
+    size.
+    """
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
 
@@ -353,11 +377,19 @@ def test_a_trimmed_builder_can_get_its_room_back() -> None:
     builder.append_and_commit(b"ef")
     builder.trim(2 * SIZE)
 
-    assert (was_full, read(consumer), builder.capacity_bytes, consumer.segment_size_bytes) == (True, b"abcdef", SIZE, SIZE)
+    assert (was_full, read(consumer), builder.capacity_bytes, consumer.segment_size_bytes) == (
+        True,
+        b"abcdef",
+        SIZE,
+        SIZE,
+    )
 
 
 def test_take_hands_the_reference_on_when_the_writer_has_finished() -> None:
-    """Open: one reference more, the consumer goes on.  Finished: the rest with the consumer's own reference; nothing is left to close."""
+    """Open: one reference more, the consumer goes on.
+
+    Finished: the rest with the consumer's own reference; nothing is left to close.
+    """
     builder, recycler = make_builder()
     consumer = builder.create_buffer_consumer()
     nothing = consumer.take()
@@ -370,7 +402,13 @@ def test_take_hands_the_reference_on_when_the_writer_has_finished() -> None:
 
     assert first is not None
     assert rest is not None
-    assert (nothing, bytes(first.view), bytes(rest.view), consumer.is_finished, consumer.take()) == (None, b"ab", b"cd", True, None)
+    assert (nothing, bytes(first.view), bytes(rest.view), consumer.is_finished, consumer.take()) == (
+        None,
+        b"ab",
+        b"cd",
+        True,
+        None,
+    )
     rest.recycle()
     assert recycler.count == 0
     first.recycle()

@@ -97,7 +97,9 @@ def test_equal_size_is_not_smaller() -> None:
 
 
 def test_events_and_compressed_buffers_are_left_alone() -> None:
-    """BufferCompressionTest: compress event, compress compressed buffer, decompress event, decompress uncompressed buffer."""
+    """BufferCompressionTest: compress event, compress compressed buffer, decompress event, decompress uncompressed
+    buffer.
+    """
     event, _ = make_buffer(b"\0" * 200, DataType.EVENT_BUFFER)
     done = compressed(b"\0" * 200)
     plain, _ = make_buffer(LONGS)
@@ -178,7 +180,9 @@ assert "pyarrow" in sys.modules
         pytest.param(b"\0" * 7, "has no header", id="short header"),
         pytest.param(struct.pack("<ii", 5, 100) + b"1234", "claims 5 compressed, 100 original", id="truncated"),
         pytest.param(struct.pack("<ii", 3, 100) + b"1234", "claims 3 compressed", id="trailing bytes"),
-        pytest.param(struct.pack("<ii", 4, SEGMENT + 1) + b"1234", r"original ones \(at most 4096\)", id="larger than a segment"),
+        pytest.param(
+            struct.pack("<ii", 4, SEGMENT + 1) + b"1234", r"original ones \(at most 4096\)", id="larger than a segment"
+        ),
         pytest.param(struct.pack("<ii", 4, 2**31 - 1) + b"1234", "2147483647 original", id="a bomb"),
         pytest.param(struct.pack("<ii", 4, 0) + b"1234", "0 original", id="nothing"),
         pytest.param(struct.pack("<ii", 4, -1) + b"1234", "-1 original", id="negative"),

@@ -74,13 +74,20 @@ def test_listeners_are_told_of_the_end_once(pool: LocalBufferPool) -> None:
 
 
 def test_hist_24035_listeners_hear_of_segments_that_the_network_pool_hands_out(network: NetworkBufferPool) -> None:
-    """FLINK-24035: the pool is born with nothing; its listeners are told all the same when the global one refills, one by one."""
+    """FLINK-24035: the pool is born with nothing; its listeners are told all the same when the global one refills, one
+    by one.
+    """
     others = network.request_unpooled("all but the guarantee", NUM_BUFFERS - 2)
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=2)
     taken = [take(user), take(user)]
     pool = network.create_buffer_pool(owner="gate", num_required=1, max_buffers=8)
     listeners = [Listener() for _ in range(3)]
-    assert [pool.num_requested, *(pool.add_buffer_listener(listener) for listener in listeners)] == [0, True, True, True]
+    assert [pool.num_requested, *(pool.add_buffer_listener(listener) for listener in listeners)] == [
+        0,
+        True,
+        True,
+        True,
+    ]
 
     recycle(user, taken)
     first = [len(listener.buffers) for listener in listeners]
@@ -160,9 +167,14 @@ def test_hist_9676_listeners_are_called_without_any_lock(network: NetworkBufferP
 
 @pytest.mark.slow
 def test_hist_18595_listeners_overdraft_and_resizing_race_without_a_loss(tiny_switch_interval: None) -> None:
-    """Crossed requests, recycles, listeners, resizes and pools that come and go: every wait ends and every segment comes home."""
+    """Crossed requests, recycles, listeners, resizes and pools that come and go: every wait ends and every segment
+    comes home.
+    """
     network = NetworkBufferPool(24, 16)
-    pools = [network.create_buffer_pool(owner=str(index), num_required=2, max_buffers=None, max_overdraft_buffers=2) for index in range(3)]
+    pools = [
+        network.create_buffer_pool(owner=str(index), num_required=2, max_buffers=None, max_overdraft_buffers=2)
+        for index in range(3)
+    ]
 
     def write(pool: LocalBufferPool) -> None:
         for _ in range(300):

@@ -123,7 +123,9 @@ def test_bytes_come_in_buffers_as_large_as_others_are(size: int) -> None:
     assert {(piece.data_type, piece.is_buffer) for piece in pieces} <= {(DataType.DATA_BUFFER, True)}
     found = bytes_of(pieces)
     assert b"".join(found) == data
-    assert [len(piece) for piece in found] == [32 * KIB] * (size // (32 * KIB)) + [size % (32 * KIB)] * (size % (32 * KIB) > 0)
+    assert [len(piece) for piece in found] == [32 * KIB] * (size // (32 * KIB)) + [size % (32 * KIB)] * (
+        size % (32 * KIB) > 0
+    )
     assert bytes_of(pieces_of(memoryview(data))) == found
 
 
@@ -134,7 +136,12 @@ def test_a_consumer_gives_the_content_once() -> None:
     """The reference goes along: closing the consumer afterwards does nothing."""
     content = Content()
     consumer, home = consumer_of(content)
-    before = (consumer.is_finished, consumer.is_data_available, consumer.num_bytes_unread, consumer.is_start_of_data_buffer)
+    before = (
+        consumer.is_finished,
+        consumer.is_data_available,
+        consumer.num_bytes_unread,
+        consumer.is_start_of_data_buffer,
+    )
 
     buffer = consumer.take()
 
@@ -166,7 +173,12 @@ def test_a_consumer_builds_bytes_once(is_tried: bool) -> None:
 
     built = consumer.try_build() if is_tried else consumer.build()
     assert built is not None
-    assert (bytes(built.view), built.content, consumer.is_finished, consumer.is_data_available) == (b"x" * 50, None, True, False)
+    assert (bytes(built.view), built.content, consumer.is_finished, consumer.is_data_available) == (
+        b"x" * 50,
+        None,
+        True,
+        False,
+    )
     assert consumer.try_build() is None
     assert bytes_of([consumer.build()]) == [b""]
     assert consumer.byte_buffers() == []

@@ -1,4 +1,6 @@
-"""Pools under every order of events that a few thousand seeds can think of: no wait is for ever, and nothing is lost."""
+"""Pools under every order of events that a few thousand seeds can think of: no wait is for ever,
+and nothing is lost.
+"""
 
 import random
 from collections.abc import Callable
@@ -64,7 +66,9 @@ def churn(network: NetworkBufferPool, rng: random.Random, num_times: int) -> Non
                 segments = network.request_unpooled("gate", rng.randint(1, 3), 1.0)
                 network.recycle_unpooled(segments)
             else:
-                pool = network.create_buffer_pool(owner="short", num_required=rng.randint(1, 2), max_buffers=rng.choice([2, 4, None]))
+                pool = network.create_buffer_pool(
+                    owner="short", num_required=rng.randint(1, 2), max_buffers=rng.choice([2, 4, None])
+                )
                 builder = pool.request_builder_nowait()
                 pool.destroy()
                 if builder is not None:
@@ -78,7 +82,9 @@ def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
         pool.set_num_buffers(rng.randint(pool.num_required, 5))
 
 
-def make_programs(network: NetworkBufferPool, pools: list[LocalBufferPool], rng: random.Random) -> list[Callable[[], object]]:
+def make_programs(
+    network: NetworkBufferPool, pools: list[LocalBufferPool], rng: random.Random
+) -> list[Callable[[], object]]:
     programs: list[Callable[[], object]] = []
     for pool in pools:
         programs += [partial(write, pool, rng.randint(1, 4)) for _ in range(rng.randint(1, 2))]
@@ -98,7 +104,9 @@ def make_programs(network: NetworkBufferPool, pools: list[LocalBufferPool], rng:
 
 @pytest.mark.slow
 def test_no_schedule_loses_a_wakeup_or_a_segment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers, recyclers, listeners, resizes, pools and exclusive segments that come and go; the seed is in the error."""
+    """Writers, recyclers, listeners, resizes, pools and exclusive segments that come and go; the
+    seed is in the error.
+    """
     schedule_locks(monkeypatch)
     for seed in range(NUM_SEEDS):
         rng = random.Random(seed)
@@ -146,7 +154,9 @@ def test_no_schedule_leaves_a_writer_behind_when_its_pool_ends(monkeypatch: pyte
                 ends.append("done")
 
         try:
-            Scheduler(seed).run([work, work, partial(listen, pool, rng, 1), network.destroy if seed % 2 else pool.destroy])
+            Scheduler(seed).run(
+                [work, work, partial(listen, pool, rng, 1), network.destroy if seed % 2 else pool.destroy]
+            )
         except BaseException as error:
             raise AssertionError(f"seed {seed}: {error!r}, {network!r}, {pool!r}") from error
 
@@ -158,7 +168,9 @@ def test_no_schedule_leaves_a_writer_behind_when_its_pool_ends(monkeypatch: pyte
 
 @pytest.mark.slow
 def test_hist_25407_failing_requests_among_pools_that_come_and_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FLINK-25407: the error path of a request took the locks in the other order; here requests are refused, fail later or succeed."""
+    """FLINK-25407: the error path of a request took the locks in the other order; here requests are refused, fail later
+    or succeed.
+    """
     schedule_locks(monkeypatch)
     results: set[str] = set()
 
@@ -194,7 +206,9 @@ def test_hist_25407_failing_requests_among_pools_that_come_and_go(monkeypatch: p
 
 
 def test_a_lost_wakeup_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scheduler itself: a thread that waits for a segment nobody brings back is stuck, at once and without a time-out."""
+    """The scheduler itself: a thread that waits for a segment nobody brings back is stuck, at once and without a
+    time-out.
+    """
     schedule_locks(monkeypatch)
     network = NetworkBufferPool(1, 1)
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=1)

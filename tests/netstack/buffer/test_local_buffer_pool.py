@@ -1,4 +1,6 @@
-"""``LocalBufferPool``: available means served; with the scenarios of Flink's ``LocalBufferPoolTest``, and the history of its bugs."""
+"""``LocalBufferPool``: available means served; with the scenarios of Flink's ``LocalBufferPoolTest``, and the history
+of its bugs.
+"""
 
 import sys
 from collections.abc import Callable
@@ -20,7 +22,9 @@ from tests.waiting import PATIENCE_S, spin_until
 
 
 def test_availability_follows_the_free_segments(bounded: LocalBufferPool) -> None:
-    """The future is done while a request would be served; the last one taken starts a new one, which the next recycle completes."""
+    """The future is done while a request would be served; the last one taken starts a new one, which the next recycle
+    completes.
+    """
     done = bounded.available_future()
     segments = [take(bounded) for _ in range(3)]
     pending = bounded.available_future()
@@ -70,7 +74,9 @@ def test_hist_9755_a_broken_callback_does_not_lose_the_segment(bounded: LocalBuf
         bounded.recycle(segment)
 
 
-def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(network: NetworkBufferPool, bounded: LocalBufferPool) -> None:
+def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(
+    network: NetworkBufferPool, bounded: LocalBufferPool
+) -> None:
     """LocalBufferPoolTest recycle after destroy: free segments go home at once, the others when they are recycled."""
     segment = take(bounded)
 
@@ -91,7 +97,9 @@ def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(network: Netw
             request()
 
 
-def test_buffers_and_builders_come_from_the_pool_and_go_back(network: NetworkBufferPool, bounded: LocalBufferPool) -> None:
+def test_buffers_and_builders_come_from_the_pool_and_go_back(
+    network: NetworkBufferPool, bounded: LocalBufferPool
+) -> None:
     """Whole segments, recycled by their last holder."""
     buffer, builder = bounded.request_buffer_nowait(), bounded.request_builder_nowait()
     assert buffer is not None
@@ -207,8 +215,12 @@ def test_decrease_size(
 def test_increase_size(
     network: NetworkBufferPool, max_buffers: int, small: int, large: int, overdraft_after: int, available_after: int
 ) -> None:
-    """LocalBufferPoolTest increase size: overdraft becomes ordinary first; only what is left makes the pool available."""
-    pool = network.create_buffer_pool(owner="pool", num_required=small, max_buffers=max_buffers, max_overdraft_buffers=2)
+    """LocalBufferPoolTest increase size: overdraft becomes ordinary first; only what is left makes
+    the pool available.
+    """
+    pool = network.create_buffer_pool(
+        owner="pool", num_required=small, max_buffers=max_buffers, max_overdraft_buffers=2
+    )
     pool.set_num_buffers(small)
     taken = [take(pool) for _ in range(small)]
     assert not pool.is_available
@@ -226,10 +238,16 @@ def test_increase_size(
 
 @pytest.mark.parametrize("max_overdraft", [5, 0])
 def test_request_on_recycle(network: NetworkBufferPool, max_overdraft: int) -> None:
-    """LocalBufferPoolTest request buffer on recycle with and without overdraft: one recycles, the other blocks for its share; both end."""
-    first = network.create_buffer_pool(owner="first", num_required=512, max_buffers=2048, max_overdraft_buffers=max_overdraft)
+    """LocalBufferPoolTest request buffer on recycle with and without overdraft: one recycles, the other blocks for its
+    share; both end.
+    """
+    first = network.create_buffer_pool(
+        owner="first", num_required=512, max_buffers=2048, max_overdraft_buffers=max_overdraft
+    )
     taken = [take(first) for _ in range(1023)]
-    second = network.create_buffer_pool(owner="second", num_required=512, max_buffers=512, max_overdraft_buffers=max_overdraft)
+    second = network.create_buffer_pool(
+        owner="second", num_required=512, max_buffers=512, max_overdraft_buffers=max_overdraft
+    )
     builders: list[BufferBuilder] = []
     worker = Worker(lambda: builders.extend(second.request_builder_blocking() for _ in range(512)))
 
@@ -346,8 +364,12 @@ def test_hist_20547_availability_is_consistent_after_a_failed_fetch(network: Net
 
 
 def test_max_buffers_per_channel_and_availability(network: NetworkBufferPool) -> None:
-    """LocalBufferPoolTest max per channel: a full channel makes the pool unavailable, it is not refused (FLINK-27522)."""
-    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None, num_subpartitions=3, max_buffers_per_channel=2)
+    """LocalBufferPoolTest max per channel: a full channel makes the pool unavailable, it is not
+    refused (FLINK-27522).
+    """
+    pool = network.create_buffer_pool(
+        owner="pool", num_required=1, max_buffers=None, num_subpartitions=3, max_buffers_per_channel=2
+    )
     pool.set_num_buffers(10)
 
     def is_available() -> bool:
@@ -375,7 +397,9 @@ def test_max_buffers_per_channel_and_availability(network: NetworkBufferPool) ->
 
 def test_a_full_channel_wakes_whoever_waits_for_availability(network: NetworkBufferPool) -> None:
     """The future of a pool that has free segments completes when the last full channel has room."""
-    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1)
+    pool = network.create_buffer_pool(
+        owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1
+    )
     builders = [pool.request_builder_blocking(0), pool.request_builder_blocking(1)]
     future, told = pool.available_future(), []
     future.add_done_callback(lambda: told.append(pool.is_available))
@@ -390,7 +414,9 @@ def test_a_full_channel_wakes_whoever_waits_for_availability(network: NetworkBuf
 
 def test_raw_segments_can_be_counted_for_a_channel(network: NetworkBufferPool) -> None:
     """Whoever wants no builder recycles through ``recycler``."""
-    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1)
+    pool = network.create_buffer_pool(
+        owner="pool", num_required=4, max_buffers=4, num_subpartitions=2, max_buffers_per_channel=1
+    )
     segment = take(pool, 1)
     was_available = pool.is_available
 
@@ -407,9 +433,16 @@ OVERDRAFT_CASES += [(8, 5, 2, 1), (8, 5, 2, 2), (8, 5, 3, 2), (12, 10, 2, 1), (1
 @pytest.mark.parametrize("max_overdraft", [0, 1, 2])
 @pytest.mark.parametrize(("size", "max_per_channel", "num_channels", "num_used_channels"), OVERDRAFT_CASES)
 def test_overdraft_and_availability(
-    network: NetworkBufferPool, size: int, max_per_channel: int, num_channels: int, num_used_channels: int, max_overdraft: int
+    network: NetworkBufferPool,
+    size: int,
+    max_per_channel: int,
+    num_channels: int,
+    num_used_channels: int,
+    max_overdraft: int,
 ) -> None:
-    """LocalBufferPoolTest overdraft buffer and availability: exactly so many beyond the size, and the pool is unavailable meanwhile."""
+    """LocalBufferPoolTest overdraft buffer and availability: exactly so many beyond the size, and the pool is
+    unavailable meanwhile.
+    """
     pool = network.create_buffer_pool(
         owner="pool",
         num_required=1,
@@ -477,7 +510,11 @@ def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channe
     """And nothing stays promised."""
     with pytest.raises(ValueError, match="at most"):
         network.create_buffer_pool(
-            owner="odd", num_required=1, max_buffers=1, max_buffers_per_channel=max_per_channel, max_overdraft_buffers=max_overdraft
+            owner="odd",
+            num_required=1,
+            max_buffers=1,
+            max_buffers_per_channel=max_per_channel,
+            max_overdraft_buffers=max_overdraft,
         )
 
     assert (network.num_reserved, network.num_pools) == (0, 0)
@@ -487,7 +524,9 @@ def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channe
 
 
 def test_reserve_segments() -> None:
-    """LocalBufferPoolTest reserveSegments: above the guarantee illegal; waits and times out; tops up; after the end refused."""
+    """LocalBufferPoolTest reserveSegments: above the guarantee illegal; waits and times out; tops up; after the end
+    refused.
+    """
     network = NetworkBufferPool(2, 16)
     first = network.create_buffer_pool(owner="first", num_required=1, max_buffers=2)
     with pytest.raises(ValueError, match="cannot reserve 2 segments, only 1 are guaranteed"):
@@ -495,7 +534,9 @@ def test_reserve_segments() -> None:
     taken = [take(first), take(first)]
     second = network.create_buffer_pool(owner="second", num_required=1, max_buffers=10)
 
-    with pytest.raises(InsufficientNetworkBuffersError, match="Timeout triggered when second requested 1 network buffers"):
+    with pytest.raises(
+        InsufficientNetworkBuffersError, match="Timeout triggered when second requested 1 network buffers"
+    ):
         second.reserve_segments(1, timeout_s=0.01)
     assert not second.is_available
     network.check_invariants()
@@ -515,7 +556,9 @@ def test_reserve_segments() -> None:
 
 
 def test_a_reservation_that_waits_is_cancelled_by_destroy() -> None:
-    """LocalBufferPoolTest reserveSegmentsAndCancel: the canceler neither blocks nor leaves the waiting thread behind."""
+    """LocalBufferPoolTest reserveSegmentsAndCancel: the canceler neither blocks nor leaves the
+    waiting thread behind.
+    """
     network = NetworkBufferPool(4, 16)
     first = network.create_buffer_pool(owner="first", num_required=2, max_buffers=4)
     taken = [take(first) for _ in range(4)]
@@ -567,7 +610,9 @@ def test_buffers_that_are_recycled_together_are_all_free_before_anybody_is_told(
 
 def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, bounded: LocalBufferPool) -> None:
     """Each segment goes where it belongs; surplus of a pool that shrank goes on to the network bounded."""
-    other = network.create_buffer_pool(owner="other", num_required=1, max_buffers=2, num_subpartitions=1, max_buffers_per_channel=1)
+    other = network.create_buffer_pool(
+        owner="other", num_required=1, max_buffers=2, num_subpartitions=1, max_buffers_per_channel=1
+    )
     builder = other.request_builder_blocking(0)
     counted = builder.create_buffer_consumer().build()
     buffers = [*buffers_of(bounded, 3), counted, NetworkBuffer.unpooled(b"event", DataType.EVENT_BUFFER)]
@@ -576,7 +621,9 @@ def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, 
 
     recycle_all(buffers)
 
-    assert (bounded.num_available, other.is_available) == (2, False), "the consumer of the other pool's buffer holds it still"
+    assert (bounded.num_available, other.is_available) == (2, False), (
+        "the consumer of the other pool's buffer holds it still"
+    )
     bounded.check_invariants()
     other.check_invariants()
     bounded.destroy()
@@ -643,8 +690,12 @@ def test_hist_16972_available_pools_share_no_segment() -> None:
 
 
 def test_hist_13245_a_subpartition_is_counted_down_once(network: NetworkBufferPool) -> None:
-    """FLINK-13245, FLINK-22424 and their like: two counts down for one buffer would make a full subpartition look free."""
-    pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=4, num_subpartitions=1, max_buffers_per_channel=2)
+    """FLINK-13245, FLINK-22424 and their like: two counts down for one buffer would make a full
+    subpartition look free.
+    """
+    pool = network.create_buffer_pool(
+        owner="pool", num_required=4, max_buffers=4, num_subpartitions=1, max_buffers_per_channel=2
+    )
     builders = [pool.request_builder_blocking(0) for _ in range(3)]
     consumer = builders[0].create_buffer_consumer()
     builders[0].append_and_commit(b"abc")
@@ -665,7 +716,9 @@ def test_hist_13245_a_subpartition_is_counted_down_once(network: NetworkBufferPo
 
 
 def test_a_pool_that_has_a_free_segment_leaves_its_place_in_line_to_others() -> None:
-    """LocalBufferPool onGlobalPoolAvailable: its own segment came back meanwhile, so what the network pool offers goes to the next."""
+    """LocalBufferPool onGlobalPoolAvailable: its own segment came back meanwhile, so what the network pool offers goes
+    to the next.
+    """
     network = NetworkBufferPool(6, 16)
     user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=None)
     of_user = [take(user) for _ in range(6)]
@@ -685,7 +738,9 @@ def test_a_pool_that_has_a_free_segment_leaves_its_place_in_line_to_others() -> 
     network.destroy()
 
 
-def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(
+    network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A forced interleaving: between the fetch and its arrival somebody else made the pool smaller."""
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
     pool.set_num_buffers(1)
@@ -706,12 +761,16 @@ def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(network: Ne
     pool.recycle(segment)
 
 
-def test_a_reserved_segment_that_meets_the_end_of_its_pool_goes_home(network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reserved_segment_that_meets_the_end_of_its_pool_goes_home(
+    network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A forced interleaving: destroyed between the promise and the arrival."""
     pool = network.create_buffer_pool(owner="pool", num_required=3, max_buffers=3)
     reserve = network.reserve
 
-    def destroy_after_reserve(account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str) -> list[MemorySegment]:
+    def destroy_after_reserve(
+        account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str
+    ) -> list[MemorySegment]:
         segments = reserve(account, num_segments, timeout_s, owner)
         pool.destroy()
         return segments
@@ -723,7 +782,9 @@ def test_a_reserved_segment_that_meets_the_end_of_its_pool_goes_home(network: Ne
 
 
 @pytest.mark.slow
-def test_concurrent_requests_and_recycles(pool: LocalBufferPool, network: NetworkBufferPool, tiny_switch_interval: None) -> None:
+def test_concurrent_requests_and_recycles(
+    pool: LocalBufferPool, network: NetworkBufferPool, tiny_switch_interval: None
+) -> None:
     """LocalBufferPoolTest concurrent request recycle: 128 tasks; each has its own segment at any time."""
     num_tasks, num_requests = 128, 64
     pool.set_num_buffers(num_tasks)
@@ -743,8 +804,12 @@ def test_concurrent_requests_and_recycles(pool: LocalBufferPool, network: Networ
 
 
 def test_a_broken_callback_does_not_keep_a_thread_that_parks_for_the_segment(network: NetworkBufferPool) -> None:
-    """The callback comes first where a full channel has room again while another segment is free, whose thread has not run yet."""
-    pool = network.create_buffer_pool(owner="pool", num_required=3, max_buffers=3, num_subpartitions=1, max_buffers_per_channel=1)
+    """The callback comes first where a full channel has room again while another segment is free, whose thread has not
+    run yet.
+    """
+    pool = network.create_buffer_pool(
+        owner="pool", num_required=3, max_buffers=3, num_subpartitions=1, max_buffers_per_channel=1
+    )
     of_channel, other, last = take(pool, 0), take(pool), take(pool)
     workers = [Worker(lambda: pool.recycle(pool.request_segment_blocking())) for _ in range(2)]
     spin_until(lambda: "2 threads wait" in repr(pool))

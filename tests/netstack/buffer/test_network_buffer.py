@@ -22,7 +22,9 @@ class CollectingRecycler:
         self.segments.append(segment)
 
 
-def make_buffer(content: bytes = b"0123456789", size: int = 10, offset: int = 0) -> tuple[NetworkBuffer, CollectingRecycler]:
+def make_buffer(
+    content: bytes = b"0123456789", size: int = 10, offset: int = 0
+) -> tuple[NetworkBuffer, CollectingRecycler]:
     recycler = CollectingRecycler()
     segment = MemorySegment(memoryview(bytearray(content)), 7)
     return NetworkBuffer(segment, recycler, size, DataType.DATA_BUFFER, offset=offset), recycler

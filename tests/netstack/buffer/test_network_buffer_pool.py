@@ -99,7 +99,9 @@ def test_an_idle_pool_keeps_what_fits_its_size_and_gives_it_back_when_it_shrinks
 
 
 def test_a_promise_that_cannot_be_kept_is_refused(ten: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest require more than possible 2: who needs how much, what is left, which option to raise; nothing is kept."""
+    """BufferPoolFactoryTest require more than possible 2: who needs how much, what is left, which option to raise;
+    nothing is kept.
+    """
     pool = ten.create_buffer_pool(owner="first", num_required=7, max_buffers=7)
 
     with pytest.raises(InsufficientNetworkBuffersError) as caught:
@@ -107,7 +109,8 @@ def test_a_promise_that_cannot_be_kept_is_refused(ten: NetworkBufferPool) -> Non
 
     text = str(caught.value)
     assert text.startswith(
-        "Insufficient number of network buffers: required 4, but only 3 available (map (2/4)). The total number of network"
+        "Insufficient number of network buffers: required 4, but only 3 available (map (2/4)). The total number of "
+        "network"
     )
     assert "buffers is currently set to 10 of 64 bytes each" in text
     assert "--network-memory (NetstackConfig.network_memory_bytes) above 640 bytes" in text
@@ -144,7 +147,9 @@ def test_unpooled_segments_that_others_use_beyond_their_guarantee_are_missing(te
 
 
 def test_segments_of_a_destroyed_pool_can_be_promised_while_they_are_on_their_way_home(ten: NetworkBufferPool) -> None:
-    """A task that is started again must not fail because the last buffers of its predecessor are still in a transport."""
+    """A task that is started again must not fail because the last buffers of its predecessor are
+    still in a transport.
+    """
     pool = ten.create_buffer_pool(owner="pool", num_required=2, max_buffers=6)
     used = drain(pool)
 
@@ -170,7 +175,9 @@ def test_hist_24035_a_waiting_pool_is_handed_what_another_one_frees(ten: Network
 
     first.recycle(used.pop())
 
-    assert (second.is_available, future.is_done, first.is_available) == (True, True, False), "the first one is above its size"
+    assert (second.is_available, future.is_done, first.is_available) == (True, True, False), (
+        "the first one is above its size"
+    )
     first.recycle(used.pop())
     assert first.is_available
     recycle(first, used)
@@ -203,12 +210,16 @@ def test_guarantees_are_served_before_the_others_in_line(ten: NetworkBufferPool)
 
 def test_one_pool_that_requires_more_than_there_is(network: NetworkBufferPool) -> None:
     """BufferPoolFactoryTest require more than possible 1."""
-    with pytest.raises(InsufficientNetworkBuffersError, match=r"^Insufficient number of network buffers: required 1025, but only 1024"):
+    with pytest.raises(
+        InsufficientNetworkBuffersError, match=r"^Insufficient number of network buffers: required 1025, but only 1024"
+    ):
         create(network, NUM_BUFFERS + 1)
 
 
 def test_an_overprovisioned_pool_gives_back_on_recycle(network: NetworkBufferPool) -> None:
-    """BufferPoolFactoryTest overprovisioned: the first pool has more than its new size; each recycle is eagerly fetched by the second."""
+    """BufferPoolFactoryTest overprovisioned: the first pool has more than its new size; each recycle is eagerly fetched
+    by the second.
+    """
     num_first = NUM_BUFFERS // 2 + 1
     num_second = NUM_BUFFERS - num_first
     first = create(network, num_second, NUM_BUFFERS)
@@ -275,7 +286,9 @@ def test_redistribution(total: int, pools: list[tuple[int, int | None]], expecte
 
 
 def test_unpooled_segments_shrink_the_pools() -> None:
-    """BufferPoolFactoryTest uniform distribution bounded 4: 10 segments, one pool, 2 and 2 and 2 taken, and all the way back."""
+    """BufferPoolFactoryTest uniform distribution bounded 4: 10 segments, one pool, 2 and 2 and 2 taken, and all the way
+    back.
+    """
     network = NetworkBufferPool(10, 16)
     first = create(network, 1, 10)
     found: list[list[int]] = [sizes(first)]
@@ -299,7 +312,9 @@ def test_unpooled_segments_shrink_the_pools() -> None:
 
 
 def test_everything_is_distributed() -> None:
-    """BufferPoolFactoryTest all distributed: random pools, 200 rounds with printed seeds; no segment is left over while one can be used."""
+    """BufferPoolFactoryTest all distributed: random pools, 200 rounds with printed seeds; no segment is left over while
+    one can be used.
+    """
     for seed in range(200):
         rng = random.Random(seed)
         network = NetworkBufferPool(256, 1)
@@ -311,7 +326,9 @@ def test_everything_is_distributed() -> None:
             pools.append(create(network, num_required, max_buffers))
             wanted = min(256, wanted + (256 if max_buffers is None else max_buffers))
             assert sum(sizes(*pools)) == wanted, f"seed {seed}"
-            assert all(pool.num_required <= pool.num_buffers <= (pool.max_buffers or 256) for pool in pools), f"seed {seed}"
+            assert all(pool.num_required <= pool.num_buffers <= (pool.max_buffers or 256) for pool in pools), (
+                f"seed {seed}"
+            )
         network.destroy()
 
 
@@ -329,7 +346,9 @@ def test_create_and_destroy(network: NetworkBufferPool) -> None:
 
 
 def test_usage_by_creation_allocation_and_destruction() -> None:
-    """NetworkBufferPoolTest memory usage in the context of memory pool creation, memory segment allocation, memory pool destruction."""
+    """NetworkBufferPoolTest memory usage in the context of memory pool creation, memory segment allocation, memory pool
+    destruction.
+    """
     network = NetworkBufferPool(10, 128)
     found = [network.statistics()]
     pool = create(network, 1, 1)
@@ -347,7 +366,9 @@ def test_usage_by_creation_allocation_and_destruction() -> None:
 
 
 def test_destroy_all_pools() -> None:
-    """NetworkBufferPoolTest destroy all: with every segment requested; they come home, and a new pool can have all of them."""
+    """NetworkBufferPoolTest destroy all: with every segment requested; they come home, and a new pool can have all of
+    them.
+    """
     network = NetworkBufferPool(10, 128)
     fixed, bounded, unbounded = create(network, 2, 2), create(network, 1, 1), create(network, 5)
     taken: list[tuple[LocalBufferPool, MemorySegment]] = []
@@ -394,8 +415,10 @@ def test_the_insufficient_message_says_what_is_needed_what_is_there_and_what_to_
         network.request_unpooled("reduce (1/2) (input channel 0)", 5)
 
     assert str(caught.value) == (
-        "Insufficient number of network buffers: required 5, but only 4 available (reduce (1/2) (input channel 0)). The total number of "
-        "network buffers is currently set to 10 of 128 bytes each. You can increase this number by setting --network-memory "
+        "Insufficient number of network buffers: required 5, but only 4 available (reduce (1/2) (input channel 0)). "
+        "The total number of "
+        "network buffers is currently set to 10 of 128 bytes each. You can increase this number by setting "
+        "--network-memory "
         "(NetstackConfig.network_memory_bytes) above 1280 bytes"
     )
     network.destroy()
@@ -410,7 +433,9 @@ def test_usage_without_pools_is_nothing() -> None:
 
 
 def test_usage_and_its_warnings() -> None:
-    """NetworkBufferPoolTest segments usage: 50 segments of 128 B; one warning for each value from 100 % on, one when it is normal again."""
+    """NetworkBufferPoolTest segments usage: 50 segments of 128 B; one warning for each value from 100 % on, one when it
+    is normal again.
+    """
     network = NetworkBufferPool(50, 128)
 
     def usage() -> tuple[int, int]:
@@ -423,7 +448,8 @@ def test_usage_and_its_warnings() -> None:
     create(network, 10, 30)
     assert usage() == (60, 120)
     assert network.usage_warning() == (
-        "Memory usage [120%] is too high to satisfy all of the requests. This can severely impact network throughput. Please consider "
+        "Memory usage [120%] is too high to satisfy all of the requests. This can severely impact network throughput. "
+        "Please consider "
         "increasing available network memory, or decreasing configured size of network buffer pools. "
         "(totalMemory=6.250kb (6400 bytes), requestedMemory=7.500kb (7680 bytes), missingMemory=1.250kb (1280 bytes))"
     )
@@ -443,7 +469,9 @@ def test_small_amounts_are_told_in_bytes() -> None:
     network = NetworkBufferPool(2, 64)
     create(network, 2, 4)
 
-    assert "(totalMemory=128 bytes, requestedMemory=256 bytes, missingMemory=128 bytes)" in (network.usage_warning() or "")
+    assert "(totalMemory=128 bytes, requestedMemory=256 bytes, missingMemory=128 bytes)" in (
+        network.usage_warning() or ""
+    )
     network.destroy()
 
 
@@ -486,7 +514,9 @@ def test_a_reservation_after_the_end_is_refused() -> None:
 
 
 def test_a_request_waits_for_what_is_promised_but_in_use() -> None:
-    """NetworkBufferPoolTest request memory segments with buffers taken: a pool holds all; its surplus goes to the request."""
+    """NetworkBufferPoolTest request memory segments with buffers taken: a pool holds all; its surplus goes to the
+    request.
+    """
     network = NetworkBufferPool(10, 128)
     pool = create(network, 5, 10)
     used = [take(pool) for _ in range(10)]
@@ -524,7 +554,9 @@ def test_a_waiting_request_ends_with_the_network_pool() -> None:
 
 @pytest.mark.parametrize("number", [1, 2])
 def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """NetworkBufferPoolTest request memory segments interruptible 2: an exception inside; afterwards everything can be promised again."""
+    """NetworkBufferPoolTest request memory segments interruptible 2: an exception inside; afterwards everything can be
+    promised again.
+    """
     network = NetworkBufferPool(10, 128)
     pool = create(network, 1)
     segment = take(pool)
@@ -551,12 +583,16 @@ def test_a_broken_wait_leaves_the_books_as_they_were(monkeypatch: pytest.MonkeyP
 
 
 def test_a_request_times_out() -> None:
-    """NetworkBufferPoolTest request memory segments timeout: the message says Timeout; what came is back, what was promised is free."""
+    """NetworkBufferPoolTest request memory segments timeout: the message says Timeout; what came is back, what was
+    promised is free.
+    """
     network = NetworkBufferPool(10, 128, request_timeout_s=0.01)
     pool = create(network, 1, 10)
     used = [take(pool) for _ in range(9)]
 
-    with pytest.raises(InsufficientNetworkBuffersError, match=r"^Timeout triggered when gate .* only 1 came within 0.01 s"):
+    with pytest.raises(
+        InsufficientNetworkBuffersError, match=r"^Timeout triggered when gate .* only 1 came within 0.01 s"
+    ):
         network.request_unpooled("gate", 2)
 
     assert (network.num_reserved, pool.num_buffers) == (1, 10)
@@ -566,7 +602,9 @@ def test_a_request_times_out() -> None:
 
 
 def test_availability_after_single_and_multiple_recycles() -> None:
-    """NetworkBufferPoolTest is available or not after request and recycle of single and multiple segments: seen by who stands in line."""
+    """NetworkBufferPoolTest is available or not after request and recycle of single and multiple segments: seen by who
+    stands in line.
+    """
     network = NetworkBufferPool(10, 128)
     segments = [network.request_unpooled("gate", 5), network.request_unpooled("gate", 4)]
     user = create(network, 1, 1)
@@ -586,7 +624,9 @@ def test_availability_after_single_and_multiple_recycles() -> None:
 
 
 def test_blocking_requests_from_several_local_pools() -> None:
-    """NetworkBufferPoolTest blocking request from multi local buffer pool: all end once the memory is back, none stays available."""
+    """NetworkBufferPoolTest blocking request from multi local buffer pool: all end once the memory is back, none stays
+    available.
+    """
     network = NetworkBufferPool(20, 128)
     pools = [create(network, 5, 10) for _ in range(2)]
     exclusive = network.request_unpooled("gate", 10)
@@ -614,7 +654,9 @@ def test_blocking_requests_from_several_local_pools() -> None:
 
 
 def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> None:
-    """Another pool shrinks or is handed a segment, and its listener raises: the caller learns of it, and may try again."""
+    """Another pool shrinks or is handed a segment, and its listener raises: the caller learns of
+    it, and may try again.
+    """
     network = NetworkBufferPool(4, 8)
     other = create(network, 1, 1)
     segment = take(other)
@@ -648,7 +690,10 @@ def test_a_broken_listener_elsewhere_fails_the_creation_but_keeps_nothing() -> N
 
 
 def test_destroy_ends_the_pools_and_refuses_new_ones() -> None:
-    """NetworkBufferPoolTest create pool after destroy.  Segments come home later, and only then the memory is unmapped."""
+    """NetworkBufferPoolTest create pool after destroy.
+
+    Segments come home later, and only then the memory is unmapped.
+    """
     network = NetworkBufferPool(4, SIZE)
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=2)
     used, exclusive = drain(pool), network.request_unpooled("gate", 1)
@@ -694,8 +739,12 @@ def test_senseless_sizes_are_refused(ten: NetworkBufferPool, required: int, at_m
 
 
 @given(order=st.lists(st.integers(0, 2), min_size=12, max_size=60), required=st.tuples(*[st.integers(1, 4)] * 3))
-def test_hist_31386_14872_every_guarantee_can_be_drawn_in_any_order(order: list[int], required: tuple[int, ...]) -> None:
-    """FLINK-31386, FLINK-14872: whoever asks first and how much; nobody over-allocates into the guarantee of another."""
+def test_hist_31386_14872_every_guarantee_can_be_drawn_in_any_order(
+    order: list[int], required: tuple[int, ...]
+) -> None:
+    """FLINK-31386, FLINK-14872: whoever asks first and how much; nobody over-allocates into the
+    guarantee of another.
+    """
     network = NetworkBufferPool(sum(required), 8)
     pools = [create(network, number) for number in required]
     held: list[list[MemorySegment]] = [[], [], []]

@@ -90,7 +90,9 @@ def test_destroy_wakes_a_parked_writer_with_an_error(bounded: LocalBufferPool) -
 def test_a_writer_and_two_recyclers_never_lose_a_wakeup(
     network: NetworkBufferPool, bounded: LocalBufferPool, tiny_switch_interval: None
 ) -> None:
-    """Every blocking request is served although the segments come back from other threads, well within the time of one park slice each."""
+    """Every blocking request is served although the segments come back from other threads, well within the time of one
+    park slice each.
+    """
     assert sys.getswitchinterval() < 1e-5
     handed: list[BufferBuilder] = []
     is_over = threading.Event()

@@ -1,4 +1,6 @@
-"""Any order of what pools can do, and threads that race for their segments: promises are kept, and every segment comes back."""
+"""Any order of what pools can do, and threads that race for their segments: promises are kept, and every segment comes
+back.
+"""
 
 import threading
 
@@ -51,7 +53,9 @@ class PoolMachine(RuleBasedStateMachine):
         self.exclusive: list[MemorySegment] = []
 
     @rule(target=pools, required=st.integers(1, 3), extra=st.none() | st.integers(0, 6), overdraft=st.integers(0, 2))
-    def create(self, required: int, extra: int | None, overdraft: int) -> LocalBufferPool | MultipleResults[LocalBufferPool]:
+    def create(
+        self, required: int, extra: int | None, overdraft: int
+    ) -> LocalBufferPool | MultipleResults[LocalBufferPool]:
         try:
             pool = self.network.create_buffer_pool(
                 owner="p",

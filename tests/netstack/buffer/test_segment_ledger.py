@@ -54,7 +54,9 @@ def test_hist_20654_a_segment_that_is_recycled_twice_is_refused_by_its_pool(netw
     assert segment is not None
     pool.recycle(segment)
 
-    with pytest.raises(BufferOwnershipError, match=r"segment \d is recycled twice: now by .*, before by .*test_hist_20654"):
+    with pytest.raises(
+        BufferOwnershipError, match=r"segment \d is recycled twice: now by .*, before by .*test_hist_20654"
+    ):
         pool.recycle(segment)
 
     assert pool.num_available == pool.num_requested

@@ -88,7 +88,9 @@ def test_the_last_one_is_given_to_who_asks_for_it(it: Fixture) -> None:
 
 @pytest.mark.parametrize("num_held", range(5))
 def test_the_maximum_of_a_subpartition_is_not_reached_by_more_than_one(num_held: int) -> None:
-    """The first one is not refused, those beyond it stay below: who is not full does not become so by asking for many."""
+    """The first one is not refused, those beyond it stay below: who is not full does not become so
+    by asking for many.
+    """
     it = Fixture(8, MAX_PER_CHANNEL)
     it.fill()
     held = [it.pool.request_segment_blocking(1) for _ in range(num_held)]
@@ -173,7 +175,9 @@ class Listener:
         raise AssertionError("nobody destroys the pool while somebody listens")
 
 
-def state_after(is_run: bool, counts: tuple[int, int], num_returned: int, num_listeners: int, num_buffers: int, num_free: int) -> object:
+def state_after(
+    is_run: bool, counts: tuple[int, int], num_returned: int, num_listeners: int, num_buffers: int, num_free: int
+) -> object:
     """What a pool looks like after ``num_returned`` segments of subpartition 1 came back, together or one by one."""
     it = Fixture(10, MAX_PER_CHANNEL)
     pool = it.pool
@@ -222,7 +226,9 @@ def test_a_run_comes_back_as_one_by_one(
     """Same availability and future, same counts, same surplus for the network pool, same listeners served."""
     num_returned = min(num_returned, counts[1])
 
-    together, singly = (state_after(is_run, counts, num_returned, num_listeners, num_buffers, num_free) for is_run in (True, False))
+    together, singly = (
+        state_after(is_run, counts, num_returned, num_listeners, num_buffers, num_free) for is_run in (True, False)
+    )
 
     assert together == singly
 
@@ -293,7 +299,9 @@ class Recycler:
 
 
 def test_buffers_of_many_recyclers_find_their_homes() -> None:
-    """Two pools, subpartitions, a recycler without a home and memory of nobody, in every order; one that was recycled already is said."""
+    """Two pools, subpartitions, a recycler without a home and memory of nobody, in every order; one that was recycled
+    already is said.
+    """
     one, two = Fixture(8, MAX_PER_CHANNEL), Fixture(8)
     one.fill()
     two.fill()
@@ -365,7 +373,9 @@ def hand_over(pool: LocalBufferPool, handed: list[list[MemorySegment]], num_segm
         handed.append(segments)
 
 
-def recycle_handed(pool: LocalBufferPool, handed: list[list[MemorySegment]], lock: ScheduledLock, num_segments: int) -> None:
+def recycle_handed(
+    pool: LocalBufferPool, handed: list[list[MemorySegment]], lock: ScheduledLock, num_segments: int
+) -> None:
     while num_segments:
         with lock:
             segments = handed.pop() if handed else []

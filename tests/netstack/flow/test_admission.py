@@ -9,7 +9,9 @@ LOOPBACK = "127.0.0.1"
 
 
 def make(max_connections: int = 10, max_unauthenticated: int = 3, per_host: int = 2) -> Admission[int]:
-    return Admission(max_connections=max_connections, max_unauthenticated=max_unauthenticated, max_unauthenticated_per_host=per_host)
+    return Admission(
+        max_connections=max_connections, max_unauthenticated=max_unauthenticated, max_unauthenticated_per_host=per_host
+    )
 
 
 def test_the_oldest_unauthenticated_one_makes_room() -> None:
@@ -21,7 +23,9 @@ def test_the_oldest_unauthenticated_one_makes_room() -> None:
     assert book.arrive(3, LOOPBACK) == []
     assert book.arrive(4, LOOPBACK) == [1]
     assert [book.is_authenticated(number) for number in range(5)] == [True, False, False, False, False]
-    assert book.statistics() == AdmissionStatistics(num_connections=4, num_unauthenticated=3, num_evicted=1, num_refused=0)
+    assert book.statistics() == AdmissionStatistics(
+        num_connections=4, num_unauthenticated=3, num_evicted=1, num_refused=0
+    )
 
 
 def test_one_address_cannot_use_up_what_is_for_all() -> None:
@@ -71,7 +75,13 @@ def test_one_that_was_cut_is_not_known_any_more() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from(["arrive", "authenticate", "leave"]), st.integers(0, 9), st.sampled_from(["127.0.0.1", "a", "b"])))
+    st.lists(
+        st.tuples(
+            st.sampled_from(["arrive", "authenticate", "leave"]),
+            st.integers(0, 9),
+            st.sampled_from(["127.0.0.1", "a", "b"]),
+        )
+    )
 )
 def test_no_limit_is_ever_exceeded(steps: list[tuple[str, int, str]]) -> None:
     book, known = make(max_connections=5), set[int]()

@@ -9,7 +9,16 @@ from typing import assert_never
 import pytest
 
 from netstack.errors import LocalProtocolError
-from netstack.flow.handshake import FailureReason, Handshake, HandshakeFailedError, HandshakeMessage, Phase, Role, VersionRange, derive_key
+from netstack.flow.handshake import (
+    FailureReason,
+    Handshake,
+    HandshakeFailedError,
+    HandshakeMessage,
+    Phase,
+    Role,
+    VersionRange,
+    derive_key,
+)
 from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.message_bytes import GATE_MESSAGE_IDS, HEARTBEAT_ID, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
@@ -26,7 +35,9 @@ NONCES = {Role.CONSUMER: b"c" * 32, Role.PRODUCER: b"p" * 32}
 ONE = VersionRange(1, 1)
 
 
-def make(role: Role, key: bytes = KEY, nonce: bytes | None = None, versions: VersionRange = ONE, *, tls: bool = False) -> Handshake:
+def make(
+    role: Role, key: bytes = KEY, nonce: bytes | None = None, versions: VersionRange = ONE, *, tls: bool = False
+) -> Handshake:
     return Handshake(role, key, NONCES[role] if nonce is None else nonce, is_tls_required=tls, versions=versions)
 
 
@@ -82,12 +93,17 @@ def test_both_are_ready_after_five_messages() -> None:
 
 
 @pytest.mark.parametrize("role", ENDS)
-@pytest.mark.parametrize("phase", [Phase.TRANSPORT_READY, Phase.CHALLENGED, Phase.AUTHENTICATED, Phase.READY, Phase.FAILED])
 @pytest.mark.parametrize(
-    "message", [Hello(1, 1, 1, b"x" * 32), Hello(1, 1, 2, b"x" * 32), Proof(bytes(32)), Ready(1), AddCredit(RECEIVER, 1)]
+    "phase", [Phase.TRANSPORT_READY, Phase.CHALLENGED, Phase.AUTHENTICATED, Phase.READY, Phase.FAILED]
+)
+@pytest.mark.parametrize(
+    "message",
+    [Hello(1, 1, 1, b"x" * 32), Hello(1, 1, 2, b"x" * 32), Proof(bytes(32)), Ready(1), AddCredit(RECEIVER, 1)],
 )
 def test_every_message_in_every_phase(role: Role, phase: Phase, message: Message) -> None:
-    """Only a hello of the other role is ever accepted from somebody who does not know the secret, and only as the first message."""
+    """Only a hello of the other role is ever accepted from somebody who does not know the secret, and only as the first
+    message.
+    """
     if phase is Phase.AUTHENTICATED and role is Role.PRODUCER:
         phase = Phase.READY  # the server is ready as soon as the client is authenticated
     machine = at(phase, role)
@@ -179,8 +195,12 @@ def test_a_replayed_conversation_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bindings", [(b"c" * 48, b"s" * 48), (b"c" * 48, None), (None, b"s" * 48)])
-def test_a_conversation_that_is_passed_on_between_two_tls_connections_is_refused(bindings: tuple[bytes | None, bytes | None]) -> None:
-    """Somebody with a certificate but without the secret relays every word: each proof belongs to the other connection."""
+def test_a_conversation_that_is_passed_on_between_two_tls_connections_is_refused(
+    bindings: tuple[bytes | None, bytes | None],
+) -> None:
+    """Somebody with a certificate but without the secret relays every word: each proof belongs to
+    the other connection.
+    """
     client, server = make(Role.CONSUMER), make(Role.PRODUCER)
     (hello,) = client.connected(tls_binding=bindings[0])
     server.connected(tls_binding=bindings[1])
@@ -202,9 +222,18 @@ def test_the_ends_of_one_tls_connection_understand_each_other() -> None:
 
 @pytest.mark.parametrize(
     ("client", "server", "version"),
-    [((1, 1), (1, 1), 1), ((1, 3), (2, 5), 3), ((2, 2), (1, 9), 2), ((1, 1), (2, 3), None), ((4, 4), (2, 3), None), ((3, 1), (1, 3), None)],
+    [
+        ((1, 1), (1, 1), 1),
+        ((1, 3), (2, 5), 3),
+        ((2, 2), (1, 9), 2),
+        ((1, 1), (2, 3), None),
+        ((4, 4), (2, 3), None),
+        ((3, 1), (1, 3), None),
+    ],
 )
-def test_the_greatest_common_version_is_agreed(client: tuple[int, int], server: tuple[int, int], version: int | None) -> None:
+def test_the_greatest_common_version_is_agreed(
+    client: tuple[int, int], server: tuple[int, int], version: int | None
+) -> None:
     """Without a common one there is no connection; a range the wrong way round has nothing in common with anybody."""
     assert VersionRange(*client).agree(VersionRange(*server)) == version
     ends = make(Role.CONSUMER, versions=VersionRange(*client)), make(Role.PRODUCER, versions=VersionRange(*server))
@@ -235,7 +264,9 @@ def test_another_version_than_the_agreed_one_is_refused() -> None:
 
 @pytest.mark.slow
 def test_ten_thousand_changed_conversations_are_all_refused() -> None:
-    """One bit of one field changed, a truncated or a swapped one: no server and no client is ever ready because of it."""
+    """One bit of one field changed, a truncated or a swapped one: no server and no client is ever
+    ready because of it.
+    """
     rng = random.Random(6)
     accepted = 0
     for number in range(10_000):
@@ -326,7 +357,9 @@ def test_a_hello_to_another_address_is_refused(dialled: str) -> None:
     server = make(Role.PRODUCER)
     server.connected(tls_binding=None, authority=HERE)
 
-    with pytest.raises(HandshakeFailedError, match=f"it dialled {re.escape(dialled)}, here is {re.escape(HERE)}") as raised:
+    with pytest.raises(
+        HandshakeFailedError, match=f"it dialled {re.escape(dialled)}, here is {re.escape(HERE)}"
+    ) as raised:
         server.receive(hello_to(dialled))
 
     assert raised.value.reason is FailureReason.AUTHORITY
@@ -370,7 +403,9 @@ def test_both_ends_have_the_same_two_seal_keys_and_no_other_connection_has_them(
 
 
 def test_tls_seals_the_frames_itself_and_needs_no_address() -> None:
-    """The server behind a forwarded port does not know under which name it is dialled; the binding covers the connection."""
+    """The server behind a forwarded port does not know under which name it is dialled; the binding covers the
+    connection.
+    """
     client, server = make(Role.CONSUMER, tls=True), make(Role.PRODUCER, tls=True)
     (hello,) = client.connected(tls_binding=b"b" * 48, authority="10.0.0.1:1")
     server.connected(tls_binding=b"b" * 48, authority=HERE)
@@ -412,14 +447,19 @@ def listen() -> Handshake:
 
 
 def test_a_token_makes_both_ready_for_offers_and_nothing_else() -> None:
-    """The producer hears requests and refusals, the gate hears data and offers; the gate knows which gate it is about."""
+    """The producer hears requests and refusals, the gate hears data and offers; the gate knows
+    which gate it is about.
+    """
     producer, gate = dial(), listen()
 
     said = talk(producer, gate)
 
     assert producer.phase is gate.phase is Phase.READY
     assert [type(message) for message in said] == [GateHello, Hello, Proof, Proof, Ready]
-    assert (producer.welcome_ids, gate.welcome_ids) == (OFFERING_MESSAGE_IDS | {HEARTBEAT_ID}, GATE_MESSAGE_IDS | {HEARTBEAT_ID})
+    assert (producer.welcome_ids, gate.welcome_ids) == (
+        OFFERING_MESSAGE_IDS | {HEARTBEAT_ID},
+        GATE_MESSAGE_IDS | {HEARTBEAT_ID},
+    )
     assert not gate.welcome_ids & SERVER_MESSAGE_IDS
     assert (producer.peer_gate, gate.peer_gate) == (None, GATE)
     assert repr(producer) == "<Handshake of a producer that dials, ready>"
@@ -427,7 +467,9 @@ def test_a_token_makes_both_ready_for_offers_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "token", [gate_token(SECRET, replace(GATE, name="other")), gate_token(bytes(32), GATE), SECRET], ids=["another gate's", "old", "secret"]
+    "token",
+    [gate_token(SECRET, replace(GATE, name="other")), gate_token(bytes(32), GATE), SECRET],
+    ids=["another gate's", "old", "secret"],
 )
 def test_a_token_is_good_for_its_gate_alone(token: bytes) -> None:
     producer, gate = dial(token=token), listen()

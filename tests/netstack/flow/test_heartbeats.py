@@ -5,7 +5,9 @@ import pytest
 from netstack.flow.heartbeats import Heartbeats, Silence, Verdict
 
 
-def looks(heartbeats: Heartbeats, until_s: float, *, bytes_in: int = 0, bytes_out: int = 0, start_s: float = 0.0) -> list[Verdict]:
+def looks(
+    heartbeats: Heartbeats, until_s: float, *, bytes_in: int = 0, bytes_out: int = 0, start_s: float = 0.0
+) -> list[Verdict]:
     """Look at every due time in ``(start_s, until_s]``; the counters stand still."""
     verdicts, now_s = [], start_s
     while (now_s := now_s + heartbeats.look_s) <= until_s:

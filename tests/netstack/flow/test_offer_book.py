@@ -15,7 +15,9 @@ TYPE = b"T" * 16
 SHAPE = GateShape("clicks", "Long", TYPE, 2, 3)
 
 
-def offer_of(partition: int, attempt: int = 0, *, epoch: int = 0, job: str = "job", number: int | None = None) -> PartitionOffer:
+def offer_of(
+    partition: int, attempt: int = 0, *, epoch: int = 0, job: str = "job", number: int | None = None
+) -> PartitionOffer:
     nonce = (hash((job, epoch, partition, attempt)) if number is None else number) % 2**64
     return PartitionOffer(nonce.to_bytes(16, "big"), PARTITION, 0, 2, 3, job, epoch, partition, attempt, TYPE)
 
@@ -103,7 +105,11 @@ def test_so_many_wait_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offer_book, "MAX_WAITING", 1)
     book = OfferBook(SHAPE, max_open=1)
 
-    assert [code_of(book.admit(offer_of(partition))) for partition in range(3)] == [None, RefusalCode.QUEUED, RefusalCode.BUSY]
+    assert [code_of(book.admit(offer_of(partition))) for partition in range(3)] == [
+        None,
+        RefusalCode.QUEUED,
+        RefusalCode.BUSY,
+    ]
 
 
 def test_a_sealed_book_gives_out_those_that_wait() -> None:

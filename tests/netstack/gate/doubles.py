@@ -101,7 +101,9 @@ def remote_channel(
     return channel
 
 
-def data(channel: RemoteInputChannel, sequence_number: int, content: bytes = b"data", backlog: int = 0) -> BufferResponse:
+def data(
+    channel: RemoteInputChannel, sequence_number: int, content: bytes = b"data", backlog: int = 0
+) -> BufferResponse:
     """A data buffer on its way to ``channel``, which has given room for it."""
     return _response(channel, sequence_number, content, DataType.DATA_BUFFER, backlog)
 
@@ -111,7 +113,9 @@ def event(channel: RemoteInputChannel, sequence_number: int, what: Event) -> Buf
     return _response(channel, sequence_number, serialize_event(what), event_data_type(what), 0)
 
 
-def _response(channel: RemoteInputChannel, sequence_number: int, content: bytes, data_type: DataType, backlog: int) -> BufferResponse:
+def _response(
+    channel: RemoteInputChannel, sequence_number: int, content: bytes, data_type: DataType, backlog: int
+) -> BufferResponse:
     buffer = channel.receiver.allocate(len(content), data_type, is_compressed=False)
     if buffer is not None:
         buffer.view[:] = content

@@ -7,7 +7,14 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, Event, event_data_type, serialize_event
+from netstack.wire.events import (
+    Alignment,
+    CheckpointBarrier,
+    CheckpointOptions,
+    Event,
+    event_data_type,
+    serialize_event,
+)
 from netstack.wire.messages import BufferResponse
 from tests.netstack.gate.doubles import RecordingClient, data, event, remote_channel
 
@@ -27,7 +34,9 @@ class RemoteGate:
             self.gate.add_channel(self.remote(index, num_segments=num_segments))
 
     def remote(self, index: int, num_segments: int = 4) -> RemoteInputChannel:
-        return remote_channel(self.gate, self.client, self.network, index=index, num_segments=num_segments, is_requested=False)
+        return remote_channel(
+            self.gate, self.client, self.network, index=index, num_segments=num_segments, is_requested=False
+        )
 
     def receive(self, index: int, content: bytes = b"data", backlog: int = 0) -> None:
         self._receive(index, lambda channel, number: data(channel, number, content, backlog))
@@ -37,7 +46,12 @@ class RemoteGate:
 
     def receive_priority(self, index: int, what: Event = UNALIGNED) -> None:
         buffer = NetworkBuffer.unpooled(serialize_event(what), event_data_type(what, has_priority=True))
-        self._receive(index, lambda channel, number: BufferResponse(channel.channel_id, 0, number, 0, buffer.data_type, False, (), buffer))
+        self._receive(
+            index,
+            lambda channel, number: BufferResponse(
+                channel.channel_id, 0, number, 0, buffer.data_type, False, (), buffer
+            ),
+        )
 
     def _receive(self, index: int, response: Callable[[RemoteInputChannel, int], BufferResponse]) -> None:
         channel = self.gate.channels[index]

@@ -18,7 +18,11 @@ class RecordingStateWriter(NoChannelState):
         self.on_add: Callable[[], None] | None = None
 
     def add_input_data(
-        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         self.kept += buffers
         if self.error is not None:

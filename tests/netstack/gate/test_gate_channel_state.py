@@ -20,8 +20,15 @@ BARRIER = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNE
 
 
 def test_every_channel_keeps_its_data_under_gate_and_index() -> None:
-    """One that was there, one that is added later, and one that takes the place of a channel whose producer was not known."""
-    gate, client, network, writer = SingleInputGate("task"), RecordingClient(), NetworkBufferPool(8, 64), RecordingStateWriter()
+    """One that was there, one that is added later, and one that takes the place of a channel whose producer was not
+    known.
+    """
+    gate, client, network, writer = (
+        SingleInputGate("task"),
+        RecordingClient(),
+        NetworkBufferPool(8, 64),
+        RecordingStateWriter(),
+    )
     gate.add_channel(UnknownInputChannel(gate, 0, partition_id_of(), 0))
     early = remote_channel(gate, client, network, index=1, is_requested=False)
     late = remote_channel(gate, client, network, index=2, is_requested=False)
@@ -82,7 +89,9 @@ def test_a_broken_buffer_is_an_error_that_leaks_nothing() -> None:
         buffers.append(NetworkBuffer(segment, pool, 3, DataType.DATA_BUFFER, is_compressed=is_compressed))
 
     with pytest.raises(RemoteProtocolError, match="no header"):
-        DecompressedInput(writer, BufferDecompressor(64).decompress).add_input_data(1, InputChannelInfo(0, 0), -1, buffers)
+        DecompressedInput(writer, BufferDecompressor(64).decompress).add_input_data(
+            1, InputChannelInfo(0, 0), -1, buffers
+        )
 
     assert writer.kept == []
     pool.destroy()

@@ -26,7 +26,9 @@ from tests.waiting import PATIENCE_S
 
 
 def test_setup_takes_the_exclusive_buffers_of_every_channel() -> None:
-    """SingleInputGateTest: testRequestBuffersWithRemoteInputChannel: 2 each, 8 floating ones for both, and all of them back at the end."""
+    """SingleInputGateTest: testRequestBuffersWithRemoteInputChannel: 2 each, 8 floating ones for both, and all of them
+    back at the end.
+    """
     network, client = NetworkBufferPool(16, SEGMENT), RecordingClient()
     gate = SingleInputGate("reduce")
     for index in range(2):
@@ -45,7 +47,9 @@ def unknown(gate: SingleInputGate, index: int) -> UnknownInputChannel:
 
 
 def test_an_unknown_channel_is_replaced_before_the_request() -> None:
-    """SingleInputGateTest: testUpdateInputChannel, testUpdateUnknownInputChannel: the request then goes to the new one, once."""
+    """SingleInputGateTest: testUpdateInputChannel, testUpdateUnknownInputChannel: the request then goes to the new one,
+    once.
+    """
     it = RemoteGate(1)
     it.gate.add_channel(unknown(it.gate, 1))
 
@@ -122,7 +126,9 @@ def test_an_update_after_the_close_is_released() -> None:
 
 
 def test_hist_1496_events_for_unknown_producers_are_kept() -> None:
-    """SingleInputGateTest: testBackwardsEventWithUninitializedChannel: known ones get it now, the others once they are known."""
+    """SingleInputGateTest: testBackwardsEventWithUninitializedChannel: known ones get it now, the others once they are
+    known.
+    """
     it = RemoteGate(1)
     it.gate.add_channel(unknown(it.gate, 1))
     it.gate.add_channel(unknown(it.gate, 2))
@@ -171,11 +177,19 @@ def test_hist_10747_19391_an_update_races_with_the_request_and_the_poll(tiny_swi
 
 
 def test_a_request_is_retriggered_by_its_partition() -> None:
-    """SingleInputGateTest: testRequestBackoffConfiguration, F18: the one channel that reads it; nothing after the close."""
+    """SingleInputGateTest: testRequestBackoffConfiguration, F18: the one channel that reads it; nothing after the
+    close.
+    """
     it = RemoteGate(0)
     channels = [
         RemoteInputChannel(
-            it.gate, index, input_channel_id(index, 0), partition_id_of(index), 0, it.client, backoff=RequestBackoff(100, 300)
+            it.gate,
+            index,
+            input_channel_id(index, 0),
+            partition_id_of(index),
+            0,
+            it.client,
+            backoff=RequestBackoff(100, 300),
         )
         for index in range(2)
     ]
@@ -199,8 +213,12 @@ def test_a_request_is_retriggered_by_its_partition() -> None:
     it.end()
 
 
-@pytest.mark.parametrize(("raised", "expected"), [(OSError("nobody there"), TransportError), (ConnectError("nobody there"), ConnectError)])
-def test_a_check_of_the_producer_that_fails_is_the_error_of_the_channel(raised: Exception, expected: type[Exception]) -> None:
+@pytest.mark.parametrize(
+    ("raised", "expected"), [(OSError("nobody there"), TransportError), (ConnectError("nobody there"), ConnectError)]
+)
+def test_a_check_of_the_producer_that_fails_is_the_error_of_the_channel(
+    raised: Exception, expected: type[Exception]
+) -> None:
     """The thread that finds the partition missing is a timer's or the loop's, which would only log it."""
 
     class FailingChecker:

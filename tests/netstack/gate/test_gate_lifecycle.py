@@ -13,7 +13,9 @@ def test_a_gate_only_moves_on() -> None:
     steps = {(before, after) for before, after in product(order, order) if after in NEXT[before]}
 
     assert list(GateLifecycle) == order
-    assert steps == {(before, after) for before, after in product(order, order) if order.index(before) < order.index(after)}
+    assert steps == {
+        (before, after) for before, after in product(order, order) if order.index(before) < order.index(after)
+    }
 
 
 def test_a_gate_that_was_closed_before_its_request_is_not_finished() -> None:

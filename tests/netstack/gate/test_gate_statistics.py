@@ -22,7 +22,11 @@ def test_the_gate_says_how_much_of_its_buffers_is_used() -> None:
 
     assert (fresh.num_exclusive_buffers, fresh.num_floating_buffers) == (4, 8)
     assert (fresh.exclusive_usage, fresh.floating_usage, fresh.in_pool_usage) == (0.0, 0.0, 0.0)
-    assert (one_exclusive.num_exclusive_used, one_exclusive.num_floating_used, one_exclusive.exclusive_usage) == (1, 0, 0.25)
+    assert (one_exclusive.num_exclusive_used, one_exclusive.num_floating_used, one_exclusive.exclusive_usage) == (
+        1,
+        0,
+        0.25,
+    )
     assert (used.num_exclusive_used, used.num_floating_used) == (1, 1)
     assert (used.floating_usage, used.in_pool_usage) == (1 / 8, 2 / 12)
     assert (used.num_queued_buffers, used.queue_size_bytes) == (2, 8)

@@ -84,7 +84,9 @@ class RemoteBatch(Batch):
         self._channels = []
         for index in range(PER_BATCH):
             gate = SingleInputGate("consumer")
-            channel = remote_channel(gate, self._clients[index], self.memory, num_segments=NUM_READY + 1, is_requested=False)
+            channel = remote_channel(
+                gate, self._clients[index], self.memory, num_segments=NUM_READY + 1, is_requested=False
+            )
             gate.add_channel(channel)
             gate.set_buffer_pool(self.memory.create_buffer_pool(owner="consumer", num_required=1, max_buffers=2))
             gate.request_partitions()
@@ -98,7 +100,9 @@ class RemoteBatch(Batch):
         self._numbers[index] += 1
 
     def end(self) -> None:
-        assert all(client.orders.count(("cancel", 0)) == 1 for client in self._clients), "the producer hears of the end once"
+        assert all(client.orders.count(("cancel", 0)) == 1 for client in self._clients), (
+            "the producer hears of the end once"
+        )
         super().end()
 
 
@@ -139,7 +143,9 @@ def poll_and_close(gate: SingleInputGate, num_polls: int) -> int:
 
 @pytest.mark.parametrize("kind", [LocalBatch, RemoteBatch])
 def test_a_gate_is_closed_by_another_thread_while_the_task_polls(kind: type[Batch], tiny_switch_interval: None) -> None:
-    """The task gets the error, whoever has a buffer gives it back once, and no memory is lost (FLINK-17823, FLINK-18595)."""
+    """The task gets the error, whoever has a buffer gives it back once, and no memory is lost (FLINK-17823,
+    FLINK-18595).
+    """
     num_polled: Counter[int] = Counter()
     batches: list[Batch] = []
     with Opponent.acting(lambda round_: batches[-1].gates[round_ % PER_BATCH].close()) as canceler:

@@ -31,7 +31,11 @@ def test_a_blocking_read_waits_for_data(it: RemoteGate) -> None:
     thread.join(PATIENCE_S)
 
     assert not thread.is_alive()
-    assert sorted((one.channel_index, one.event is not None) for one in found if one is not None) == [(0, False), (0, True), (1, True)]
+    assert sorted((one.channel_index, one.event is not None) for one in found if one is not None) == [
+        (0, False),
+        (0, True),
+        (1, True),
+    ]
 
 
 def test_a_blocking_read_gives_up_after_its_time() -> None:

@@ -78,8 +78,12 @@ def test_a_priority_event_that_was_polled_as_an_ordinary_one_is_remembered(it: R
 
 
 @pytest.mark.parametrize("is_first_prioritized", [False, True])
-def test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behind(it: RemoteGate, is_first_prioritized: bool) -> None:
-    """The notification comes between the poll of the channel and the look at the queue: the event is in hand already."""
+def test_a_priority_event_that_is_told_of_while_it_is_polled_leaves_nothing_behind(
+    it: RemoteGate, is_first_prioritized: bool
+) -> None:
+    """The notification comes between the poll of the channel and the look at the queue: the event
+    is in hand already.
+    """
     late = _late_notifications(it)
     channel = it.gate.channels[0]
     original = channel.next_buffer
@@ -156,7 +160,9 @@ def test_a_double_notification_queues_once(it: RemoteGate) -> None:
 
 
 def test_a_priority_event_during_the_poll_is_not_lost(it: RemoteGate) -> None:
-    """It came while its channel was polled, which had been queued again as ordinary: it is found by that poll, and no other is promised."""
+    """It came while its channel was polled, which had been queued again as ordinary: it is found by that poll, and no
+    other is promised.
+    """
     channel = it.gate.channels[0]
     original = channel.next_buffer
 
@@ -184,7 +190,9 @@ def test_close_completes_both_futures(it: RemoteGate) -> None:
 
 
 def test_hist_22368_an_ended_channel_does_not_stay_in_the_queue(it: RemoteGate) -> None:
-    """A notification that slipped in before the release: the task would be woken for a channel that has nothing to say."""
+    """A notification that slipped in before the release: the task would be woken for a channel that
+    has nothing to say.
+    """
     channel = it.gate.channels[1]
     original = channel.release
     it.receive_event(1, EndOfPartition())
@@ -198,12 +206,18 @@ def test_hist_22368_an_ended_channel_does_not_stay_in_the_queue(it: RemoteGate) 
 
     found = it.poll()
 
-    assert (found.more_available, it.gate.available_future().is_done, it.gate.unfinished_channels) == (False, False, [0])
+    assert (found.more_available, it.gate.available_future().is_done, it.gate.unfinished_channels) == (
+        False,
+        False,
+        [0],
+    )
     assert channel.is_queued is False
 
 
 def test_a_release_while_the_channel_is_polled() -> None:
-    """SingleInputGateTest: testReleaseWhilePollingChannel (FLINK-17823): the close finds the channel in the task's hands."""
+    """SingleInputGateTest: testReleaseWhilePollingChannel (FLINK-17823): the close finds the channel in the task's
+    hands.
+    """
     it = RemoteGate(1)
     it.gate.request_partitions()
     channel = it.gate.channels[0]

@@ -54,15 +54,21 @@ def offer_of(partition: int, attempt: int = 0) -> PartitionOffer:
 class Rig:
     """A gate on a pool of so many segments, two per channel."""
 
-    def __init__(self, num_segments: int = 16, *, quota: ProducerQuota | None = None, max_producers: int | None = None) -> None:
+    def __init__(
+        self, num_segments: int = 16, *, quota: ProducerQuota | None = None, max_producers: int | None = None
+    ) -> None:
         self.pool = NetworkBufferPool(num_segments, 1024)
         self.client = Client()
         self.before_channel: Callable[[], None] = lambda: None
         quota = ProducerQuota(num_segments, 2, 100) if quota is None else quota
-        self.gate = OfferedInputGate("task", GateShape("clicks", "Long", TYPE), self._channel, quota, max_producers=max_producers)
+        self.gate = OfferedInputGate(
+            "task", GateShape("clicks", "Long", TYPE), self._channel, quota, max_producers=max_producers
+        )
         self.gate.request_partitions()
 
-    def _channel(self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> RemoteInputChannel:
+    def _channel(
+        self, gate: SingleInputGate, index: int, offer: PartitionOffer, client: OfferedPartitionClient
+    ) -> RemoteInputChannel:
         self.before_channel()
         channel = RemoteInputChannel(gate, index, InputChannelID(offer.offer_id), offer.result_partition, 0, client)
         channel.assign_exclusive_segments(self.pool, 2, 0.0)
@@ -75,7 +81,9 @@ class Rig:
         buffer = channel.receiver.allocate(len(END), DataType.END_OF_PARTITION, is_compressed=False)
         assert buffer is not None
         buffer.view[:] = END
-        channel.receiver.on_response(BufferResponse(channel.channel_id, 0, 0, 0, DataType.END_OF_PARTITION, False, (), buffer))
+        channel.receiver.on_response(
+            BufferResponse(channel.channel_id, 0, 0, 0, DataType.END_OF_PARTITION, False, (), buffer)
+        )
 
     def run_later(self) -> None:
         """As the loop does."""
@@ -196,7 +204,9 @@ def test_a_task_that_waits_hears_that_the_last_offer_of_a_sealed_gate_found_no_m
 
 
 def test_a_producer_waits_until_another_one_has_ended() -> None:
-    """In the order of the offers, and opened on the loop thread; memory that is short then refuses as at any other time."""
+    """In the order of the offers, and opened on the loop thread; memory that is short then refuses as at any other
+    time.
+    """
     rig = Rig(num_segments=4, max_producers=1)
     for partition in range(4):
         rig.offer(partition)

@@ -1,4 +1,6 @@
-"""``SingleInputGate.poll_many`` and ``get_many``: turns stay strict, an event comes alone, nothing is lost beside an error."""
+"""``SingleInputGate.poll_many`` and ``get_many``: turns stay strict, an event comes alone, nothing is lost beside an
+error.
+"""
 
 import threading
 from collections import Counter
@@ -53,7 +55,9 @@ class Fixture:
         self.partitions: list[ResultPartition] = []
         self.next_numbers: Counter[int] = Counter()
         for index in range(num_remote):
-            channel = remote_channel(self.gate, self.client, self.network, index=index, num_segments=8, is_requested=False)
+            channel = remote_channel(
+                self.gate, self.client, self.network, index=index, num_segments=8, is_requested=False
+            )
             self.remote.append(channel)
             self.gate.add_channel(channel)
         for index in range(num_remote, num_remote + num_local):
@@ -78,7 +82,9 @@ class Fixture:
         channel, number = self.remote[index], self.next_numbers[index]
         if has_priority:
             buffer = NetworkBuffer.unpooled(serialize_event(what), event_data_type(what, has_priority=True))
-            channel.receiver.on_response(BufferResponse(channel.channel_id, 0, number, 0, buffer.data_type, False, (), buffer))
+            channel.receiver.on_response(
+                BufferResponse(channel.channel_id, 0, number, 0, buffer.data_type, False, (), buffer)
+            )
         else:
             channel.receiver.on_response(event(channel, number, what))
         self.next_numbers[index] += 1
@@ -88,7 +94,9 @@ class Fixture:
         buffer = channel.receiver.allocate(len(data), DataType.DATA_BUFFER, is_compressed=True)
         assert buffer is not None
         buffer.view[:] = data
-        channel.receiver.on_response(BufferResponse(channel.channel_id, 0, number, 0, DataType.DATA_BUFFER, True, (), buffer))
+        channel.receiver.on_response(
+            BufferResponse(channel.channel_id, 0, number, 0, DataType.DATA_BUFFER, True, (), buffer)
+        )
         self.next_numbers[index] += 1
 
     def poll(self, max_items: int = 8) -> list[tuple[int, int] | Event | None]:
@@ -104,7 +112,9 @@ class Fixture:
                 found.append((item.channel_index, item.buffer.view[1]))
                 item.buffer.recycle()
         self.gate.check_invariants()
-        assert not items or items[-1].more_available == (self.gate.available_future().is_done and not self.gate.is_finished)
+        assert not items or items[-1].more_available == (
+            self.gate.available_future().is_done and not self.gate.is_finished
+        )
         return found
 
     def end(self) -> None:
@@ -172,18 +182,23 @@ def test_items_say_whether_more_is_there(it: Fixture) -> None:
 
     items = it.gate.poll_many(8)
 
-    assert [(item.more_available, item.more_priority_events, item.size) for item in items] == [(True, False, 2)] * 2 + [(False, False, 2)]
+    assert [(item.more_available, item.more_priority_events, item.size) for item in items] == [(True, False, 2)] * 2 + [
+        (False, False, 2)
+    ]
     it.describe(items)
 
 
 @given(
     script=st.lists(
-        st.tuples(st.just("receive"), st.integers(0, 2), st.integers(1, 4)) | st.tuples(st.just("poll"), st.integers(1, 6), st.just(0)),
+        st.tuples(st.just("receive"), st.integers(0, 2), st.integers(1, 4))
+        | st.tuples(st.just("poll"), st.integers(1, 6), st.just(0)),
         max_size=30,
     )
 )
 def test_no_channel_is_overtaken_twice(script: list[tuple[str, int, int]]) -> None:
-    """While a channel has data no other one is polled twice more often; nothing is lost, each channel's order is kept."""
+    """While a channel has data no other one is polled twice more often; nothing is lost, each
+    channel's order is kept.
+    """
     it = Fixture()
     pending, seen = Counter[int](), list[tuple[int, int]]()
     waiting = dict[int, Counter[int]]()  # for each channel with data: how often the others came since its last turn
@@ -248,7 +263,9 @@ def test_a_priority_event_comes_before_all_data(it: Fixture) -> None:
     assert [it.poll() for _ in range(3)] == [[UNALIGNED], [(0, 0), (1, 0)], [(0, 1)]]
 
 
-def test_a_priority_event_that_arrives_during_the_poll_is_announced_by_it(it: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_priority_event_that_arrives_during_the_poll_is_announced_by_it(
+    it: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its channel was taken out to be polled: it stands in the queue once, with priority."""
     it.receive(0, 2)
     it.receive(1, 2)
@@ -325,7 +342,9 @@ def test_an_error_that_comes_during_the_poll_is_raised_next(it: Fixture, monkeyp
         it.poll()
 
 
-def test_data_that_arrives_during_the_poll_is_found_by_the_next_one(it: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_that_arrives_during_the_poll_is_found_by_the_next_one(
+    it: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the channel that is polled, and in one that had nothing."""
     it.receive(0, 1)
     interrupt(monkeypatch, it.remote[0], lambda: run_all([partial(it.receive, index) for index in (0, 2)]))
@@ -373,7 +392,9 @@ def test_compressed_buffers_among_others_are_restored() -> None:
 
 @pytest.mark.parametrize("has_ended", [True, False])
 def test_a_broken_compressed_buffer_takes_no_other_one_with_it(has_ended: bool) -> None:
-    """What stood before it, and the other channels' data, is handed out; what stood behind it is given back, and its channel fails."""
+    """What stood before it, and the other channels' data, is handed out; what stood behind it is given back, and its
+    channel fails.
+    """
     it = Fixture(gate=SingleInputGate("reduce", decompressor=BufferDecompressor(SEGMENT)))
     it.receive(0, 2)
     it.receive_compressed(0, b"no such thing as a block")

@@ -5,8 +5,12 @@ import pytest
 from netstack.gate.producer_quota import ProducerQuota
 
 
-@pytest.mark.parametrize(("num_segments", "buffers", "percent", "expected"), [(2048, 8, 50, 128), (10, 8, 50, 1), (100, 3, 100, 33)])
-def test_so_many_channels_have_their_share_of_the_memory(num_segments: int, buffers: int, percent: int, expected: int) -> None:
+@pytest.mark.parametrize(
+    ("num_segments", "buffers", "percent", "expected"), [(2048, 8, 50, 128), (10, 8, 50, 1), (100, 3, 100, 33)]
+)
+def test_so_many_channels_have_their_share_of_the_memory(
+    num_segments: int, buffers: int, percent: int, expected: int
+) -> None:
     """And one has room in any case."""
     quota = ProducerQuota(num_segments, buffers, percent)
     shares = [quota.try_take() for _ in range(expected)]

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.errors import ConnectionLostError, LocalProtocolError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
+from netstack.errors import (
+    ConnectionLostError,
+    LocalProtocolError,
+    ProducerFailedError,
+    RemoteProtocolError,
+    ResourceClosedError,
+)
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -40,7 +46,9 @@ class Fixture:
         self.remote: list[RemoteInputChannel] = []
         self.partitions: list[ResultPartition] = []
         for index in range(num_remote):
-            channel = remote_channel(self.gate, self.client, self.network, index=index, num_segments=num_segments, is_requested=False)
+            channel = remote_channel(
+                self.gate, self.client, self.network, index=index, num_segments=num_segments, is_requested=False
+            )
             self.remote.append(channel)
             self.gate.add_channel(channel)
         for index in range(num_remote, num_remote + num_local):
@@ -147,7 +155,9 @@ def test_a_gate_without_channels_is_finished_once_requested() -> None:
 
 
 def test_availability_follows_the_queue(it: Fixture) -> None:
-    """SingleInputGateTest: testIsAvailable: pending while there is nothing, done while there is something, a fresh future after it."""
+    """SingleInputGateTest: testIsAvailable: pending while there is nothing, done while there is something, a fresh
+    future after it.
+    """
     first = it.gate.available_future()
     told: list[str] = []
     first.add_done_callback(lambda: told.append("data"))
@@ -215,7 +225,9 @@ def test_a_notification_during_the_poll_is_not_lost(it: Fixture) -> None:
 @pytest.mark.parametrize("is_prefilled", [True, False])
 @pytest.mark.parametrize("kind", ["remote", "local", "mixed"])
 def test_hist_5169_channels_take_turns(kind: str, is_prefilled: bool) -> None:
-    """InputGateFairnessTest: local, remote and mixed, prefilled or not: no channel is more than one buffer ahead of another with data."""
+    """InputGateFairnessTest: local, remote and mixed, prefilled or not: no channel is more than one buffer ahead of
+    another with data.
+    """
     num_remote, num_local = {"remote": (6, 0), "local": (0, 6), "mixed": (3, 3)}[kind]
     it = Fixture(num_remote, num_local)
 
@@ -243,7 +255,9 @@ def test_hist_5169_channels_take_turns(kind: str, is_prefilled: bool) -> None:
 
 
 def test_two_channels_are_read_to_their_ends(it: Fixture) -> None:
-    """SingleInputGateTest: testGetNext...: in order, each channel is released at its end, the finished gate stays available."""
+    """SingleInputGateTest: testGetNext...: in order, each channel is released at its end, the finished gate stays
+    available.
+    """
     for index in range(2):
         it.receive(index, b"%d" % index)
         it.receive_event(index, EndOfData(StopMode.DRAIN))
@@ -260,14 +274,20 @@ def test_two_channels_are_read_to_their_ends(it: Fixture) -> None:
         (1, EndOfData(StopMode.DRAIN)),
         (0, EndOfPartition()),
     ]
-    assert (is_early, last, it.gate.is_finished) == (False, BufferOrEvent(1, None, EndOfPartition(), False, False, 4), True)
+    assert (is_early, last, it.gate.is_finished) == (
+        False,
+        BufferOrEvent(1, None, EndOfPartition(), False, False, 4),
+        True,
+    )
     assert [channel.is_released for channel in it.remote] == [True, True]
     assert it.client.orders[-2:] == [("cancel", 0), ("cancel", 1)]
     assert (it.gate.poll_next(), it.gate.available_future().is_done) == (None, True)
 
 
 def test_a_notification_after_the_end_is_nothing(it: Fixture) -> None:
-    """SingleInputGateTest: testNotifyAfterEndOfPartition: before and after the last channel nothing is queued (FLINK-8750)."""
+    """SingleInputGateTest: testNotifyAfterEndOfPartition: before and after the last channel nothing is queued
+    (FLINK-8750).
+    """
     it.receive_event(0, EndOfPartition())
     it.poll()
 
@@ -312,7 +332,14 @@ def test_a_broken_event_is_the_peers_error(it: Fixture) -> None:
     channel = it.remote[0]
     channel.receiver.on_response(
         BufferResponse(
-            channel.channel_id, 0, 0, 0, DataType.EVENT_BUFFER, False, (), NetworkBuffer.unpooled(b"\0\0\1\0", DataType.EVENT_BUFFER)
+            channel.channel_id,
+            0,
+            0,
+            0,
+            DataType.EVENT_BUFFER,
+            False,
+            (),
+            NetworkBuffer.unpooled(b"\0\0\1\0", DataType.EVENT_BUFFER),
         )
     )
 
@@ -452,7 +479,9 @@ def test_available_means_that_somebody_has_something_to_say(steps: list[tuple[st
 
 @pytest.mark.slow
 def test_a_task_that_sleeps_on_the_future_misses_nothing(tiny_switch_interval: None) -> None:
-    """Three producing threads, one task that parks while the gate is not available: all arrives, in order, to the end."""
+    """Three producing threads, one task that parks while the gate is not available: all arrives, in
+    order, to the end.
+    """
     it = Fixture(0, 3)
 
     def produce(partition: ResultPartition) -> None:
@@ -484,7 +513,9 @@ def test_a_task_that_sleeps_on_the_future_misses_nothing(tiny_switch_interval: N
 
 @pytest.mark.slow
 def test_close_races_with_polling_and_receiving(tiny_switch_interval: None) -> None:
-    """A canceler closes while the loop receives and the task polls: the task gets the error, all segments are home (FLINK-18595)."""
+    """A canceler closes while the loop receives and the task polls: the task gets the error, all segments are home
+    (FLINK-18595).
+    """
     for _ in range(60):
         it = Fixture(2, 1)
         errors: list[Exception] = []

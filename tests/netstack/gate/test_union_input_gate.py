@@ -50,7 +50,9 @@ class Fixture:
         self.channels: list[RemoteInputChannel] = []
         for gate, size in zip(self.gates, sizes, strict=True):
             for index in range(size):
-                channel = remote_channel(gate, self.client, self.network, index=index, num_segments=8, is_requested=False)
+                channel = remote_channel(
+                    gate, self.client, self.network, index=index, num_segments=8, is_requested=False
+                )
                 gate.add_channel(channel)
                 self.channels.append(channel)
         self.union = UnionInputGate(self.gates)
@@ -66,7 +68,9 @@ class Fixture:
     def receive_priority(self, index: int) -> None:
         channel = self.channels[index]
         buffer = NetworkBuffer.unpooled(serialize_event(UNALIGNED), event_data_type(UNALIGNED, has_priority=True))
-        self._receive(index, BufferResponse(channel.channel_id, 0, self.numbers[index], 0, buffer.data_type, False, (), buffer))
+        self._receive(
+            index, BufferResponse(channel.channel_id, 0, self.numbers[index], 0, buffer.data_type, False, (), buffer)
+        )
 
     def _receive(self, index: int, response: BufferResponse) -> None:
         self.channels[index].receiver.on_response(response)
@@ -153,7 +157,9 @@ def test_availability_follows_the_gates(it: Fixture) -> None:
 
 
 def test_a_finished_union_stays_available() -> None:
-    """UnionInputGateTest: testIsAvailableAfterFinished: a gate that is finished alone does not wake the task again and again."""
+    """UnionInputGateTest: testIsAvailableAfterFinished: a gate that is finished alone does not wake the task again and
+    again.
+    """
     it = Fixture(1, 1)
     states = []
     for index in range(2):
@@ -186,7 +192,9 @@ def test_an_update_of_a_gate_is_seen(it: Fixture) -> None:
 
 
 def test_indexes_are_shifted(it: Fixture) -> None:
-    """UnionInputGateTest: testGetChannelWithShiftedGateIndexes: what is said to channel 4 of the union goes to channel 1 of its gate."""
+    """UnionInputGateTest: testGetChannelWithShiftedGateIndexes: what is said to channel 4 of the union goes to channel
+    1 of its gate.
+    """
     it.client.orders.clear()
 
     it.union.resume_consumption(4)
@@ -252,7 +260,11 @@ def test_priority_events_of_a_gate_that_still_has_data_are_noticed(it: Fixture) 
     is_told = before.is_done
     found = [it.poll() for _ in range(2)]
 
-    assert (is_told, [one.event for one in found], found[0].more_priority_events) == (True, [UNALIGNED, UNALIGNED], True)
+    assert (is_told, [one.event for one in found], found[0].more_priority_events) == (
+        True,
+        [UNALIGNED, UNALIGNED],
+        True,
+    )
 
 
 class LateFuture(AvailabilityFuture):
@@ -387,7 +399,9 @@ def test_a_priority_event_comes_before_all_data(it: Fixture) -> None:
     assert [many(it), many(it)] == [[(4, False, True)], [(0, True, True), (5, True, False)]]
 
 
-def test_a_priority_event_that_arrives_during_the_poll_is_announced_by_it(it: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_priority_event_that_arrives_during_the_poll_is_announced_by_it(
+    it: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """``poll_many``: its gate was taken out to be polled; it stands in the queue once, with priority."""
     gate = it.gates[1]
     original = gate.poll_data
@@ -406,7 +420,10 @@ def test_a_priority_event_that_arrives_during_the_poll_is_announced_by_it(it: Fi
         assert each.buffer is not None
         each.buffer.recycle()
 
-    assert [(each.channel_index, each.more_priority_events, each.more_available) for each in items] == [(0, True, True), (5, True, True)]
+    assert [(each.channel_index, each.more_priority_events, each.more_available) for each in items] == [
+        (0, True, True),
+        (5, True, True),
+    ]
     assert many(it) == [(5, False, False)]
 
 

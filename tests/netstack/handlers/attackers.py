@@ -26,7 +26,9 @@ HMAC_CONFIG = replace(CONFIG, security=SECURITY)
 class Victim:
     """A server, and one connection to it that is in order and must stay so."""
 
-    def __init__(self, config: NetstackConfig, inbox: Inbox, server: NetworkServer, address: ConnectionID, friend: NetworkChannel) -> None:
+    def __init__(
+        self, config: NetstackConfig, inbox: Inbox, server: NetworkServer, address: ConnectionID, friend: NetworkChannel
+    ) -> None:
         self.config = config
         self.inbox = inbox
         self.server = server

@@ -38,7 +38,8 @@ class ScriptedStateChecker:
 class Client:
     """The handler at the end of an embedded pipeline, with gates that hold one channel each.
 
-    ``loop``: orders of the channels take the hop to it, as in production, and are carried out by ``run_pending``; None: at once.
+    ``loop``: orders of the channels take the hop to it, as in production, and are carried out by ``run_pending``; None:
+        at once.
     """
 
     def __init__(self, loop: EmbeddedEventLoop | None = None) -> None:
@@ -77,14 +78,25 @@ class Client:
             self.handler.cancel(channel)
 
     def open_gate(
-        self, number: int = 1, *, num_floating: int = 0, num_exclusive: int = EXCLUSIVE, state_checker: PartitionStateChecker | None = None
+        self,
+        number: int = 1,
+        *,
+        num_floating: int = 0,
+        num_exclusive: int = EXCLUSIVE,
+        state_checker: PartitionStateChecker | None = None,
     ) -> SingleInputGate:
         """A gate with one channel, which was requested."""
-        gate, _ = self.open_channels(number, num_floating=num_floating, num_exclusive=num_exclusive, state_checker=state_checker)
+        gate, _ = self.open_channels(
+            number, num_floating=num_floating, num_exclusive=num_exclusive, state_checker=state_checker
+        )
         return gate
 
     def open_channels(
-        self, *numbers: int, num_floating: int = 0, num_exclusive: int = EXCLUSIVE, state_checker: PartitionStateChecker | None = None
+        self,
+        *numbers: int,
+        num_floating: int = 0,
+        num_exclusive: int = EXCLUSIVE,
+        state_checker: PartitionStateChecker | None = None,
     ) -> tuple[SingleInputGate, list[RemoteInputChannel]]:
         """A gate with a channel for each number; they were requested."""
         gate = SingleInputGate(f"consumer {numbers[0]}", state_checker=state_checker)
@@ -136,7 +148,9 @@ def response(
     is_compressed: bool = False,
 ) -> bytes:
     """The frame of a ``BufferResponse``."""
-    header = encode_buffer_response_header(receiver_of(number), 0, sequence_number, backlog, data_type, is_compressed, len(payload))
+    header = encode_buffer_response_header(
+        receiver_of(number), 0, sequence_number, backlog, data_type, is_compressed, len(payload)
+    )
     return header + payload
 
 

@@ -20,7 +20,9 @@ NUM_BLOCKING_BYTES = 2 * SEGMENT + 1
 
 
 class ScriptedView:
-    """Holds the elements it was made with; blocks after a barrier; remembers the orders it gets and the buffers it has out."""
+    """Holds the elements it was made with; blocks after a barrier; remembers the orders it gets and the buffers it has
+    out.
+    """
 
     def __init__(self, *elements: DataType, sequence_number: int = 0, subpartitions: tuple[int, ...] = ()) -> None:
         self.elements = deque(elements)
@@ -49,7 +51,9 @@ class ScriptedView:
         return len(self.elements)
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:
-        is_available = bool(self.elements) and not self.is_blocked and (is_credit_available or self.elements[0].is_event)
+        is_available = (
+            bool(self.elements) and not self.is_blocked and (is_credit_available or self.elements[0].is_event)
+        )
         return is_available, self._backlog()
 
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
@@ -113,7 +117,9 @@ class EmptyAlwaysAvailableView(ScriptedView):
         return True, 0
 
 
-def open_reader(server: ServerSide, view: ScriptedView, *, receiver: int = 1, credit: int = 2) -> CreditBasedSequenceNumberingViewReader:
+def open_reader(
+    server: ServerSide, view: ScriptedView, *, receiver: int = 1, credit: int = 2
+) -> CreditBasedSequenceNumberingViewReader:
     """A reader of ``view`` that the queue knows; nobody has told it of data yet."""
     last = 1 if view.subpartitions else 0
     reader = CreditBasedSequenceNumberingViewReader(receiver_of(receiver), credit, server.queue, first=0, last=last)

@@ -1,4 +1,6 @@
-"""An attacker who holds a port that clients dial: it passes bytes on to the real server and back, and adds or changes some."""
+"""An attacker who holds a port that clients dial: it passes bytes on to the real server and back, and adds or changes
+some.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -32,7 +34,9 @@ class Relay:
         assert self.target is not None, "the test sets it"
         onward_reader, onward = await asyncio.open_connection(self.target.host, self.target.port)
         self._writers = [onward, writer]
-        await asyncio.gather(self._pump(reader, onward, is_to_server=True), self._pump(onward_reader, writer, is_to_server=False))
+        await asyncio.gather(
+            self._pump(reader, onward, is_to_server=True), self._pump(onward_reader, writer, is_to_server=False)
+        )
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_to_server: bool) -> None:
         with suppress(ConnectionError):

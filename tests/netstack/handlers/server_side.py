@@ -4,7 +4,13 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
-from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, intermediate_partition_id
+from netstack.ids import (
+    InputChannelID,
+    ResultPartitionID,
+    execution_attempt_id,
+    input_channel_id,
+    intermediate_partition_id,
+)
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.embedded_channel import EmbeddedChannel
@@ -16,12 +22,17 @@ from tests.netstack.wire.samples import HeapAllocator
 
 SEGMENT = 1024
 CONFIG = NetstackConfig(
-    segment_size_bytes=SEGMENT, network_memory_bytes=256 * SEGMENT, max_write_batch_bytes=16 * SEGMENT, max_gather_bytes=1
+    segment_size_bytes=SEGMENT,
+    network_memory_bytes=256 * SEGMENT,
+    max_write_batch_bytes=16 * SEGMENT,
+    max_gather_bytes=1,
 )
 
 
 def partition_id_of(number: int = 0) -> ResultPartitionID:
-    return ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    return ResultPartitionID(
+        intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0)
+    )
 
 
 def receiver_of(number: int) -> InputChannelID:
@@ -55,7 +66,9 @@ class ServerSide:
         self.loop.run_pending()
 
     def sent(self) -> list[BufferResponse | ErrorResponse]:
-        """Everything flushed so far; the pretended kernel takes all of it, again and again, until nothing more comes."""
+        """Everything flushed so far; the pretended kernel takes all of it, again and again, until
+        nothing more comes.
+        """
         found: list[BufferResponse | ErrorResponse] = []
         while True:
             self.loop.run_pending()
@@ -70,7 +83,11 @@ class ServerSide:
     def data(self) -> list[tuple[int, int]]:
         """Receiver number and sequence number of every data buffer that was sent."""
         responses = [each for each in self.sent() if isinstance(each, BufferResponse)]
-        return [(int.from_bytes(each.receiver[:8], "big"), each.sequence_number) for each in responses if each.data_type.is_buffer]
+        return [
+            (int.from_bytes(each.receiver[:8], "big"), each.sequence_number)
+            for each in responses
+            if each.data_type.is_buffer
+        ]
 
     def close(self) -> None:
         self.channel.close()

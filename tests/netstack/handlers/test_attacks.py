@@ -228,7 +228,9 @@ def test_reflection_is_cut_on_both_sides(loop_name: str) -> None:
 
 
 def test_bytes_behind_the_proof_are_not_understood(loop_name: str) -> None:
-    """An honest client waits for READY, because only then it has the keys; of one that does not, nothing is acted on."""
+    """An honest client waits for READY, because only then it has the keys; of one that does not,
+    nothing is acted on.
+    """
 
     async def main() -> None:
         async with victim() as it:
@@ -264,7 +266,9 @@ def test_a_server_that_hangs_up_before_it_says_anything_was_not_shown_the_secret
 
     async def main() -> None:
         async with impostor(b"") as address:
-            with pytest.raises(ConnectError, match=f"^{address} closed the connection before it said anything: .* see its log$") as raised:
+            with pytest.raises(
+                ConnectError, match=f"^{address} closed the connection before it said anything: .* see its log$"
+            ) as raised:
                 await connect(HMAC_CONFIG, address, handlers(Inbox()), timeout_s=PATIENCE_S)
         assert not isinstance(raised.value, AuthenticationError)
 
@@ -272,7 +276,9 @@ def test_a_server_that_hangs_up_before_it_says_anything_was_not_shown_the_secret
 
 
 def test_a_server_without_descriptors_is_a_connect_error(loop_name: str) -> None:
-    """With none left, libuv accepts and closes at once; here the kernel resets a connection whose hello nobody has read."""
+    """With none left, libuv accepts and closes at once; here the kernel resets a connection whose hello nobody has
+    read.
+    """
 
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -283,7 +289,9 @@ def test_a_server_without_descriptors_is_a_connect_error(loop_name: str) -> None
             with accepted:
                 accepted.settimeout(PATIENCE_S)
                 await asyncio.get_running_loop().run_in_executor(None, accepted.recv, 1, socket.MSG_PEEK)
-            with pytest.raises(ConnectError, match="before it said anything: it has no file descriptors left") as raised:
+            with pytest.raises(
+                ConnectError, match="before it said anything: it has no file descriptors left"
+            ) as raised:
                 await dialling
         assert not isinstance(raised.value, AuthenticationError)
 
@@ -295,7 +303,8 @@ def test_a_client_with_another_secret_is_told_so(loop_name: str) -> None:
         async with victim() as it:
             config = replace(CONFIG, security=SecurityConfig.hmac(bytes(32)))
             with pytest.raises(
-                AuthenticationError, match="closed the connection during the handshake; do both processes use the same secret"
+                AuthenticationError,
+                match="closed the connection during the handshake; do both processes use the same secret",
             ):
                 await connect(config, it.address, handlers(Inbox()), timeout_s=PATIENCE_S)
             await it.check_unharmed()

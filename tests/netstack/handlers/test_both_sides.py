@@ -87,8 +87,12 @@ def events(found: list[BufferOrEvent]) -> list[Event]:
 
 
 @pytest.mark.parametrize(("num_exclusive", "num_floating"), [(2, 0), (1, 0), (2, 8), (1, 1), (0, 1), (0, 8)])
-def test_everything_arrives_whatever_buffers_the_receiver_has(both: BothSides, num_exclusive: int, num_floating: int) -> None:
-    """More data than credit, to a receiver with few buffers or with floating ones only (FLINK-16641): all of it, then the end."""
+def test_everything_arrives_whatever_buffers_the_receiver_has(
+    both: BothSides, num_exclusive: int, num_floating: int
+) -> None:
+    """More data than credit, to a receiver with few buffers or with floating ones only (FLINK-16641): all of it, then
+    the end.
+    """
     partition = both.server.partition(1)
     gate = both.client.open_gate(1, num_exclusive=num_exclusive, num_floating=num_floating)
     fill(partition, 20)
@@ -103,7 +107,9 @@ def test_everything_arrives_whatever_buffers_the_receiver_has(both: BothSides, n
 
 @pytest.mark.parametrize(("num_exclusive", "num_floating"), [(2, 4), (0, 2)])
 def test_a_barrier_blocks_until_the_consumer_resumes(both: BothSides, num_exclusive: int, num_floating: int) -> None:
-    """Nothing behind it passes; after the resumption everything does, also if both sides have to begin again without credit."""
+    """Nothing behind it passes; after the resumption everything does, also if both sides have to begin again without
+    credit.
+    """
     partition = both.server.partition(1)
     gate = both.client.open_gate(1, num_exclusive=num_exclusive, num_floating=num_floating)
     barrier = CheckpointBarrier(7, 1000)
@@ -300,7 +306,9 @@ def test_events_that_are_read_make_room_for_others(both: BothSides) -> None:
 
 
 def test_a_range_of_subpartitions_is_one_flow(both: BothSides) -> None:
-    """As Flink's consumers of several subpartitions ask for it: one receiver, one credit, all of the data, each end once."""
+    """As Flink's consumers of several subpartitions ask for it: one receiver, one credit, all of the data, each end
+    once.
+    """
     partition = both.server.partition(1, num_subpartitions=3)
     for index in range(3):
         fill(partition, 2, index)
@@ -361,7 +369,9 @@ def test_an_error_behind_the_first_end_of_several_is_told(both: BothSides) -> No
 
 
 def test_a_refused_range_leaves_everything_for_its_rightful_readers(both: BothSides) -> None:
-    """One subpartition of it is taken: the receiver is told, and the others are there for whoever asks next, byte for byte."""
+    """One subpartition of it is taken: the receiver is told, and the others are there for whoever asks next, byte for
+    byte.
+    """
     partition = both.server.partition(1, num_subpartitions=3)
     for index in range(3):
         fill(partition, 2, index)

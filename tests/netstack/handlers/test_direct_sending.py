@@ -34,7 +34,9 @@ class DirectServer(ServerSide):
         sock.setblocking(False)
         self._peer.setblocking(False)
         channel = self.channel
-        self.direct = channel.direct = DirectWriter(sock, channel._outbound, channel.turn, lambda: channel.is_open, channel.transport_flush)
+        self.direct = channel.direct = DirectWriter(
+            sock, channel._outbound, channel.turn, lambda: channel.is_open, channel.transport_flush
+        )
         self._direct_decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * SEGMENT)
 
     def seal(self, key: bytes) -> None:
@@ -244,7 +246,9 @@ def test_the_loops_own_thread_goes_the_usual_way(server: DirectServer) -> None:
     assert server.data() == [(1, 0)]
 
 
-def test_a_producer_may_flush_while_the_loop_opens_its_view(server: DirectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_may_flush_while_the_loop_opens_its_view(
+    server: DirectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The view tells the reader from its first moment on; a reader that cannot poll yet leaves it to the loop."""
     partition = server.partition()
     poller = PipelinedSubpartitionView.poller
@@ -261,7 +265,9 @@ def test_a_producer_may_flush_while_the_loop_opens_its_view(server: DirectServer
 
 
 def test_a_signal_in_the_users_thread_leaves_the_turn_free(server: DirectServer) -> None:
-    """Ctrl-C while the main thread writes a partition: the loop, which serves all the others, must not wait for ever."""
+    """Ctrl-C while the main thread writes a partition: the loop, which serves all the others, must
+    not wait for ever.
+    """
     partition = server.partition()
     server.receive(request(credit=9))
     server.queue._direct = SlowWriter(server.direct, server.direct.write, interrupted(server.direct.try_begin))  # type: ignore[assignment]
@@ -347,7 +353,9 @@ def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -
 
 
 def test_the_last_credit_is_spent_once(server: DirectServer) -> None:
-    """The loop finds data and credit while a thread is about to send with it: whoever comes second finds neither, or both again."""
+    """The loop finds data and credit while a thread is about to send with it: whoever comes second finds neither, or
+    both again.
+    """
     partition = server.partition()
     server.receive(request(credit=1))
     reader = server.queue.reader(receiver_of(1))
@@ -405,7 +413,9 @@ class AnnouncedTurn:
 class SlowWriter:
     """A direct writer whose ``write``, and ``try_begin``, the test decides."""
 
-    def __init__(self, writer: DirectWriter, write: Callable[[bytes], None], try_begin: Callable[[], bool] | None = None) -> None:
+    def __init__(
+        self, writer: DirectWriter, write: Callable[[bytes], None], try_begin: Callable[[], bool] | None = None
+    ) -> None:
         self.try_begin = try_begin or writer.try_begin
         self.end = writer.end
         self.write = write

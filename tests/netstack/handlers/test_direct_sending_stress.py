@@ -41,14 +41,19 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
 def records(seed: int) -> list[bytes]:
     """Most are little, each with a content of its own."""
     rng = random.Random(seed)
-    sizes = [rng.choice((1, 5, 40, 40, 40, rng.randrange(1, MAX_RECORD_BYTES))) for _ in range(NUM_RECORDS // NUM_PRODUCERS)]
+    sizes = [
+        rng.choice((1, 5, 40, 40, 40, rng.randrange(1, MAX_RECORD_BYTES))) for _ in range(NUM_RECORDS // NUM_PRODUCERS)
+    ]
     return [rng.randbytes(size) for size in sizes]
 
 
 def test_every_byte_of_every_producer_arrives_in_order(nodes: tuple[Node, Node]) -> None:
     """Some records are flushed by their producer, some by the loop, some stay until the buffer is full."""
     producer, consumer = nodes
-    partitions = [producer.environment.create_result_partition("producer", result_partition_id(n), 1) for n in range(NUM_PRODUCERS)]
+    partitions = [
+        producer.environment.create_result_partition("producer", result_partition_id(n), 1)
+        for n in range(NUM_PRODUCERS)
+    ]
     contents = [records(seed) for seed in range(NUM_PRODUCERS)]
 
     def produce(number: int) -> None:

@@ -1,4 +1,6 @@
-"""Runs between the queue of the server's readers and the client's handler: the wire shows what it would show without them."""
+"""Runs between the queue of the server's readers and the client's handler: the wire shows what it would show without
+them.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -78,7 +80,9 @@ def script(server: ServerSide, partition: ResultPartition) -> None:
     for number in range(3):
         partition.emit_record(record * 3, 0)
         partition.emit_record(record[: 100 * number], 0)
-        partition.broadcast_event(EndOfData(StopMode.DRAIN) if number == 2 else CheckpointBarrier(number, 1, CheckpointOptions()))
+        partition.broadcast_event(
+            EndOfData(StopMode.DRAIN) if number == 2 else CheckpointBarrier(number, 1, CheckpointOptions())
+        )
         if number < 2:
             server.loop.run_pending()
             subpartition_of(partition).flush()
@@ -100,10 +104,17 @@ def test_the_wire_shows_no_difference(first: int) -> None:
             server.queue.enqueue_available_reader(reader)
             messages += server.sent()
         assert bool(server.run_lengths) == has_runs
-        found.append([(*each[:7], bytes(each.buffer.view)) for each in messages if isinstance(each, BufferResponse) and each.buffer])
+        found.append(
+            [
+                (*each[:7], bytes(each.buffer.view))
+                for each in messages
+                if isinstance(each, BufferResponse) and each.buffer
+            ]
+        )
         server.close()
 
-    # A run is polled before its reader is asked again: a backlog may be larger by the segment that was not announced yet.
+    # A run is polled before its reader is asked again: a backlog may be larger by the segment that was not announced
+    # yet.
     assert [each[:3] + each[4:] for each in found[0]] == [each[:3] + each[4:] for each in found[1]]
     assert len(found[0]) > 10
 
@@ -122,7 +133,9 @@ def test_readers_that_are_ready_together_take_turns(server: CountingServer) -> N
 
 
 def test_a_priority_event_waits_for_no_run(server: CountingServer) -> None:
-    """One that comes between two passes is before what is left; data that was copied for its checkpoint comes one by one."""
+    """One that comes between two passes is before what is left; data that was copied for its checkpoint comes one by
+    one.
+    """
     partition = server.partition()
     server.open(credit=2)
     fill(partition, 4)
@@ -195,7 +208,9 @@ def test_a_run_for_nobody_is_cancelled_once(client: Client) -> None:
     assert [take(gate), take(gate)] == [b"data"] * 2
 
 
-def test_a_run_for_a_channel_that_was_released_meanwhile_goes_home(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_for_a_channel_that_was_released_meanwhile_goes_home(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the decoder and the handler: the buffers were given out already."""
     gate, [channel] = client.open_channels(1, num_exclusive=4)
     original = client.handler._on_run

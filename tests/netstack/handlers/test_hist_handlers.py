@@ -42,7 +42,9 @@ def client() -> Iterator[Client]:
 
 
 def test_hist_13100_a_socket_that_took_nothing_for_long_resumes_by_itself(server: ServerSide) -> None:
-    """The peer's window is shut while data, credit and a resumption arrive; when it opens all of it leaves, nobody has to ask."""
+    """The peer's window is shut while data, credit and a resumption arrive; when it opens all of it leaves, nobody has
+    to ask.
+    """
     view = ScriptedView(BARRIER, DATA, EVENT, DATA)
     reader = open_reader(server, view, credit=1)
     other = ScriptedView(DATA)
@@ -67,7 +69,9 @@ def test_hist_13100_a_socket_that_took_nothing_for_long_resumes_by_itself(server
 
 
 def test_hist_4021_a_cancelled_channel_does_not_stop_the_reading_of_the_connection(client: Client) -> None:
-    """Its payload is half received when its gate closes and its pool is destroyed; its neighbours on the connection read on."""
+    """Its payload is half received when its gate closes and its pool is destroyed; its neighbours on the connection
+    read on.
+    """
     leaving = client.open_gate(1, num_floating=4)
     staying = client.open_gate(2)
     frame = response(1, payload=bytes(500), backlog=3)
@@ -80,7 +84,9 @@ def test_hist_4021_a_cancelled_channel_does_not_stop_the_reading_of_the_connecti
     assert client.handler.num_channels == 1
 
 
-def test_hist_7499_2089_a_write_that_fails_leaves_no_buffer_behind(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hist_7499_2089_a_write_that_fails_leaves_no_buffer_behind(
+    server: ServerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second buffer cannot be encoded, the first one is still pending: both come home, once."""
     view = ScriptedView(*[DATA] * 3)
     reader = open_reader(server, view, credit=3)
@@ -149,7 +155,9 @@ def open_reader_of(server: ServerSide) -> CreditBasedSequenceNumberingViewReader
 
 
 @pytest.mark.parametrize("state", [_idle, _without_credit, _queued, _being_written, _blocked, _overdrawn])
-def test_hist_13245_cancel_in_every_state_of_the_reader(server: ServerSide, state: Callable[[ServerSide, ScriptedView], None]) -> None:
+def test_hist_13245_cancel_in_every_state_of_the_reader(
+    server: ServerSide, state: Callable[[ServerSide, ScriptedView], None]
+) -> None:
     """Queued or not, the view is found and released exactly once, also if the connection ends right after."""
     view = ScriptedView(*[DATA] * 5)
     open_reader(server, view, credit=2)
@@ -190,7 +198,9 @@ def test_hist_1954_9413_25055_a_partition_that_comes_late_is_served(server: Serv
 
 
 @pytest.mark.parametrize("delay_s", [TIMEOUT_S + 0.001, 60.0])
-def test_hist_1954_9413_25055_a_partition_that_comes_too_late_is_asked_for_again(server: ServerSide, delay_s: float) -> None:
+def test_hist_1954_9413_25055_a_partition_that_comes_too_late_is_asked_for_again(
+    server: ServerSide, delay_s: float
+) -> None:
     """The consumer hears of it once, after the timeout; the request that it makes again is served."""
     server.receive(request())
     server.loop.advance(delay_s)
@@ -205,7 +215,9 @@ def test_hist_1954_9413_25055_a_partition_that_comes_too_late_is_asked_for_again
 
 
 @pytest.mark.parametrize("is_registered_first", [False, True])
-def test_hist_1954_9413_25055_registered_at_the_tick_of_the_timeout(server: ServerSide, is_registered_first: bool) -> None:
+def test_hist_1954_9413_25055_registered_at_the_tick_of_the_timeout(
+    server: ServerSide, is_registered_first: bool
+) -> None:
     """Whichever comes first wins, and exactly one of them answers."""
     server.receive(request())
     server.loop.advance(TIMEOUT_S - 0.001)
@@ -228,7 +240,9 @@ STEPS = ["create_view_or_listen", "set_view", "enqueue_available_reader", "call_
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_hist_9057_a_failure_at_any_step_of_making_a_reader(server: ServerSide, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+def test_hist_9057_a_failure_at_any_step_of_making_a_reader(
+    server: ServerSide, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
     """The consumer is told, nothing that does not exist is cleaned up, what does exist is; the id can be used again."""
     if step != "call_later":
         server.partition()
@@ -248,7 +262,12 @@ def test_hist_9057_a_failure_at_any_step_of_making_a_reader(server: ServerSide, 
 
     [error] = server.sent()
     assert isinstance(error, ErrorResponse)
-    assert (error.code, error.receiver, error.about, error.message) == (ErrorCode.INTERNAL, None, ME, f"OSError: no {step}")
+    assert (error.code, error.receiver, error.about, error.message) == (
+        ErrorCode.INTERNAL,
+        None,
+        ME,
+        f"OSError: no {step}",
+    )
     assert server.queue.reader(ME) is None
     assert server.channel.is_open
     fill(server.partition(1), 1)
@@ -309,7 +328,9 @@ def test_hist_17992_one_poisoned_channel_of_a_hundred(client: Client) -> None:
 
 
 def test_hist_18348_the_first_cause_is_the_one_that_is_told(client: Client) -> None:
-    """The end of the connection follows from it, and a late request meets a closed one: both tell the cause, not the consequence."""
+    """The end of the connection follows from it, and a late request meets a closed one: both tell the cause, not the
+    consequence.
+    """
     early = client.open_gate(1)
 
     client.connection.write_inbound(encode(ErrorResponse(ErrorCode.INTERNAL, "disk on fire", None)))

@@ -20,7 +20,9 @@ OFFER = PartitionOffer(bytes(16), PARTITION, 0, 1, 0, "job", 0, 0, 0, b"T" * 16)
 
 
 class Rig:
-    """A connection that was made with a token for ``GATE``, one second after the epoch; time moves by ``advance_ms``."""
+    """A connection that was made with a token for ``GATE``, one second after the epoch; time moves
+    by ``advance_ms``.
+    """
 
     def __init__(self) -> None:
         self.loop = EmbeddedEventLoop()
@@ -65,7 +67,9 @@ def test_nothing_is_taken_over_a_connection_whose_token_has_expired() -> None:
     rig.advance_ms(1)
     rig.offer()
 
-    refusal = OfferRefused(OFFER.offer_id, 0, RefusalCode.TOKEN_EXPIRED, f"the token for {GATE} was good until 1970-01-02T00:00:01+00:00")
+    refusal = OfferRefused(
+        OFFER.offer_id, 0, RefusalCode.TOKEN_EXPIRED, f"the token for {GATE} was good until 1970-01-02T00:00:01+00:00"
+    )
     assert rig.channel.read_all_outbound() == encode(refusal)
     assert rig.taken == [OFFER]
     assert rig.handler.num_channels == 1

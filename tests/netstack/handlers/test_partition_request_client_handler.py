@@ -1,6 +1,7 @@
 """``CreditBasedPartitionRequestClientHandler``: buffers in, credit out, errors at the right scope.
 
-Source: Flink ``CreditBasedPartitionRequestClientHandlerTest``, ``ClientTransportErrorHandlingTest``: the sections of these names.
+Source: Flink ``CreditBasedPartitionRequestClientHandlerTest``, ``ClientTransportErrorHandlingTest``: the sections of
+        these names.
 """
 
 from collections.abc import Iterator
@@ -174,7 +175,9 @@ def test_an_empty_buffer_gives_its_credit_back(client: Client) -> None:
         (ErrorCode.UNKNOWN, TransportError),
     ],
 )
-def test_an_error_response_with_receiver_fails_that_channel(client: Client, code: ErrorCode, kind: type[NetstackError]) -> None:
+def test_an_error_response_with_receiver_fails_that_channel(
+    client: Client, code: ErrorCode, kind: type[NetstackError]
+) -> None:
     """Its text and the reporting peer reach the task; the neighbour goes on."""
     failed, good = client.open_gate(1), client.open_gate(2)
     client.sent()
@@ -253,7 +256,9 @@ def test_a_backlog_is_remembered(client: Client) -> None:
 
 
 def test_a_channel_that_was_told_to_stop_acknowledges_nothing(client: Client) -> None:
-    """Its buffer came after its release but before its orders: after the cancel an acknowledgement would name a stranger."""
+    """Its buffer came after its release but before its orders: after the cancel an acknowledgement would name a
+    stranger.
+    """
     gate = client.open_gate()
     [channel] = gate.channels
     assert isinstance(channel, RemoteInputChannel)
@@ -331,7 +336,9 @@ def test_a_task_is_woken_once_all_that_came_together_is_queued(client: Client) -
 
 
 def test_a_waiter_that_fails_ends_its_own_channel_only(client: Client) -> None:
-    """FLINK-9755: what a task hung on its future raises; its channel says so, the neighbour's task is woken all the same."""
+    """FLINK-9755: what a task hung on its future raises; its channel says so, the neighbour's task is woken all the
+    same.
+    """
     broken, good = client.open_gate(1), client.open_gate(2)
     client.sent()
     woken: list[str] = []
@@ -352,7 +359,9 @@ def test_a_waiter_that_fails_ends_its_own_channel_only(client: Client) -> None:
 
 
 def test_a_request_that_is_out_is_not_sent_again(client: Client) -> None:
-    """The server would take it for a second receiver of the same name; once it said that there is no such partition it is sent again."""
+    """The server would take it for a second receiver of the same name; once it said that there is no such partition it
+    is sent again.
+    """
     checker = ManualStateChecker()
     gate = client.open_gate(state_checker=checker)
     [channel] = gate.channels
@@ -389,7 +398,10 @@ def test_a_task_of_many_channels_may_leave_while_the_socket_takes_nothing(client
 
 
 def test_release_input_channel_during_decode(client: Client) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: release during decode (FLINK-1627).  The rest is dropped, the sender told to stop."""
+    """CreditBasedPartitionRequestClientHandlerTest: release during decode (FLINK-1627).
+
+    The rest is dropped, the sender told to stop.
+    """
     gate = client.open_gate()
     client.sent()
     frame = response(payload=bytes(100))
@@ -403,7 +415,10 @@ def test_release_input_channel_during_decode(client: Client) -> None:
 
 
 def test_receive_empty_buffer(client: Client) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: receive empty buffer (FLINK-1761).  It counts in the sequence, and is no error."""
+    """CreditBasedPartitionRequestClientHandlerTest: receive empty buffer (FLINK-1761).
+
+    It counts in the sequence, and is no error.
+    """
     _, [channel] = client.open_channels(1)
 
     client.connection.write_inbound(response(payload=b"", backlog=2))
@@ -424,7 +439,10 @@ def test_receive_buffer(client: Client) -> None:
 
 
 def test_receive_compressed_buffer(client: Client) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: receive compressed buffer.  The flag of the header reaches the channel."""
+    """CreditBasedPartitionRequestClientHandlerTest: receive compressed buffer.
+
+    The flag of the header reaches the channel.
+    """
     _, [channel] = client.open_channels(1, num_floating=8)
 
     client.connection.write_inbound(response(payload=b"squeezed", backlog=2, is_compressed=True))
@@ -437,15 +455,28 @@ def test_receive_compressed_buffer(client: Client) -> None:
 
 
 def test_receive_backlog_announcement(client: Client) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: backlog announcement.  2 exclusive, a pool of 8: 5 -> 7 of 7; 12 -> 10 of 14."""
+    """CreditBasedPartitionRequestClientHandlerTest: backlog announcement.
+
+    2 exclusive, a pool of 8: 5 -> 7 of 7; 12 -> 10 of 14.
+    """
     _, [channel] = client.open_channels(1, num_floating=8)
     manager = channel.buffer_manager
     assert (manager.num_available_buffers, manager.num_floating_available) == (2, 0)
 
     client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 5)))
-    first = (manager.num_available_buffers, manager.num_required, manager.num_floating_available, channel.sender_backlog)
+    first = (
+        manager.num_available_buffers,
+        manager.num_required,
+        manager.num_floating_available,
+        channel.sender_backlog,
+    )
     client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 12)))
-    second = (manager.num_available_buffers, manager.num_required, manager.num_floating_available, channel.sender_backlog)
+    second = (
+        manager.num_available_buffers,
+        manager.num_required,
+        manager.num_floating_available,
+        channel.sender_backlog,
+    )
 
     assert first == (7, 7, 5, 5)
     assert second == (10, 14, 8, 12)
@@ -477,10 +508,14 @@ def test_throw_exception_for_no_available_buffer(client: Client) -> None:
 
 
 def test_receive_partition_not_found_exception(client: Client) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: partition not found asks for the producer's state; alive, it is requested again."""
+    """CreditBasedPartitionRequestClientHandlerTest: partition not found asks for the producer's state; alive, it is
+    requested again.
+    """
     checker = ScriptedStateChecker(ProducerState.READY, ProducerState.UNKNOWN)
     gate = SingleInputGate("consumer", state_checker=checker)
-    channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, client, backoff=RequestBackoff(100, 1000))
+    channel = RemoteInputChannel(
+        gate, 0, receiver_of(1), partition_id_of(1), 0, client, backoff=RequestBackoff(100, 1000)
+    )
     channel.assign_exclusive_segments(client.pool, EXCLUSIVE)
     gate.add_channel(channel)
     client.gates.append(gate)
@@ -498,7 +533,10 @@ def test_receive_partition_not_found_exception(client: Client) -> None:
 
 
 def test_cancel_before_active() -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: cancel before active.  Without a pipeline nothing happens, and nothing fails."""
+    """CreditBasedPartitionRequestClientHandlerTest: cancel before active.
+
+    Without a pipeline nothing happens, and nothing fails.
+    """
     client = Client()
     _, [channel] = client.open_channels(1)
     handler = CreditBasedPartitionRequestClientHandler()
@@ -517,8 +555,9 @@ def test_cancel_before_active() -> None:
 def test_notify_credit_available(hopping: Client) -> None:
     """CreditBasedPartitionRequestClientHandlerTest: credit batching, the golden scenario.
 
-    Two channels each get a response with backlog 1: two credits each, in one AddCredit(2) each.  The socket takes nothing: a third response
-    makes one credit, and nothing is written.  When it takes bytes again exactly one AddCredit(1) leaves.
+    Two channels each get a response with backlog 1: two credits each, in one AddCredit(2) each.  The socket takes
+    nothing: a third response makes one credit, and nothing is written.  When it takes bytes again exactly one
+    AddCredit(1) leaves.
     """
     loop = hopping.loop
     assert loop is not None
@@ -544,7 +583,9 @@ def test_notify_credit_available(hopping: Client) -> None:
 
 
 def test_notify_credit_available_after_released(hopping: Client) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: no credit is announced for a channel that was released after it got some."""
+    """CreditBasedPartitionRequestClientHandlerTest: no credit is announced for a channel that was released after it got
+    some.
+    """
     loop = hopping.loop
     assert loop is not None
     gate, [channel] = hopping.open_channels(1, num_floating=6)
@@ -565,7 +606,10 @@ def test_read_buffer_response_and_releasing_or_removing_channel(
     is_removed: bool,
     is_read_before: bool,
 ) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: BufferResponse before/after releasing/removing the channel.  No buffer is lost."""
+    """CreditBasedPartitionRequestClientHandlerTest: BufferResponse before/after releasing/removing the channel.
+
+    No buffer is lost.
+    """
     gate, [channel] = client.open_channels(1)
     client.sent()
     frame = response(payload=bytes(200))
@@ -583,7 +627,9 @@ def test_read_buffer_response_and_releasing_or_removing_channel(
 
 
 def test_do_not_fail_handler_on_single_channel_failure(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: an exception while one channel takes its buffer is that channel's error only."""
+    """CreditBasedPartitionRequestClientHandlerTest: an exception while one channel takes its buffer is that channel's
+    error only.
+    """
     failing, [channel] = client.open_channels(1)
     good = client.open_gate(2)
 
@@ -619,15 +665,28 @@ class Throwing(ChannelHandler):
     [
         (Exception(), TransportError, "connection to embedded failed: Exception"),
         (Exception("some error"), TransportError, "some error"),
-        (ConnectionResetError(104, "Connection reset by peer"), ConnectionLostError, "Lost connection to task manager 'embedded'"),
-        (OSError(104, "Connection reset by peer"), ConnectionLostError, "This indicates that the remote task manager was lost"),
+        (
+            ConnectionResetError(104, "Connection reset by peer"),
+            ConnectionLostError,
+            "Lost connection to task manager 'embedded'",
+        ),
+        (
+            OSError(104, "Connection reset by peer"),
+            ConnectionLostError,
+            "This indicates that the remote task manager was lost",
+        ),
         (BrokenPipeError(32, "Broken pipe"), ConnectionLostError, "Lost connection to task manager"),
     ],
 )
 def test_exception_wrap(cause: Exception, kind: type[NetstackError], text: str) -> None:
-    """CreditBasedPartitionRequestClientHandlerTest: exception wrap.  Local errors and lost peers are told apart, with the cause."""
+    """CreditBasedPartitionRequestClientHandlerTest: exception wrap.
+
+    Local errors and lost peers are told apart, with the cause.
+    """
     client = Client()
-    client.connection = EmbeddedChannel(MessageDecoder.of(CONFIG, client.handler), Throwing(cause), client.handler, config=CONFIG)
+    client.connection = EmbeddedChannel(
+        MessageDecoder.of(CONFIG, client.handler), Throwing(cause), client.handler, config=CONFIG
+    )
     gate = client.open_gate()
 
     client.connection.write_inbound(response())
@@ -751,8 +810,12 @@ def test_an_error_that_is_about_a_receiver_is_that_channels_only(client: Client)
     meant, good = client.open_gate(1), client.open_gate(2)
     client.sent()
 
-    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.SUBPARTITION_TAKEN, "taken", None, about=receiver_of(1))))
-    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.UNKNOWN_RECEIVER, "who?", None, about=receiver_of(7))))
+    client.connection.write_inbound(
+        encode(ErrorResponse(ErrorCode.SUBPARTITION_TAKEN, "taken", None, about=receiver_of(1)))
+    )
+    client.connection.write_inbound(
+        encode(ErrorResponse(ErrorCode.UNKNOWN_RECEIVER, "who?", None, about=receiver_of(7)))
+    )
     client.connection.write_inbound(response(2))
 
     with pytest.raises(NetstackError, match="taken"):
@@ -770,7 +833,9 @@ def test_a_backlog_that_a_channel_chokes_on_is_its_own_error(client: Client, mon
         raise OSError("callback")
 
     monkeypatch.setattr(channel.receiver, "on_sender_backlog", choke)
-    client.connection.write_inbound(encode(BacklogAnnouncement(receiver_of(1), 3)) + encode(BacklogAnnouncement(receiver_of(2), 3)))
+    client.connection.write_inbound(
+        encode(BacklogAnnouncement(receiver_of(1), 3)) + encode(BacklogAnnouncement(receiver_of(2), 3))
+    )
 
     with pytest.raises(TransportError, match="callback"):
         failing.poll_next()
@@ -826,7 +891,10 @@ def test_a_stranger_that_was_forgotten_is_told_again(client: Client, monkeypatch
 @pytest.mark.parametrize("failing", [1, 2])
 @pytest.mark.parametrize("error", [LocalProtocolError("expected"), RuntimeError("expected")])
 def test_exception_on_write(error: Exception, failing: int) -> None:
-    """ClientTransportErrorHandlingTest: exception on write.  Of two requests one fails; only its channel is notified."""
+    """ClientTransportErrorHandlingTest: exception on write.
+
+    Of two requests one fails; only its channel is notified.
+    """
 
     class Failing(ChannelHandler):
         def write(self, ctx: ChannelHandlerContext, message: object) -> None:
@@ -835,7 +903,9 @@ def test_exception_on_write(error: Exception, failing: int) -> None:
             ctx.write(message)
 
     client = Client()
-    client.connection = EmbeddedChannel(Failing(), MessageDecoder.of(CONFIG, client.handler), client.handler, config=CONFIG)
+    client.connection = EmbeddedChannel(
+        Failing(), MessageDecoder.of(CONFIG, client.handler), client.handler, config=CONFIG
+    )
 
     gates = {number: client.open_gate(number) for number in (1, 2)}
     client.connection.write_inbound(response(3 - failing))
@@ -850,10 +920,15 @@ def test_exception_on_write(error: Exception, failing: int) -> None:
 
 
 def test_wrapping_of_remote_error_message(client: Client) -> None:
-    """ClientTransportErrorHandlingTest: wrapping of remote errors.  One for a channel is that channel's, one without is everybody's."""
+    """ClientTransportErrorHandlingTest: wrapping of remote errors.
+
+    One for a channel is that channel's, one without is everybody's.
+    """
     gates = [client.open_gate(1), client.open_gate(2)]
 
-    client.connection.write_inbound(encode(ErrorResponse(ErrorCode.INTERNAL, "Expected test exception", receiver_of(1))))
+    client.connection.write_inbound(
+        encode(ErrorResponse(ErrorCode.INTERNAL, "Expected test exception", receiver_of(1)))
+    )
     with pytest.raises(TransportError, match="Error at remote task manager 'embedded': Expected test exception"):
         gates[0].poll_next()
     assert gates[1].poll_next() is None
@@ -879,14 +954,18 @@ async def test_exception_on_remote_close() -> None:
         error = await consumer.error_of(gate)
         assert isinstance(error, ConnectionLostError)
         assert str(error) == (
-            f"Connection unexpectedly closed by remote task manager '{address}'. This might indicate that the remote task manager was lost."
+            f"Connection unexpectedly closed by remote task manager '{address}'. This might indicate that the remote "
+            "task manager was lost."
         )
     await consumer.close()
     await server.close()
 
 
 def test_exception_caught(client: Client) -> None:
-    """ClientTransportErrorHandlingTest: exception caught.  It does not reach the end of the pipeline, and every channel gets it."""
+    """ClientTransportErrorHandlingTest: exception caught.
+
+    It does not reach the end of the pipeline, and every channel gets it.
+    """
     gates = [client.open_gate(1), client.open_gate(2)]
 
     client.connection.pipeline.fire_exception_caught(Exception())
@@ -908,12 +987,17 @@ def test_connection_reset_by_peer(client: Client) -> None:
 
     with pytest.raises(ConnectionLostError) as caught:
         gate.poll_next()
-    assert str(caught.value) == "Lost connection to task manager 'embedded'. This indicates that the remote task manager was lost."
+    assert (
+        str(caught.value)
+        == "Lost connection to task manager 'embedded'. This indicates that the remote task manager was lost."
+    )
     assert caught.value.__cause__ is reset
 
 
 def test_channel_closed_on_exception_during_error_notification(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ClientTransportErrorHandlingTest: a channel that fails to take its error keeps neither the close nor the other channels' errors."""
+    """ClientTransportErrorHandlingTest: a channel that fails to take its error keeps neither the close nor the other
+    channels' errors.
+    """
     _, [broken] = client.open_channels(1)
     good = client.open_gate(2)
 

@@ -99,7 +99,9 @@ def test_readers_that_become_ready_together_take_turns(server: ServerSide) -> No
 
 @pytest.mark.parametrize("num_bytes", [SEGMENT, 100], ids=["behind a run", "behind a buffer"])
 def test_events_need_no_credit(server: ServerSide, num_bytes: int) -> None:
-    """The end of data passes although the last credit paid for what was before it: a whole segment, or a part of one."""
+    """The end of data passes although the last credit paid for what was before it: a whole segment,
+    or a part of one.
+    """
     partition = server.partition()
     server.receive(request(credit=1))
 
@@ -116,7 +118,9 @@ def test_events_need_no_credit(server: ServerSide, num_bytes: int) -> None:
 
 
 def test_nothing_is_written_above_the_high_watermark(server: ServerSide) -> None:
-    """While the kernel takes nothing, at most the high watermark and one frame are pending; then it goes on by itself."""
+    """While the kernel takes nothing, at most the high watermark and one frame are pending; then it
+    goes on by itself.
+    """
     partition = server.partition()
     fill(partition, 20)
 
@@ -128,7 +132,9 @@ def test_nothing_is_written_above_the_high_watermark(server: ServerSide) -> None
 
 
 def test_a_gather_write_is_one_question_for_writability() -> None:
-    """Four buffers at a time: the second one exceeds the high watermark, the gather is finished all the same, the next one waits."""
+    """Four buffers at a time: the second one exceeds the high watermark, the gather is finished all the same, the next
+    one waits.
+    """
     server = ServerSide(dataclasses.replace(CONFIG, max_gather_bytes=4 * SEGMENT))
     fill(server.partition(), 20)
 
@@ -141,7 +147,9 @@ def test_a_gather_write_is_one_question_for_writability() -> None:
 
 
 def test_one_pass_stops_at_the_batch_limit_and_continues(server: ServerSide) -> None:
-    """A kernel that takes everything at once still gives other work of the loop its turn: the rest is a function of its own."""
+    """A kernel that takes everything at once still gives other work of the loop its turn: the rest is a function of its
+    own.
+    """
     partition = server.partition()
     fill(partition, 40)
 
@@ -306,7 +314,12 @@ class BrokenView(ScriptedView):
     """Says that it has data, and fails at whatever it is asked next."""
 
     def __init__(
-        self, *, fails_early: bool = False, fails_late: bool = False, has_runs: bool = False, subpartitions: tuple[int, ...] = ()
+        self,
+        *,
+        fails_early: bool = False,
+        fails_late: bool = False,
+        has_runs: bool = False,
+        subpartitions: tuple[int, ...] = (),
     ) -> None:
         super().__init__(DataType.DATA_BUFFER, subpartitions=subpartitions)
         self.fails_early = fails_early
@@ -341,7 +354,13 @@ class BrokenView(ScriptedView):
 
 @pytest.mark.parametrize(
     "view",
-    [BrokenView(), BrokenView(has_runs=True), BrokenView(subpartitions=(0, 1)), BrokenView(fails_early=True), BrokenView(fails_late=True)],
+    [
+        BrokenView(),
+        BrokenView(has_runs=True),
+        BrokenView(subpartitions=(0, 1)),
+        BrokenView(fails_early=True),
+        BrokenView(fails_late=True),
+    ],
     ids=["read", "run", "peek", "availability", "release"],
 )
 def test_a_subpartition_that_cannot_be_read_ends_its_own_reader_only(server: ServerSide, view: BrokenView) -> None:
@@ -381,7 +400,9 @@ def test_an_error_while_writing_ends_the_connection(server: ServerSide, monkeypa
 
 
 def test_a_failing_callback_of_one_partition_does_not_keep_the_others(server: ServerSide) -> None:
-    """When the connection ends every subpartition is given back, whatever the first one's owner does when he hears of it."""
+    """When the connection ends every subpartition is given back, whatever the first one's owner does when he hears of
+    it.
+    """
 
     def fail() -> None:
         raise OSError("callback")
@@ -414,7 +435,9 @@ def test_producers_outlive_the_event_loop(server: ServerSide) -> None:
 
 
 def test_credit_that_overflows_ends_the_flow_to_its_receiver_only(server: ServerSide) -> None:
-    """The numbers are in the answer; what is still under way from that receiver is no mistake, and the neighbour goes on."""
+    """The numbers are in the answer; what is still under way from that receiver is no mistake, and the neighbour goes
+    on.
+    """
     greedy, good = server.partition(0), server.partition(1)
     server.receive(request(0, receiver=1, credit=2))
     server.receive(request(1, receiver=2, credit=2))
@@ -447,7 +470,9 @@ def test_a_cancelled_reader_leaves_its_place_in_the_queue(server: ServerSide) ->
 
 
 def test_a_view_that_fails_while_it_is_queued_is_reported_when_its_turn_comes(server: ServerSide) -> None:
-    """The producer fails while the socket takes nothing: what was written leaves, then the error, and the neighbour goes on."""
+    """The producer fails while the socket takes nothing: what was written leaves, then the error, and the neighbour
+    goes on.
+    """
     failing = server.partition(0)
     fill(failing, 6)
     server.receive(request(0, receiver=1, credit=6))
@@ -463,7 +488,9 @@ def test_a_view_that_fails_while_it_is_queued_is_reported_when_its_turn_comes(se
 
 
 @pytest.mark.parametrize(("num_buffers", "credit"), [((4, 0), 1), ((4, 4), 1), ((12, 2), 100)])
-def test_the_failed_producer_of_a_range_is_reported_to_its_receiver(server: ServerSide, num_buffers: tuple[int, int], credit: int) -> None:
+def test_the_failed_producer_of_a_range_is_reported_to_its_receiver(
+    server: ServerSide, num_buffers: tuple[int, int], credit: int
+) -> None:
     """Once, with buffers looked at ahead that have no credit, or no room in the socket; the neighbour goes on."""
     failing = server.partition(0, num_subpartitions=2)
     for subpartition, number in enumerate(num_buffers):
@@ -477,12 +504,18 @@ def test_the_failed_producer_of_a_range_is_reported_to_its_receiver(server: Serv
     sent = server.sent()
     fill(server.partition(1), 3)
 
-    assert [(each.code, each.receiver) for each in sent if isinstance(each, ErrorResponse)] == [(ErrorCode.PRODUCER_FAILED, receiver_of(1))]
+    assert [(each.code, each.receiver) for each in sent if isinstance(each, ErrorResponse)] == [
+        (ErrorCode.PRODUCER_FAILED, receiver_of(1))
+    ]
     assert (server.channel.is_open, len(server.data())) == (True, 3)
 
 
-def test_a_kernel_that_takes_everything_gets_one_batch_per_pass(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each flush makes the channel writable again, inside the pass; it stops at the batch limit all the same, and goes on later."""
+def test_a_kernel_that_takes_everything_gets_one_batch_per_pass(
+    server: ServerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each flush makes the channel writable again, inside the pass; it stops at the batch limit all the same, and goes
+    on later.
+    """
     flush = server.channel.transport_flush
     is_taking = False
 
@@ -505,11 +538,13 @@ def test_a_kernel_that_takes_everything_gets_one_batch_per_pass(server: ServerSi
     assert len(server.channel.read_all_outbound()) // (SEGMENT + 47) == 24
 
 
-# ---------------------------------------------------------------- PartitionRequestQueueTest, over views that say what the test wants
+# ---------------------------------------------------------------- PartitionRequestQueueTest, over views that say what the test wants  # noqa: E501
 
 
 def test_notify_reader_non_empty_on_empty_readers(server: ServerSide) -> None:
-    """PartitionRequestQueueTest: an empty reader in front of a full one; when the socket opens both are drained, once."""
+    """PartitionRequestQueueTest: an empty reader in front of a full one; when the socket opens both
+    are drained, once.
+    """
     empty = open_reader(server, EmptyAlwaysAvailableView(), receiver=1, credit=10)
     full = open_reader(server, ScriptedView(*[DATA] * 5), receiver=2, credit=10)
     block(server)
@@ -546,7 +581,9 @@ def test_buffer_writing(server: ServerSide, kind: type[ScriptedView]) -> None:
 
 
 def test_enqueue_reader_by_notifying_event_buffer(server: ServerSide) -> None:
-    """PartitionRequestQueueTest: the next element is an event: the reader is queued and sends it, without any credit."""
+    """PartitionRequestQueueTest: the next element is an event: the reader is queued and sends it,
+    without any credit.
+    """
     reader = open_reader(server, ScriptedView(EVENT, DATA), credit=0)
     block(server)
 
@@ -561,7 +598,9 @@ def test_enqueue_reader_by_notifying_event_buffer(server: ServerSide) -> None:
 
 
 def test_enqueue_reader_by_notifying_buffer_and_credit(server: ServerSide) -> None:
-    """PartitionRequestQueueTest: five notifications without credit queue nothing; three credits are exactly three responses."""
+    """PartitionRequestQueueTest: five notifications without credit queue nothing; three credits are exactly three
+    responses.
+    """
     view = ScriptedView(*[DATA] * 10)
     reader = open_reader(server, view, credit=2)
     reader.credit.reset()
@@ -584,7 +623,9 @@ def test_enqueue_reader_by_notifying_buffer_and_credit(server: ServerSide) -> No
 
 
 def test_enqueue_reader_by_resuming_consumption(server: ServerSide) -> None:
-    """PartitionRequestQueueTest: behind a barrier nothing is sent until the receiver resumes; then it is sent by itself."""
+    """PartitionRequestQueueTest: behind a barrier nothing is sent until the receiver resumes; then it is sent by
+    itself.
+    """
     view = ScriptedView(BARRIER, DATA)
     notify(server, open_reader(server, view))
     assert kinds(server) == [BARRIER]
@@ -598,7 +639,9 @@ def test_enqueue_reader_by_resuming_consumption(server: ServerSide) -> None:
 
 
 def test_announce_backlog(server: ServerSide) -> None:
-    """PartitionRequestQueueTest: a receiver without exclusive buffers is told of the backlog, until it granted credit."""
+    """PartitionRequestQueueTest: a receiver without exclusive buffers is told of the backlog, until
+    it granted credit.
+    """
     view = ScriptedView(DATA, DATA)
     reader = open_reader(server, view, credit=0)
 
@@ -612,7 +655,10 @@ def test_announce_backlog(server: ServerSide) -> None:
 
 
 def test_announce_backlog_after_the_release(server: ServerSide) -> None:
-    """PartitionRequestQueueTest: announce backlog, second half.  A producer that fails meanwhile is told although there is no credit."""
+    """PartitionRequestQueueTest: announce backlog, second half.
+
+    A producer that fails meanwhile is told although there is no credit.
+    """
     partition = server.partition()
     server.receive(request(credit=0))
 
@@ -625,7 +671,10 @@ def test_announce_backlog_after_the_release(server: ServerSide) -> None:
 
 @pytest.mark.parametrize("is_available", [False, True])
 def test_cancel_partition_request(server: ServerSide, is_available: bool) -> None:
-    """PartitionRequestQueueTest: cancel of an unavailable and of an available view.  It leaves the queue and is released, once."""
+    """PartitionRequestQueueTest: cancel of an unavailable and of an available view.
+
+    It leaves the queue and is released, once.
+    """
     view = ScriptedView(DATA, DATA)
     reader = open_reader(server, view)
     block(server)
@@ -643,7 +692,9 @@ def test_cancel_partition_request(server: ServerSide, is_available: bool) -> Non
 
 
 def test_notify_required_segment_id(server: ServerSide) -> None:
-    """PartitionRequestQueueTest: which segment is wanted next reaches the view; of an unknown receiver it is ignored."""
+    """PartitionRequestQueueTest: which segment is wanted next reaches the view; of an unknown
+    receiver it is ignored.
+    """
     view = ScriptedView()
     open_reader(server, view)
 
@@ -683,7 +734,9 @@ def test_sequence_numbers_wrap_as_signed_32_bit_integers(server: ServerSide) -> 
 
 
 def test_statistics_are_one_row_per_reader(server: ServerSide) -> None:
-    """Credit, backlog, what is queued, and the last number sent; a reader that waits for its partition has a row too."""
+    """Credit, backlog, what is queued, and the last number sent; a reader that waits for its
+    partition has a row too.
+    """
     server.receive(request(7, receiver=7, credit=3))
     notify(server, open_reader(server, ScriptedView(DATA, DATA, DATA, EVENT), receiver=1, credit=2))
     server.sent()
@@ -697,7 +750,9 @@ def test_statistics_are_one_row_per_reader(server: ServerSide) -> None:
 
 
 def test_while_the_socket_takes_nothing_each_backlog_is_announced_once(server: ServerSide) -> None:
-    """However often the producer tells; what the receiver hears then is the backlog of that moment, and nothing of one that left."""
+    """However often the producer tells; what the receiver hears then is the backlog of that moment, and nothing of one
+    that left.
+    """
     views = [ScriptedView(DATA, DATA), ScriptedView(DATA)]
     staying, leaving = (open_reader(server, view, receiver=number, credit=0) for number, view in enumerate(views, 1))
     block(server)
@@ -720,7 +775,10 @@ def test_while_the_socket_takes_nothing_each_backlog_is_announced_once(server: S
 
 
 async def test_remote_close() -> None:
-    """ServerTransportErrorHandlingTest: remote close.  The consumer's process goes away: its subpartition is given back."""
+    """ServerTransportErrorHandlingTest: remote close.
+
+    The consumer's process goes away: its subpartition is given back.
+    """
     side = ServerSide()
     config = dataclasses.replace(CONFIG, security=SecurityConfig.none())
     loop = EventLoopThread.adopt(asyncio.get_running_loop(), "server")
@@ -744,8 +802,12 @@ async def test_remote_close() -> None:
     side.close()
 
 
-def test_a_write_that_fails_ends_the_connection_and_gives_everything_back(server: ServerSide, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ServerTransportErrorHandlingTest: the other end of it: the transport refuses a buffer, the peer is told, all views are released."""
+def test_a_write_that_fails_ends_the_connection_and_gives_everything_back(
+    server: ServerSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ServerTransportErrorHandlingTest: the other end of it: the transport refuses a buffer, the peer is told, all
+    views are released.
+    """
     view = ScriptedView(DATA, DATA)
     reader = open_reader(server, view)
     neighbour = ScriptedView()
@@ -760,7 +822,11 @@ def test_a_write_that_fails_ends_the_connection_and_gives_everything_back(server
 
     [error] = server.sent()
     assert isinstance(error, ErrorResponse)
-    assert (error.code, error.receiver, error.message) == (ErrorCode.INTERNAL, None, "RuntimeError: Expected test exception")
+    assert (error.code, error.receiver, error.message) == (
+        ErrorCode.INTERNAL,
+        None,
+        "RuntimeError: Expected test exception",
+    )
     assert (view.num_released, neighbour.num_released) == (1, 1)
     assert view.num_out == 0
     assert not server.channel.is_open

@@ -1,4 +1,5 @@
-"""``PartitionRequestServerHandler``: what consumers may ask, how each mistake is answered, and every message in every state.
+"""``PartitionRequestServerHandler``: what consumers may ask, how each mistake is answered, and every message in every
+state.
 
 Source: Flink ``PartitionRequestServerHandlerTest``, ``CancelPartitionRequestTest``: the sections of these names.
 """
@@ -200,7 +201,9 @@ def test_a_close_request_closes(server: ServerSide) -> None:
     assert partition.all_data_processed.is_done, "its reader was released"
 
 
-@pytest.mark.parametrize("message", [ErrorResponse(ErrorCode.INTERNAL, "boom", None), BacklogAnnouncement(receiver_of(1), 3)])
+@pytest.mark.parametrize(
+    "message", [ErrorResponse(ErrorCode.INTERNAL, "boom", None), BacklogAnnouncement(receiver_of(1), 3)]
+)
 def test_messages_that_are_not_served_are_refused_by_name(server: ServerSide, message: object) -> None:
     """Never ignored: the peer would wait for ever."""
     server.receive(message)
@@ -421,7 +424,12 @@ def test_a_task_event_whose_handler_fails_is_told_to_its_sender(server: ServerSi
 
     [error] = server.sent()
     assert isinstance(error, ErrorResponse)
-    assert (error.code, error.receiver, error.about, error.message) == (ErrorCode.INTERNAL, None, ME, "OSError: callback")
+    assert (error.code, error.receiver, error.about, error.message) == (
+        ErrorCode.INTERNAL,
+        None,
+        ME,
+        "OSError: callback",
+    )
     assert server.channel.is_open
 
 
@@ -439,7 +447,10 @@ def test_a_task_event_that_cannot_be_read_ends_the_connection(server: ServerSide
 
 
 def test_cancel_partition_request(server: ServerSide) -> None:
-    """CancelPartitionRequestTest: cancel.  While the socket takes nothing the view is released, and nothing more is sent."""
+    """CancelPartitionRequestTest: cancel.
+
+    While the socket takes nothing the view is released, and nothing more is sent.
+    """
     view = ScriptedView(*[DATA] * 10)
     reader = open_reader(server, view, credit=10)
     block(server)
@@ -508,7 +519,16 @@ def _cancelled(server: ServerSide) -> None:
 
 
 SILENT, STRANGER, SENSELESS, FATAL = "silent", "no such receiver", "not now", "the connection ends"
-STATES: list[Callable[[ServerSide], None]] = [_unknown, _waiting, _open, _blocked, _failed, _overdrawn, _finished, _cancelled]
+STATES: list[Callable[[ServerSide], None]] = [
+    _unknown,
+    _waiting,
+    _open,
+    _blocked,
+    _failed,
+    _overdrawn,
+    _finished,
+    _cancelled,
+]
 LIVING = {_open, _blocked, _failed, _overdrawn, _finished}
 
 
@@ -541,8 +561,12 @@ def _expected(message: object, state: Callable[[ServerSide], None]) -> str:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_hist_24738_every_message_in_every_state(server: ServerSide, message: object, state: Callable[[ServerSide], None]) -> None:
-    """Each message is acted upon, ignored, or refused at the documented scope; nothing raises, and the neighbour is unharmed or told."""
+def test_hist_24738_every_message_in_every_state(
+    server: ServerSide, message: object, state: Callable[[ServerSide], None]
+) -> None:
+    """Each message is acted upon, ignored, or refused at the documented scope; nothing raises, and the neighbour is
+    unharmed or told.
+    """
     server.partition(0)
     neighbour = server.partition(2)
     server.receive(request(2, receiver=2))
@@ -571,7 +595,13 @@ def test_orders_for_a_reader_that_has_ended_do_not_reach_its_view(server: Server
     open_reader(server, view)
     server.receive(AddCredit(ME, 2**31 - 1))
 
-    for order in (ResumeConsumption(ME), AckAllUserRecordsProcessed(ME), NewBufferSize(ME, 300), SegmentId(ME, 0, 1), AddCredit(ME, 1)):
+    for order in (
+        ResumeConsumption(ME),
+        AckAllUserRecordsProcessed(ME),
+        NewBufferSize(ME, 300),
+        SegmentId(ME, 0, 1),
+        AddCredit(ME, 1),
+    ):
         server.receive(order)
 
     assert view.orders == []
@@ -593,7 +623,12 @@ def test_an_acknowledgement_that_the_producer_chokes_on_is_told(server: ServerSi
 
     error, response = server.sent()
     assert isinstance(error, ErrorResponse)
-    assert (error.code, error.receiver, error.about, error.message) == (ErrorCode.INTERNAL, None, ME, "OSError: callback")
+    assert (error.code, error.receiver, error.about, error.message) == (
+        ErrorCode.INTERNAL,
+        None,
+        ME,
+        "OSError: callback",
+    )
     assert isinstance(response, BufferResponse)
 
 
@@ -672,7 +707,9 @@ def test_a_peer_that_reads_its_answers_may_be_wrong_for_ever(server: ServerSide)
 
 
 def test_a_receiver_id_in_use_ends_the_connection(server: ServerSide) -> None:
-    """Stricter than Flink, which replaces the reader and forgets the first one: told with a code, everything released."""
+    """Stricter than Flink, which replaces the reader and forgets the first one: told with a code,
+    everything released.
+    """
     server.partition(0)
     other = server.partition(1)
     server.receive(request(0))

@@ -1,4 +1,6 @@
-"""Who stands between a client and the server, over real sockets: refused at the handshake, or at the first frame that it changes."""
+"""Who stands between a client and the server, over real sockets: refused at the handshake, or at the first frame that
+it changes.
+"""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -35,7 +37,9 @@ INJECTED = encode(CancelPartitionRequest(RECEIVER))
 class Ends:
     """A client that dialled a relay at an address which the server takes for its own, and what both ends heard."""
 
-    def __init__(self, relay: Relay, inbox: Inbox, client_inbox: Inbox, client: NetworkChannel, server: NetworkServer) -> None:
+    def __init__(
+        self, relay: Relay, inbox: Inbox, client_inbox: Inbox, client: NetworkChannel, server: NetworkServer
+    ) -> None:
         self.relay = relay
         self.inbox = inbox
         self.client_inbox = client_inbox
@@ -75,14 +79,22 @@ async def between() -> AsyncIterator[Ends]:
             await server.close()
 
 
-@pytest.mark.parametrize(("gate", "told"), [(None, "serves another address than this one"), (GATE, "did not authenticate")])
-def test_a_relay_at_another_address_is_refused_at_the_handshake(loop_name: str, gate: GateIdentity | None, told: str) -> None:
+@pytest.mark.parametrize(
+    ("gate", "told"), [(None, "serves another address than this one"), (GATE, "did not authenticate")]
+)
+def test_a_relay_at_another_address_is_refused_at_the_handshake(
+    loop_name: str, gate: GateIdentity | None, told: str
+) -> None:
     """The server's log names both addresses; neither end's handlers hear of the connection."""
 
     async def main() -> None:
         inbox, client_inbox = Inbox(), Inbox()
         server = NetworkServer(HMAC_CONFIG, handlers(inbox))
-        config = HMAC_CONFIG if gate is None else replace(HMAC_CONFIG, security=SecurityConfig.hmac(gate_token(SECRET, gate)))
+        config = (
+            HMAC_CONFIG
+            if gate is None
+            else replace(HMAC_CONFIG, security=SecurityConfig.hmac(gate_token(SECRET, gate)))
+        )
         with capture_logs() as logs:
             async with relaying() as (relay, entrance):
                 relay.target = ConnectionID(*await server.start("127.0.0.1", 0))
@@ -92,7 +104,11 @@ def test_a_relay_at_another_address_is_refused_at_the_handshake(loop_name: str, 
 
         assert "active" not in inbox.log + client_inbox.log
         assert relay.num_bytes_to_client == 0
-        (reason,) = [each["reason"] for each in logs if each["event"] == "a connection was not authenticated" and "relay" in each["reason"]]
+        (reason,) = [
+            each["reason"]
+            for each in logs
+            if each["event"] == "a connection was not authenticated" and "relay" in each["reason"]
+        ]
         assert f"it dialled {entrance}, here is {relay.target}" in reason
 
     run(loop_name, main())
@@ -131,7 +147,9 @@ def check_refused(inbox: Inbox) -> None:
     assert "127.0.0.1:" in str(error)
 
 
-@pytest.mark.parametrize("change", [flipped, lambda data: data * 2, lambda data: data[29 + SEAL_BYTES :]], ids=["flip", "repeat", "drop"])
+@pytest.mark.parametrize(
+    "change", [flipped, lambda data: data * 2, lambda data: data[29 + SEAL_BYTES :]], ids=["flip", "repeat", "drop"]
+)
 def test_a_frame_that_a_relay_changes_ends_the_connection(loop_name: str, change: Callable[[bytes], bytes]) -> None:
     async def main() -> None:
         async with between() as ends:

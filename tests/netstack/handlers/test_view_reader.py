@@ -20,8 +20,13 @@ def server() -> Iterator[ServerSide]:
 
 
 @pytest.mark.parametrize(("initial_credit", "expected"), [(0, 0), (2, 5)])
-def test_resumption_resets_the_credit_only_without_exclusive_buffers(server: ServerSide, initial_credit: int, expected: int) -> None:
-    """CreditBasedSequenceNumberingViewReaderTest: resume consumption.  Floating buffers were given away while it was blocked."""
+def test_resumption_resets_the_credit_only_without_exclusive_buffers(
+    server: ServerSide, initial_credit: int, expected: int
+) -> None:
+    """CreditBasedSequenceNumberingViewReaderTest: resume consumption.
+
+    Floating buffers were given away while it was blocked.
+    """
     reader = open_reader(server, ScriptedView(), credit=initial_credit)
     reader.credit.grant(5 - initial_credit)
 
@@ -30,9 +35,14 @@ def test_resumption_resets_the_credit_only_without_exclusive_buffers(server: Ser
     assert reader.credit.available == expected
 
 
-@pytest.mark.parametrize(("initial_credit", "granted", "is_needed"), [(2, 0, False), (2, -2, False), (0, 0, True), (0, 5, False)])
+@pytest.mark.parametrize(
+    ("initial_credit", "granted", "is_needed"), [(2, 0, False), (2, -2, False), (0, 0, True), (0, 5, False)]
+)
 def test_when_the_backlog_is_announced(server: ServerSide, initial_credit: int, granted: int, is_needed: bool) -> None:
-    """CreditBasedSequenceNumberingViewReaderTest: needAnnounceBacklog.  Exactly without exclusive buffers and without credit."""
+    """CreditBasedSequenceNumberingViewReaderTest: needAnnounceBacklog.
+
+    Exactly without exclusive buffers and without credit.
+    """
     reader = open_reader(server, ScriptedView(), credit=initial_credit)
     if granted > 0:
         reader.credit.grant(granted)
@@ -128,7 +138,9 @@ def test_a_released_reader_tells_its_view_nothing_more(server: ServerSide) -> No
 
 @pytest.mark.parametrize("credit", [0, 2])
 def test_empty_buffers_are_sent_to_a_receiver_without_exclusive_ones(server: ServerSide, credit: int) -> None:
-    """It made room for each buffer of the backlog it was told of; the number in its request decides, not the producer's config."""
+    """It made room for each buffer of the backlog it was told of; the number in its request decides, not the producer's
+    config.
+    """
     view = ScriptedView()
 
     open_reader(server, view, credit=credit)
@@ -137,7 +149,9 @@ def test_empty_buffers_are_sent_to_a_receiver_without_exclusive_ones(server: Ser
 
 
 @pytest.mark.parametrize(("credit", "num_expected"), [(0, 1), (1, 0)])
-def test_an_empty_buffer_reaches_the_receiver_that_waits_for_it(server: ServerSide, credit: int, num_expected: int) -> None:
+def test_an_empty_buffer_reaches_the_receiver_that_waits_for_it(
+    server: ServerSide, credit: int, num_expected: int
+) -> None:
     """Its bytes left by a flush while it was open; the event behind it finished it."""
     partition = server.partition()
     partition.emit_record(b"abc", 0)

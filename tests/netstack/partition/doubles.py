@@ -19,14 +19,24 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartition
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
-from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, Event, deserialize_event, event_data_type, serialize_event
+from netstack.wire.events import (
+    Alignment,
+    CheckpointBarrier,
+    CheckpointOptions,
+    Event,
+    deserialize_event,
+    event_data_type,
+    serialize_event,
+)
 from netstack.wire.messages import DataType
 
 SEGMENT = 1024
 
 
 def partition_id_of(number: int = 0) -> ResultPartitionID:
-    return ResultPartitionID(intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0))
+    return ResultPartitionID(
+        intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0)
+    )
 
 
 class RecordingListener:
@@ -115,12 +125,20 @@ class RecordingStateWriter:
         self.futures: list[tuple[int, InFlightData]] = []
 
     def add_input_data(
-        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         raise AssertionError("a producer has no input")
 
     def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        subpartition: ResultSubpartitionInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         self.output.append((checkpoint_id, subpartition, start_sequence_number, recycled_sizes(buffers)))
 
@@ -141,7 +159,9 @@ UNALIGNED = CheckpointOptions(alignment=Alignment.UNALIGNED)
 TIMEOUTABLE = CheckpointOptions(alignment=Alignment.ALIGNED, aligned_timeout_ms=100)
 
 
-def barrier(checkpoint_id: int = 1, options: CheckpointOptions | None = None, *, has_priority: bool = False) -> BufferConsumer:
+def barrier(
+    checkpoint_id: int = 1, options: CheckpointOptions | None = None, *, has_priority: bool = False
+) -> BufferConsumer:
     """An aligned barrier that blocks, unless ``options`` say something else."""
     event = CheckpointBarrier(checkpoint_id, 0, options or CheckpointOptions())
     return BufferConsumer.of_event(serialize_event(event), event_data_type(event, has_priority=has_priority))
@@ -172,7 +192,9 @@ class Reading:
 
     def __init__(self, *, sends_empty_buffers: bool = False) -> None:
         self.parent = RecordingParent()
-        self.subpartition = PipelinedSubpartition(3, self.parent, sends_empty_buffers=sends_empty_buffers, partition_index=7)
+        self.subpartition = PipelinedSubpartition(
+            3, self.parent, sends_empty_buffers=sends_empty_buffers, partition_index=7
+        )
         self.state = RecordingStateWriter()
         self.subpartition.channel_state = self.state
         self.listener = RecordingListener()
@@ -273,7 +295,10 @@ class Producing:
         self.listeners = [RecordingListener() for _ in range(num_subpartitions)]
         self.views: list[ResultSubpartitionView] = []
         if with_views:
-            self.views = [self.partition.create_subpartition_view(index, listener) for index, listener in enumerate(self.listeners)]
+            self.views = [
+                self.partition.create_subpartition_view(index, listener)
+                for index, listener in enumerate(self.listeners)
+            ]
 
     def warm_up(self) -> None:
         """Let the pool hold its segments, free."""

@@ -33,7 +33,9 @@ def test_blocking_partition_is_consumable_multiple_times(tmp_path: Path) -> None
 
 
 def test_flush_bounded_blocking_result_partition(tmp_path: Path) -> None:
-    """ResultPartitionTest.testFlushBoundedBlockingResultPartition: each flush ends a buffer; 4 and 2 of them, then the end."""
+    """ResultPartitionTest.testFlushBoundedBlockingResultPartition: each flush ends a buffer; 4 and 2 of them, then the
+    end.
+    """
     network, record = NetworkBufferPool(16, SIZE), b"\0\0\4\0"
     pool = network.create_buffer_pool(owner="map", num_required=3, max_buffers=16)
     partition = BoundedBlockingResultPartition(partition_id_of(), 2, pool, "map", tmp_path)
@@ -62,14 +64,17 @@ def test_flush_bounded_blocking_result_partition(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", list(BoundedDataKind))
 def test_a_partition_holds_one_descriptor(kind: BoundedDataKind, tmp_path: Path) -> None:
-    """SortMergeResultPartition's role: 64 producers with 64 consumers need no 4,096 files, neither while they write nor later.
+    """SortMergeResultPartition's role: 64 producers with 64 consumers need no 4,096 files, neither while they write nor
+    later.
 
     A mapping holds another one.
     """
     network = NetworkBufferPool(80, SIZE)
     pool = network.create_buffer_pool(owner="map", num_required=65, max_buffers=70)
     before = num_descriptors()
-    partition = BoundedBlockingResultPartition(partition_id_of(), 64, pool, "map", tmp_path, kind=kind, has_named_file=False)
+    partition = BoundedBlockingResultPartition(
+        partition_id_of(), 64, pool, "map", tmp_path, kind=kind, has_named_file=False
+    )
     for _ in range(3):
         for index in range(64):
             partition.emit_record(bytes([index]) * SIZE, index)

@@ -38,7 +38,12 @@ class Blocking:
     """A blocking partition of 64-byte buffers."""
 
     def __init__(
-        self, directory: Path, kind: BoundedDataKind, num_subpartitions: int = 1, *, compressor: BufferCompressor | None = None
+        self,
+        directory: Path,
+        kind: BoundedDataKind,
+        num_subpartitions: int = 1,
+        *,
+        compressor: BufferCompressor | None = None,
     ) -> None:
         self.directory = directory
         self.network = NetworkBufferPool(16, SIZE)
@@ -140,7 +145,9 @@ def test_read_10_consumers_concurrent(it: Blocking) -> None:
 
 
 def test_numbers_of_a_reader(it: Blocking) -> None:
-    """BoundedBlockingSubpartitionReader: each counts its own sequence numbers and what is left; events need no credit."""
+    """BoundedBlockingSubpartitionReader: each counts its own sequence numbers and what is left;
+    events need no credit.
+    """
     it.partition.emit_record(bytes(2 * SIZE), 0)
     it.end()
     view = it.view()
@@ -160,7 +167,9 @@ def test_numbers_of_a_reader(it: Blocking) -> None:
 
 
 def test_availability_when_read_buffers_return(tmp_path: Path) -> None:
-    """BoundedBlockingSubpartitionAvailabilityTest.testUnavailableWhenBuffersExhausted / AvailableWhenBuffersReturned (file store)."""
+    """BoundedBlockingSubpartitionAvailabilityTest.testUnavailableWhenBuffersExhausted / AvailableWhenBuffersReturned
+    (file store).
+    """
     it = Blocking(tmp_path, BoundedDataKind.FILE)
     it.partition.emit_record(bytes(5 * SIZE), 0)
     it.end()
@@ -181,7 +190,9 @@ def test_availability_when_read_buffers_return(tmp_path: Path) -> None:
 
 
 def test_the_data_goes_with_the_last_reader(it: Blocking) -> None:
-    """BoundedBlockingSubpartitionTest.testCloseBoundedData: released, but somebody still reads: the file stays till he leaves."""
+    """BoundedBlockingSubpartitionTest.testCloseBoundedData: released, but somebody still reads: the file stays till he
+    leaves.
+    """
     it.partition.emit_record(bytes(SIZE), 0)
     it.end()
     views = [it.view(), it.view()]
@@ -207,7 +218,9 @@ def test_the_data_goes_with_the_last_reader(it: Blocking) -> None:
 def test_a_release_during_a_poll_leaves_the_file_to_the_reader(
     it: Blocking, kind: BoundedDataKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A gate is closed by another thread than the one that polls; what is being read is read to its end, and then the file goes."""
+    """A gate is closed by another thread than the one that polls; what is being read is read to its end, and then the
+    file goes.
+    """
     it.partition.emit_record(b"a" * SIZE, 0)
     it.end()
     view = it.view()
@@ -250,7 +263,9 @@ def test_an_unfinished_partition_leaves_nothing(it: Blocking) -> None:
 
 
 def test_a_deleted_file_is_a_partition_that_is_not_there(it: Blocking) -> None:
-    """BoundedBlockingSubpartitionTest / FLINK-21547 role: PartitionNotFound, so that the producer is asked to run again."""
+    """BoundedBlockingSubpartitionTest / FLINK-21547 role: PartitionNotFound, so that the producer is asked to run
+    again.
+    """
     it.end()
     for path in it.directory.iterdir():
         path.unlink()
@@ -277,7 +292,9 @@ def test_readers_are_not_resumed_but_acknowledge(it: Blocking) -> None:
 
 
 def test_a_range_is_read_as_one(kind: BoundedDataKind, tmp_path: Path) -> None:
-    """UnionResultSubpartitionView over blocking subpartitions: one after the other, since records may go on in the next buffer."""
+    """UnionResultSubpartitionView over blocking subpartitions: one after the other, since records may go on in the next
+    buffer.
+    """
     it = Blocking(tmp_path, kind, 3)
     for index in range(3):
         it.partition.emit_record(bytes([index]) * 100, index)
@@ -315,7 +332,9 @@ def test_only_blocking_types(tmp_path: Path) -> None:
     pool = network.create_buffer_pool(owner="map", num_required=2, max_buffers=4)
 
     with pytest.raises(ValueError, match="PIPELINED is no blocking type"):
-        BoundedBlockingResultPartition(partition_id_of(), 1, pool, "map", tmp_path, partition_type=ResultPartitionType.PIPELINED)
+        BoundedBlockingResultPartition(
+            partition_id_of(), 1, pool, "map", tmp_path, partition_type=ResultPartitionType.PIPELINED
+        )
     with pytest.raises(ResourceBrokenError):
         BoundedBlockingResultPartition(partition_id_of(), 1, pool, "map", tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
@@ -426,17 +445,25 @@ def test_recycle_current_buffer_on_failure(single: Single, call: str, monkeypatc
 
 @pytest.mark.parametrize("end", ["finish", "release"])
 def test_nothing_is_added_after_the_end(single: Single, end: str) -> None:
-    """BoundedBlockingSubpartitionTest.testRecycleClosedBufferConsumer / AddToFinished: the consumer is closed; a second end is refused."""
+    """BoundedBlockingSubpartitionTest.testRecycleClosedBufferConsumer / AddToFinished: the consumer is closed; a second
+    end is refused.
+    """
     if end == "finish":
         single.subpartition.finish()
     else:
         single.subpartition.release()
 
-    assert (single.subpartition.add(single.consumer()), single.subpartition.finish(), single.arena.num_out) == (-1, -1, 0)
+    assert (single.subpartition.add(single.consumer()), single.subpartition.finish(), single.arena.num_out) == (
+        -1,
+        -1,
+        0,
+    )
     assert (single.subpartition.num_queued_buffers, single.subpartition.num_queued_bytes) == (0, 0)
 
 
-def test_a_release_while_the_task_writes_leaves_the_file_to_the_task(single: Single, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_while_the_task_writes_leaves_the_file_to_the_task(
+    single: Single, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The file is closed by whoever uses it last: never under a write, and not twice."""
     write = single.data.write
 

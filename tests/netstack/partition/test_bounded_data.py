@@ -52,7 +52,11 @@ def read(reader: BoundedDataReader) -> list[Written]:
         promised = reader.next
         buffer = reader.next_buffer()
         assert buffer is not None
-        assert (promised.data_type, promised.is_compressed, promised.size) == (buffer.data_type, buffer.is_compressed, buffer.size)
+        assert (promised.data_type, promised.is_compressed, promised.size) == (
+            buffer.data_type,
+            buffer.is_compressed,
+            buffer.size,
+        )
         found.append((buffer.data_type, buffer.is_compressed, bytes(buffer.view)))
         buffer.recycle()
     assert reader.next_buffer() is None
@@ -78,7 +82,9 @@ def test_write_and_read(kind: BoundedDataKind, tmp_path: Path) -> None:
 
 @KINDS
 @given(contents=st.lists(st.binary(max_size=300), min_size=1, max_size=20))
-def test_any_sizes_come_back(kind: BoundedDataKind, contents: list[bytes], tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_sizes_come_back(
+    kind: BoundedDataKind, contents: list[bytes], tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """BoundedDataTestBase.testWriteAndReadDataAcrossRegions: whatever the sizes."""
     data = store(kind, tmp_path_factory.mktemp("bounded"))
     buffers = [(DataType.DATA_BUFFER, False, content) for content in contents]
@@ -90,8 +96,12 @@ def test_any_sizes_come_back(kind: BoundedDataKind, contents: list[bytes], tmp_p
 
 @KINDS
 @pytest.mark.parametrize("region_bytes", [30, 1000])
-def test_stores_share_a_file_in_regions(kind: BoundedDataKind, region_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written in turns, each gives its own back; a buffer larger than a region has one for itself; the file goes with the last."""
+def test_stores_share_a_file_in_regions(
+    kind: BoundedDataKind, region_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Written in turns, each gives its own back; a buffer larger than a region has one for itself; the file goes with
+    the last.
+    """
     monkeypatch.setattr("netstack.partition.bounded_data.REGION_BYTES", region_bytes)
     file = BoundedDataFile(tmp_path, 3)
     stores = [create_bounded_data(kind, file) for _ in range(3)]
@@ -130,7 +140,9 @@ def test_buffers_outlive_reader_and_data(kind: BoundedDataKind, tmp_path: Path) 
 
 
 def test_a_file_reader_waits_for_its_buffers(tmp_path: Path) -> None:
-    """FileChannelBoundedDataTest.testReadNextBuffer / testRecycleBufferForNotifyingSubpartitionView: told when one comes home, once."""
+    """FileChannelBoundedDataTest.testReadNextBuffer / testRecycleBufferForNotifyingSubpartitionView: told when one
+    comes home, once.
+    """
     data, told = store(BoundedDataKind.FILE, tmp_path), []
     write(data, SOME)
     reader = data.create_reader(lambda: told.append("room"))

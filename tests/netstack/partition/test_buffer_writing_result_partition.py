@@ -1,4 +1,6 @@
-"""``BufferWritingResultPartition``: every byte goes to its subpartition, and nobody waits for a partner that is gone."""
+"""``BufferWritingResultPartition``: every byte goes to its subpartition, and nobody waits for a
+partner that is gone.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -79,7 +81,9 @@ def test_a_record_may_span_buffers(small: Producing) -> None:
 
 
 def test_emit_record_with_record_spanning_multiple_buffers(it: Producing) -> None:
-    """ResultPartitionTest.testEmitRecordWithRecordSpanningMultipleBuffers: 2 queued, the second with bufferSize/3 (row A38)."""
+    """ResultPartitionTest.testEmitRecordWithRecordSpanningMultipleBuffers: 2 queued, the second with bufferSize/3 (row
+    A38).
+    """
     partial = SIZE // 3
     it.partition.emit_record(bytes(partial), 0)
     it.partition.emit_record(bytes(SIZE), 0)
@@ -186,7 +190,9 @@ def test_flush_announces_what_was_emitted(small: Producing) -> None:
 
 
 @given(
-    records=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=50), st.sampled_from(["", "flush", "read"])), max_size=25),
+    records=st.lists(
+        st.tuples(st.integers(0, 2), st.binary(max_size=50), st.sampled_from(["", "flush", "read"])), max_size=25
+    ),
 )
 def test_every_subpartition_gets_its_bytes_in_order(records: list[tuple[int, bytes, str]]) -> None:
     """Any mix of records, flushes and reads; the counts agree, every segment comes back."""
@@ -246,7 +252,9 @@ def test_broadcast_event_no_records() -> None:
 
 
 def test_broadcast_event_mixed_records() -> None:
-    """RecordWriterTest.testBroadcastEventMixedRecords: partial buffers are finished first; the event comes behind them."""
+    """RecordWriterTest.testBroadcastEventMixedRecords: partial buffers are finished first; the
+    event comes behind them.
+    """
     it = Producing(4, segment=32)
     it.partition.emit_record(bytes(32), 0)
     it.partition.emit_record(bytes(16), 1)
@@ -274,7 +282,9 @@ def test_broadcast_event_buffer_reference_counting(it: Producing) -> None:
 
 @pytest.mark.parametrize("is_event", [True, False])
 def test_broadcast_buffer_independence(it: Producing, is_event: bool) -> None:
-    """RecordWriterTest.testBroadcastEventBufferIndependence / testBroadcastEmitBufferIndependence: readers do not move each other."""
+    """RecordWriterTest.testBroadcastEventBufferIndependence / testBroadcastEmitBufferIndependence: readers do not move
+    each other.
+    """
     if is_event:
         it.partition.broadcast_event(EndOfSuperstep())
     else:
@@ -305,7 +315,9 @@ def test_broadcast_shares_one_segment() -> None:
 
 
 def test_broadcast_mixed_random_emit_record() -> None:
-    """BroadcastRecordWriterTest.testBroadcastMixedRandomEmitRecord: 8 channels, 8 records: 16 buffers, 9 queued and 9 records each."""
+    """BroadcastRecordWriterTest.testBroadcastMixedRandomEmitRecord: 8 channels, 8 records: 16 buffers, 9 queued and 9
+    records each.
+    """
     it = Producing(8, segment=32)
     used, record = it.pool.statistics().num_used, b"0123"
 
@@ -320,7 +332,9 @@ def test_broadcast_mixed_random_emit_record() -> None:
 
 
 def test_random_emit_and_buffer_recycling() -> None:
-    """BroadcastRecordWriterTest.testRandomEmitAndBufferRecycling: the shared buffer is finished before a single one is opened."""
+    """BroadcastRecordWriterTest.testRandomEmitAndBufferRecycling: the shared buffer is finished before a single one is
+    opened.
+    """
     it = Producing(2, segment=8, num_segments=6)
     for _ in range(5):
         it.partition.broadcast_record(b"12")
@@ -429,7 +443,9 @@ def test_a_buffer_size_of_zero_says_nothing(it: Producing) -> None:
 
 @pytest.mark.parametrize("is_broadcast", [False, True])
 def test_emit_record_expands_last_buffer(is_broadcast: bool) -> None:
-    """ResultPartitionTest.testEmitRecordExpandsLastBuffer: one buffer in the pool; a small wish makes no writer wait."""
+    """ResultPartitionTest.testEmitRecordExpandsLastBuffer: one buffer in the pool; a small wish
+    makes no writer wait.
+    """
     it = Producing(1, segment=20, num_segments=1)
     it.views[0].notify_new_buffer_size(1)
 
@@ -454,7 +470,9 @@ def test_a_small_buffer_stays_small_while_there_are_others(it: Producing) -> Non
 
 @pytest.mark.parametrize("is_broadcast", [False, True])
 def test_a_consumer_that_fails_while_a_small_buffer_is_full_tears_no_record(is_broadcast: bool) -> None:
-    """Debloating and PIPELINED_APPROXIMATE: between the two parts of a record a reader reads the first one, and another one follows it."""
+    """Debloating and PIPELINED_APPROXIMATE: between the two parts of a record a reader reads the first one, and another
+    one follows it.
+    """
     it = Producing(1, segment=40, num_segments=1, partition_type=ResultPartitionType.PIPELINED_APPROXIMATE)
     it.views[0].notify_new_buffer_size(15)
     emit = it.partition.broadcast_record if is_broadcast else partial(it.partition.emit_record, subpartition=0)
@@ -499,7 +517,9 @@ def test_statistics_count_finished_buffers(small: Producing) -> None:
 
 @pytest.mark.parametrize("is_broadcast", [False, True])
 def test_result_partition_bytes_counter(it: Producing, is_broadcast: bool) -> None:
-    """ResultPartitionTest.testResultPartitionBytesCounterForUnicast / ForBroadcast: bytes of each subpartition, and their sum."""
+    """ResultPartitionTest.testResultPartitionBytesCounterForUnicast / ForBroadcast: bytes of each subpartition, and
+    their sum.
+    """
     if is_broadcast:
         it.partition.broadcast_record(bytes(SIZE))
         expected = (SIZE, SIZE)
@@ -573,7 +593,9 @@ class Writer:
 
 
 def test_availability_is_the_pools() -> None:
-    """ResultPartitionTest.testIsAvailableOrNot: not available while every buffer is queued; the future tells when one is back."""
+    """ResultPartitionTest.testIsAvailableOrNot: not available while every buffer is queued; the future tells when one
+    is back.
+    """
     it = Producing(1, segment=SEGMENT, max_buffers=2)
     it.partition.emit_record(bytes(SEGMENT), 0)
     before = (it.partition.is_available, it.partition.available_future().is_done)
@@ -730,7 +752,9 @@ def test_fail_wakes_a_blocked_writer() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["view", "fail", "flush"])
 def test_hist_22424_ends_race_with_a_writer(how: str, tiny_switch_interval: None) -> None:
-    """Leaving readers, failures and flushers at any moment: the writer ends and the memory is complete (FLINK-22424)."""
+    """Leaving readers, failures and flushers at any moment: the writer ends and the memory is
+    complete (FLINK-22424).
+    """
     for _ in range(40):
         it = Producing(2, segment=SEGMENT, max_buffers=4)
         writer = Writer(it, 30)

@@ -15,7 +15,15 @@ from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition_view import ResultSubpartitionView
-from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, EndOfPartition, StopMode, deserialize_event
+from netstack.wire.events import (
+    Alignment,
+    CheckpointBarrier,
+    CheckpointOptions,
+    EndOfData,
+    EndOfPartition,
+    StopMode,
+    deserialize_event,
+)
 from tests.netstack.buffer.test_content_buffer import Content
 from tests.netstack.partition.doubles import RecordingListener, RecordingStateWriter, partition_id_of
 from tests.waiting import PATIENCE_S, spin_until
@@ -283,7 +291,9 @@ def test_a_release_wakes_the_writer_and_returns_all_segments() -> None:
     it.end()
 
 
-@pytest.mark.parametrize("release", [lambda it: it.partition.release(), lambda it: it.views[0].release()], ids=["partition", "reader"])
+@pytest.mark.parametrize(
+    "release", [lambda it: it.partition.release(), lambda it: it.views[0].release()], ids=["partition", "reader"]
+)
 def test_contents_that_nobody_will_read_return_their_segments(it: Setup, release: Callable[[Setup], None]) -> None:
     content = Content()
     for _ in range(3):

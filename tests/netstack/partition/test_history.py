@@ -17,7 +17,16 @@ from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, EndOfSuperstep, StopMode
 from netstack.wire.messages import DataType
-from tests.netstack.partition.doubles import TIMEOUTABLE, UNALIGNED, Reading, barrier, drain, event, partition_id_of, unaligned_barrier
+from tests.netstack.partition.doubles import (
+    TIMEOUTABLE,
+    UNALIGNED,
+    Reading,
+    barrier,
+    drain,
+    event,
+    partition_id_of,
+    unaligned_barrier,
+)
 
 SIZE = 64
 
@@ -116,7 +125,9 @@ def test_hist_40521_a_priority_event_queues_behind_one_that_is_left() -> None:
 
 
 def test_hist_8750_nothing_is_told_after_the_end_was_polled() -> None:
-    """A late flush, or a late buffer, of a reader that has seen the end: no notification, nothing available, no sequence number."""
+    """A late flush, or a late buffer, of a reader that has seen the end: no notification, nothing available, no
+    sequence number.
+    """
     it = Reading()
     it.add(5)
     it.subpartition.finish()
@@ -156,7 +167,9 @@ class Nobody:
 
 
 def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
-    """All consumers leave: the segment under the open builder is not given to anybody else before the builder is closed."""
+    """All consumers leave: the segment under the open builder is not given to anybody else before the builder is
+    closed.
+    """
     network, partition = make(1)
     view = partition.create_subpartition_view(0, Nobody())
     partition.emit_record(b"abc", 0)
@@ -175,7 +188,9 @@ def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
 @pytest.mark.parametrize("is_broadcast", [False, True])
 @pytest.mark.parametrize("end", ["release", "fail", "close", "readers"])
 @pytest.mark.parametrize("is_blocking", [False, True])
-def test_hist_23724_32541_half_filled_builders_are_closed(is_broadcast: bool, end: str, is_blocking: bool, tmp_path: Path) -> None:
+def test_hist_23724_32541_half_filled_builders_are_closed(
+    is_broadcast: bool, end: str, is_blocking: bool, tmp_path: Path
+) -> None:
     """However a partition ends in the middle of a buffer: after close nothing is missing, neither memory nor disk."""
     network, partition = make(2, tmp_path if is_blocking else None)
     views = [] if is_blocking else [partition.create_subpartition_view(index, Nobody()) for index in range(2)]
@@ -204,7 +219,9 @@ def test_hist_23724_32541_half_filled_builders_are_closed(is_broadcast: bool, en
 
 @pytest.mark.parametrize("by", ["manager", "shutdown", "partition"])
 def test_hist_13371_a_partition_that_nobody_ever_reads_is_released(by: str) -> None:
-    """Its consumer was never deployed: whoever releases it by name gets all of its memory back, and its writer an error."""
+    """Its consumer was never deployed: whoever releases it by name gets all of its memory back, and its writer an
+    error.
+    """
     network, partition = make(2)
     manager = ResultPartitionManager()
     manager.register(partition)
@@ -276,12 +293,20 @@ class Strict:
             self.view.availability(True)
 
     def add_input_data(
-        self, checkpoint_id: int, channel: InputChannelInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        channel: InputChannelInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         raise AssertionError("a producer has no input")
 
     def add_output_data(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, buffers: Sequence[NetworkBuffer]
+        self,
+        checkpoint_id: int,
+        subpartition: ResultSubpartitionInfo,
+        start_sequence_number: int,
+        buffers: Sequence[NetworkBuffer],
     ) -> None:
         self.called()
         for buffer in buffers:
@@ -316,14 +341,18 @@ def drain_view(view: ResultSubpartitionView) -> None:
 @pytest.mark.parametrize("is_range", [False, True])
 @pytest.mark.parametrize("end", ["finish", "release", "fail", "reader"])
 def test_hist_28942_28785_nobody_is_called_under_a_lock(strict: Strict, end: str, is_range: bool) -> None:
-    """Listeners, state writers, futures and release listeners of a pipelined partition, on every way that leads to them."""
+    """Listeners, state writers, futures and release listeners of a pipelined partition, on every way that leads to
+    them.
+    """
     network, partition = make(2)
     manager = ResultPartitionManager()
     partition.set_channel_state_writer(strict)
     partition.add_release_listener(strict.called)
     assert manager.create_view_or_listen(partition.partition_id, 0, strict, strict.called) is None
     manager.register(partition)
-    strict.view = view = manager.create_subpartition_view(partition.partition_id, 0, strict, last=1 if is_range else None)
+    strict.view = view = manager.create_subpartition_view(
+        partition.partition_id, 0, strict, last=1 if is_range else None
+    )
     other = None if is_range else partition.create_subpartition_view(1, strict)
 
     steps: list[Callable[[], None]] = [
@@ -367,7 +396,9 @@ def test_hist_28942_28785_nobody_is_called_under_a_lock(strict: Strict, end: str
 
 
 @pytest.mark.parametrize("end", ["release", "reader"])
-def test_hist_28942_28785_nobody_is_called_under_a_lock_of_a_blocking_partition(strict: Strict, end: str, tmp_path: Path) -> None:
+def test_hist_28942_28785_nobody_is_called_under_a_lock_of_a_blocking_partition(
+    strict: Strict, end: str, tmp_path: Path
+) -> None:
     """The same for partitions in files."""
     network, partition = make(1, tmp_path)
     partition.add_release_listener(strict.called)

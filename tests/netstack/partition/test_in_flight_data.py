@@ -37,7 +37,10 @@ def test_a_second_end_changes_nothing(first: str) -> None:
         num_calls[0] += 1
 
     data.on_done(count)
-    ends: dict[str, Callable[[], None]] = {"complete": lambda: data.complete([]), "fail": lambda: data.fail(ValueError("first"))}
+    ends: dict[str, Callable[[], None]] = {
+        "complete": lambda: data.complete([]),
+        "fail": lambda: data.fail(ValueError("first")),
+    }
     ends[first]()
 
     data.complete([consumer.build()])

@@ -54,7 +54,9 @@ def it() -> Iterator[Approximate]:
 
 
 def test_a_second_reader_takes_the_place_of_the_first(it: Approximate) -> None:
-    """PipelinedApproximateSubpartitionTest.testRecreateReadView: with sequence number 0, and the first one reads nothing any more."""
+    """PipelinedApproximateSubpartitionTest.testRecreateReadView: with sequence number 0, and the first one reads
+    nothing any more.
+    """
     it.add(b"one")
     it.read()
     first = it.view
@@ -64,7 +66,12 @@ def test_a_second_reader_takes_the_place_of_the_first(it: Approximate) -> None:
     it.add(b"two")
 
     assert poll_as_first() is None
-    assert (first.is_released, first.next_buffer(), first.has_data(1), first.availability(True)) == (True, None, False, (False, 0))
+    assert (first.is_released, first.next_buffer(), first.has_data(1), first.availability(True)) == (
+        True,
+        None,
+        False,
+        (False, 0),
+    )
     found = it.view.next_buffer()
     assert found is not None
     assert (bytes(found.buffer.view), found.sequence_number) == (b"two", 0)
@@ -95,8 +102,12 @@ def test_a_released_view_leaves_everything_queued(it: Approximate) -> None:
     ],
     ids=["in one buffer", "none", "ends unfilled", "long record", "ends with its buffer", "the next spans"],
 )
-def test_what_is_left_of_a_torn_record_is_skipped(it: Approximate, buffers: list[tuple[bytes, int]], expected: list[bytes]) -> None:
-    """PipelinedApproximateSubpartitionTest.testSkipPartialDataStartOfBuffer / EndOfBuffer / LongRecord: reading starts at a record."""
+def test_what_is_left_of_a_torn_record_is_skipped(
+    it: Approximate, buffers: list[tuple[bytes, int]], expected: list[bytes]
+) -> None:
+    """PipelinedApproximateSubpartitionTest.testSkipPartialDataStartOfBuffer / EndOfBuffer / LongRecord: reading starts
+    at a record.
+    """
     for content, partial_record_length in buffers:
         it.add(content, partial_record_length)
 
@@ -106,7 +117,9 @@ def test_what_is_left_of_a_torn_record_is_skipped(it: Approximate, buffers: list
 
 
 def test_a_buffer_that_was_read_in_part_is_not_skipped(it: Approximate) -> None:
-    """PipelinedApproximateSubpartitionTest.testSkipPartialDataStartWithFullRecord: the rest of it begins with a record."""
+    """PipelinedApproximateSubpartitionTest.testSkipPartialDataStartWithFullRecord: the rest of it
+    begins with a record.
+    """
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"rest")
     it.subpartition.add(builder.create_buffer_consumer(4))
@@ -119,8 +132,12 @@ def test_a_buffer_that_was_read_in_part_is_not_skipped(it: Approximate) -> None:
     assert it.read() == [b"new"]
 
 
-def test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_before_it_was_finished(it: Approximate) -> None:
-    """Unlike Flink's isStartOfDataBuffer: whoever read all of a buffer in part has the beginning of a record, if it goes on in the next."""
+def test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_before_it_was_finished(
+    it: Approximate,
+) -> None:
+    """Unlike Flink's isStartOfDataBuffer: whoever read all of a buffer in part has the beginning of a record, if it
+    goes on in the next.
+    """
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"begin...")
     it.subpartition.add(builder.create_buffer_consumer())
@@ -136,7 +153,9 @@ def test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_befo
 
 
 def test_a_record_that_begins_in_the_rest_of_a_buffer_is_read_to_its_end(it: Approximate) -> None:
-    """What is added behind what the last reader read begins with a record, and that one may go on in the next buffer."""
+    """What is added behind what the last reader read begins with a record, and that one may go on
+    in the next buffer.
+    """
     builder = it.arena.builder(SIZE)
     builder.append_and_commit(b"whole")
     it.subpartition.add(builder.create_buffer_consumer())
@@ -169,7 +188,9 @@ class OvertakenLock:
 
 
 def test_a_reader_that_is_just_about_to_read_takes_nothing_from_the_next_one(it: Approximate) -> None:
-    """The new view comes from another thread, at any moment: what the old one took after it would be missing, and its number, too."""
+    """The new view comes from another thread, at any moment: what the old one took after it would be missing, and its
+    number, too.
+    """
     it.add(b"rest-one", 5)
     former = it.view
     it.subpartition._reader_lock = OvertakenLock(it.subpartition._reader_lock, it.new_view)  # type: ignore[assignment]  # it is enough
@@ -214,7 +235,9 @@ def test_a_buffer_in_use_by_nobody_goes_home_outside_the_locks(it: Approximate) 
 
 
 def test_a_new_reader_is_not_blocked_by_the_barrier_of_the_last(it: Approximate) -> None:
-    """PipelinedApproximateSubpartition.releaseView: and an order of the old reader to resume is none of its business."""
+    """PipelinedApproximateSubpartition.releaseView: and an order of the old reader to resume is
+    none of its business.
+    """
     it.subpartition.add(barrier())
     it.read()
     it.add(b"one")
@@ -252,7 +275,13 @@ def test_types_say_how_they_are_consumed_and_released() -> None:
     """ResultPartitionType (row F13): the table of flags."""
     kinds = ResultPartitionType
     flags = {
-        kind.name: (kind.is_bounded, kind.is_persistent, kind.is_blocking, kind.must_be_pipelined_consumed, kind.is_released_by_scheduler)
+        kind.name: (
+            kind.is_bounded,
+            kind.is_persistent,
+            kind.is_blocking,
+            kind.must_be_pipelined_consumed,
+            kind.is_released_by_scheduler,
+        )
         for kind in kinds
     }
 
@@ -264,12 +293,19 @@ def test_types_say_how_they_are_consumed_and_released() -> None:
         "PIPELINED_APPROXIMATE": (True, False, False, False, True),
     }
     assert all(kind.can_be_pipelined_consumed is not kind.is_blocking for kind in kinds)
-    assert [kind.name for kind in kinds if kind.is_reconsumable] == ["BLOCKING", "BLOCKING_PERSISTENT", "PIPELINED_APPROXIMATE"]
+    assert [kind.name for kind in kinds if kind.is_reconsumable] == [
+        "BLOCKING",
+        "BLOCKING_PERSISTENT",
+        "PIPELINED_APPROXIMATE",
+    ]
     assert [kind.name for kind in kinds if kind.supports_compression] == ["BLOCKING", "BLOCKING_PERSISTENT"]
 
 
 def test_pools_are_bounded_by_type() -> None:
     """ResultPartitionTest.testPipelinedPartitionBufferPool: 2 n + 8 if it is bounded, else without limit."""
-    limits = [kind.max_pool_buffers(3, 2, 8) for kind in (ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.PIPELINED)]
+    limits = [
+        kind.max_pool_buffers(3, 2, 8)
+        for kind in (ResultPartitionType.PIPELINED_BOUNDED, ResultPartitionType.PIPELINED)
+    ]
 
     assert limits == [14, None]

@@ -1,4 +1,6 @@
-"""``PipelinedSubpartition``: who is told when, what can be read, and what is behind it; with the scenarios of Flink's own tests."""
+"""``PipelinedSubpartition``: who is told when, what can be read, and what is behind it; with the scenarios of Flink's
+own tests.
+"""
 
 import itertools
 import sys
@@ -53,7 +55,13 @@ def test_the_first_event_is_announced(it: Reading) -> None:
     """It is finished at once; it is no backlog and needs no credit."""
     it.subpartition.add(event())
 
-    assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.next_is_event, it.view.backlog) == (1, True, True, True, 0)
+    assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.next_is_event, it.view.backlog) == (
+        1,
+        True,
+        True,
+        True,
+        0,
+    )
 
 
 def test_the_second_element_is_announced_once(it: Reading) -> None:
@@ -143,7 +151,9 @@ def test_finish_always_tells_and_makes_all_available(it: Reading) -> None:
 
 
 def test_add_two_non_finished_buffers(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testAddTwoNonFinishedBuffer: the first must be finished when it is looked at."""
+    """PipelinedSubpartitionWithReadViewTest.testAddTwoNonFinishedBuffer: the first must be finished when it is looked
+    at.
+    """
     first = it.add(0, is_finished=False)
     it.add(0, is_finished=False)
     assert it.listener.count == 1
@@ -154,7 +164,9 @@ def test_add_two_non_finished_buffers(it: Reading) -> None:
 
 
 def test_add_empty_non_finished_buffer(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testAddEmptyNonFinishedBuffer: told when the second comes; nothing to read then."""
+    """PipelinedSubpartitionWithReadViewTest.testAddEmptyNonFinishedBuffer: told when the second comes; nothing to read
+    then.
+    """
     first = it.add(0, is_finished=False)
     assert (it.listener.count, it.view.next_buffer()) == (0, None)
 
@@ -172,7 +184,9 @@ def test_add_non_empty_not_finished_buffer(it: Reading) -> None:
 
 
 def test_unfinished_buffer_behind_finished(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testUnfinishedBufferBehindFinished: backlog 1; the second is not reported, but can be read."""
+    """PipelinedSubpartitionWithReadViewTest.testUnfinishedBufferBehindFinished: backlog 1; the second is not reported,
+    but can be read.
+    """
     it.add(1000)
     it.add(24, is_finished=False)
 
@@ -181,7 +195,9 @@ def test_unfinished_buffer_behind_finished(it: Reading) -> None:
 
 
 def test_flush_with_unfinished_buffer_behind_finished(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testFlushWithUnfinishedBufferBehindFinished: no new notification, backlog 2."""
+    """PipelinedSubpartitionWithReadViewTest.testFlushWithUnfinishedBufferBehindFinished: no new notification, backlog
+    2.
+    """
     it.add(1000)
     it.add(24, is_finished=False)
     it.subpartition.flush()
@@ -191,7 +207,9 @@ def test_flush_with_unfinished_buffer_behind_finished(it: Reading) -> None:
 
 
 def test_flush_with_unfinished_buffer_behind_finished_2(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testFlushWithUnfinishedBufferBehindFinished2: with one left a flush tells once."""
+    """PipelinedSubpartitionWithReadViewTest.testFlushWithUnfinishedBufferBehindFinished2: with one left a flush tells
+    once.
+    """
     it.subpartition.flush()
     assert it.listener.count == 0
     it.add(1000)
@@ -203,11 +221,18 @@ def test_flush_with_unfinished_buffer_behind_finished_2(it: Reading) -> None:
     it.subpartition.flush()
 
     assert after_first == 2
-    assert (it.listener.count, it.view.backlog, next_one(it), it.view.next_buffer()) == (2, 1, (24, False, 0, False), None)
+    assert (it.listener.count, it.view.backlog, next_one(it), it.view.next_buffer()) == (
+        2,
+        1,
+        (24, False, 0, False),
+        None,
+    )
 
 
 def test_multiple_empty_buffers(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testMultipleEmptyBuffers: 0, 1, 1, 1 notifications, then the data at once."""
+    """PipelinedSubpartitionWithReadViewTest.testMultipleEmptyBuffers: 0, 1, 1, 1 notifications,
+    then the data at once.
+    """
     counts = []
     for size in (0, 0, 0, 1024):
         it.add(size)
@@ -218,7 +243,9 @@ def test_multiple_empty_buffers(it: Reading) -> None:
 
 
 def test_basic_pipelined_produce_consume_logic(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testBasicPipelinedProduceConsumeLogic: buffers and events, read as they come."""
+    """PipelinedSubpartitionWithReadViewTest.testBasicPipelinedProduceConsumeLogic: buffers and events, read as they
+    come.
+    """
     for _ in range(2):
         it.add(100)
         assert (it.view.availability(False)[0], it.view.backlog, it.listener.count) == (False, 0, 0)
@@ -229,13 +256,19 @@ def test_basic_pipelined_produce_consume_logic(it: Reading) -> None:
     it.add(100)
 
     assert (it.view.availability(False)[0], it.view.backlog, it.listener.count) == (False, 1, 1)
-    assert [next_one(it), next_one(it), next_one(it)] == [(100, True, 0, True), (4, False, 0, False), (100, False, 0, False)]
+    assert [next_one(it), next_one(it), next_one(it)] == [
+        (100, True, 0, True),
+        (4, False, 0, False),
+        (100, False, 0, False),
+    ]
     assert (it.view.next_buffer(), it.listener.count) == (None, 1)
 
 
 @pytest.mark.parametrize(("is_flushed", "is_ended"), [(False, False), (True, False), (False, True)])
 def test_backlog_consistent_with_number_of_consumable_buffers(it: Reading, is_flushed: bool, is_ended: bool) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testBacklogConsistentWithNumberOfConsumableBuffers: plain, flushed, finished."""
+    """PipelinedSubpartitionWithReadViewTest.testBacklogConsistentWithNumberOfConsumableBuffers: plain, flushed,
+    finished.
+    """
     for number in range(5):
         it.add(100, is_finished=number < 4 or is_ended)
     if is_flushed:
@@ -359,7 +392,9 @@ def is_still(it: Reading) -> bool:
 
 
 def test_resume_blocked_subpartition_with_events(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithEvents: the event waits, then needs no credit."""
+    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithEvents: the event waits, then needs no
+    credit.
+    """
     block(it)
     it.subpartition.add(event())
     assert is_still(it)
@@ -370,7 +405,9 @@ def test_resume_blocked_subpartition_with_events(it: Reading) -> None:
 
 
 def test_resume_blocked_subpartition_with_unfinished_buffer_flushed(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithUnfinishedBufferFlushed: the flush is not forgotten."""
+    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithUnfinishedBufferFlushed: the flush is not
+    forgotten.
+    """
     block(it)
     it.add(100, is_finished=False)
     it.subpartition.flush()
@@ -382,7 +419,9 @@ def test_resume_blocked_subpartition_with_unfinished_buffer_flushed(it: Reading)
 
 
 def test_resume_blocked_subpartition_with_unfinished_buffer_not_flushed(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithUnfinishedBufferNotFlushed: nothing is available yet."""
+    """PipelinedSubpartitionWithReadViewTest.testResumeBlockedSubpartitionWithUnfinishedBufferNotFlushed: nothing is
+    available yet.
+    """
     block(it)
     it.add(100, is_finished=False)
     assert is_still(it)
@@ -415,7 +454,9 @@ def test_resume_blocked_empty_subpartition(it: Reading) -> None:
 
 
 def test_priority_bypasses_the_block(it: Reading) -> None:
-    """PipelinedSubpartitionWithReadViewTest, blocked: a priority event is told and polled, the data behind it stays blocked."""
+    """PipelinedSubpartitionWithReadViewTest, blocked: a priority event is told and polled, the data behind it stays
+    blocked.
+    """
     block(it)
     it.add(100)
     it.add(100)
@@ -467,7 +508,9 @@ def test_negative_new_buffer_size(it: Reading) -> None:
 
 
 def test_empty_buffers_are_sent_to_receivers_without_exclusive_buffers() -> None:
-    """PipelinedSubpartition.pollBuffer, 0 exclusive credits: the receiver learns that the room it made is free again (table 2.D)."""
+    """PipelinedSubpartition.pollBuffer, 0 exclusive credits: the receiver learns that the room it made is free again
+    (table 2.D).
+    """
     it = Reading(sends_empty_buffers=True)
     it.add(0)
     it.add(5)
@@ -555,14 +598,21 @@ def test_release_by_the_producer_frees_everything_and_tells_the_reader(it: Readi
     it.subpartition.release()
     it.builders[0].close()
 
-    assert (it.listener.count, it.view.is_released, it.view.next_buffer(), it.view.has_data(1)) == (1, True, None, False)
+    assert (it.listener.count, it.view.is_released, it.view.next_buffer(), it.view.has_data(1)) == (
+        1,
+        True,
+        None,
+        False,
+    )
     assert str(it.view.failure_cause) == "boom"
     assert (it.arena.num_out, it.parent.consumed) == (0, [])
 
 
 @pytest.mark.parametrize(("has_view", "ends_by"), [(True, "producer"), (True, "reader"), (False, "producer")])
 def test_cleanup_released_partition(has_view: bool, ends_by: str) -> None:
-    """PipelinedSubpartitionTest.testCleanupReleasedPartition: all is freed, with and without a view; nobody reads it any more."""
+    """PipelinedSubpartitionTest.testCleanupReleasedPartition: all is freed, with and without a view; nobody reads it
+    any more.
+    """
     subpartition, arena = PipelinedSubpartition(0, RecordingParent()), Arena()
     builders = [arena.builder(), arena.builder()]
     for builder in builders:
@@ -642,7 +692,9 @@ def test_listeners_are_called_outside_the_lock(it: Reading) -> None:
 Step = tuple[str, int]
 
 
-STEPS = st.lists(st.tuples(st.sampled_from(["add", "write", "event", "flush", "poll", "poll all"]), st.integers(0, 6)), max_size=40)
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["add", "write", "event", "flush", "poll", "poll all"]), st.integers(0, 6)), max_size=40
+)
 
 
 @given(steps=STEPS)
@@ -700,7 +752,9 @@ def test_the_backlog_is_what_can_be_polled(steps: list[Step]) -> None:
 
 @pytest.mark.parametrize("schedule", sorted(set(itertools.permutations("wwffpp"))), ids="".join)
 def test_hist_8694_8760_flush_always_without_a_timer_never_strands_data(schedule: tuple[str, ...]) -> None:
-    """Every order of write, flush and a poll by whoever was told: after the last flush the reader was told of all bytes (FLINK-8694)."""
+    """Every order of write, flush and a poll by whoever was told: after the last flush the reader was told of all bytes
+    (FLINK-8694).
+    """
     it = Reading()
     builder = it.add(0, is_finished=False)
     told, written, flushed, got = 0, 0, 0, 0
@@ -784,7 +838,12 @@ def produce(subpartition: PipelinedSubpartition, arena: Arena, num_buffers: int)
 @pytest.mark.slow
 def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None) -> None:
     """All bytes in order, woken by notifications only."""
-    subpartition, listener, arena, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), Arena(), bytearray()
+    subpartition, listener, arena, got = (
+        PipelinedSubpartition(0, RecordingParent()),
+        WakingListener(),
+        Arena(),
+        bytearray(),
+    )
     view = subpartition.create_read_view(listener)
     assert view is not None
     reader = threading.Thread(target=consume, args=(subpartition, view, listener, got))
@@ -800,9 +859,18 @@ def test_a_writing_and_a_reading_thread_lose_nothing(tiny_switch_interval: None)
 @pytest.mark.slow
 @pytest.mark.parametrize("is_slow_consumer", [False, True])
 @pytest.mark.parametrize("is_slow_producer", [False, True])
-def test_concurrent_produce_and_consume(is_slow_producer: bool, is_slow_consumer: bool, tiny_switch_interval: None) -> None:
-    """PipelinedSubpartitionTest.testConcurrentFast/SlowProduceAndFast/SlowConsume: 128 buffers in order; slow = gives way at each step."""
-    subpartition, listener, arena, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), Arena(), bytearray()
+def test_concurrent_produce_and_consume(
+    is_slow_producer: bool, is_slow_consumer: bool, tiny_switch_interval: None
+) -> None:
+    """PipelinedSubpartitionTest.testConcurrentFast/SlowProduceAndFast/SlowConsume: 128 buffers in order; slow = gives
+    way at each step.
+    """
+    subpartition, listener, arena, got = (
+        PipelinedSubpartition(0, RecordingParent()),
+        WakingListener(),
+        Arena(),
+        bytearray(),
+    )
     view = subpartition.create_read_view(listener)
     assert view is not None
 
@@ -830,7 +898,9 @@ def test_concurrent_produce_and_consume(is_slow_producer: bool, is_slow_consumer
 @pytest.mark.slow
 @pytest.mark.parametrize("end", ["producer", "consumer"])
 def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_switch_interval: None) -> None:
-    """From either side, at any moment: the reader ends, the writer goes on, every segment is freed (FLINK-20383, FLINK-17823)."""
+    """From either side, at any moment: the reader ends, the writer goes on, every segment is freed (FLINK-20383,
+    FLINK-17823).
+    """
     for _ in range(60):
         subpartition, listener, got = PipelinedSubpartition(0, RecordingParent()), WakingListener(), bytearray()
         arena = Arena()

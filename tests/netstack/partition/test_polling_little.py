@@ -1,4 +1,6 @@
-"""``PipelinedSubpartition.poll_little``: what ``poll`` finds, where that is all there is and little; else it touches nothing."""
+"""``PipelinedSubpartition.poll_little``: what ``poll`` finds, where that is all there is and little; else it touches
+nothing.
+"""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -219,7 +219,9 @@ def test_views_are_refused_with_a_reason(small: Producing) -> None:
 
 @pytest.mark.parametrize("end", ["finish", "release"])
 def test_add_on_finished_and_released_partition(it: Producing, end: str) -> None:
-    """ResultPartitionTest.testAddOnFinished/ReleasedPartition: the consumer is closed, nobody is told (rows D30, D32)."""
+    """ResultPartitionTest.testAddOnFinished/ReleasedPartition: the consumer is closed, nobody is
+    told (rows D30, D32).
+    """
     if end == "finish":
         it.partition.finish()
     else:
@@ -247,7 +249,9 @@ def test_create_subpartition_on_failing_partition(it: Producing) -> None:
 
 @pytest.mark.parametrize("is_failure", [True, False])
 def test_release_all_at_failure(it: Producing, is_failure: bool) -> None:
-    """ResultPartitionTest, releasePartition: every subpartition is released and its memory back, even with open builders (D38)."""
+    """ResultPartitionTest, releasePartition: every subpartition is released and its memory back, even with open
+    builders (D38).
+    """
     it.partition.emit_record(b"abc", 0)
     it.partition.emit_record(bytes(3 * SIZE), 1)
 
@@ -312,7 +316,9 @@ def test_a_range_of_subpartitions_is_one_view() -> None:
 
 
 def test_a_range_that_cannot_be_read_is_refused_as_a_whole() -> None:
-    """Unlike Flink, whose ResultPartition.createSubpartitionView consumes what it had opened: nothing of it is touched."""
+    """Unlike Flink, whose ResultPartition.createSubpartitionView consumes what it had opened:
+    nothing of it is touched.
+    """
     it = Producing(3, with_views=False)
     taken = it.partition.create_subpartition_view(2, RecordingListener())
     for index in range(3):
@@ -324,16 +330,23 @@ def test_a_range_that_cannot_be_read_is_refused_as_a_whole() -> None:
         it.partition.create_subpartition_view(0, RecordingListener(), 2)
     it.partition.check_invariants()
     listeners = [RecordingListener(), RecordingListener()]
-    it.views = [*(it.partition.create_subpartition_view(index, listener) for index, listener in enumerate(listeners)), taken]
+    it.views = [
+        *(it.partition.create_subpartition_view(index, listener) for index, listener in enumerate(listeners)),
+        taken,
+    ]
     it.partition.finish()
 
     assert [listener.count for listener in listeners] == [2, 2], "of what was there already, and of the end"
-    assert [read(view) for view in it.views] == [(bytes([index]) * (SIZE + 1), [EndOfPartition()]) for index in range(3)]
+    assert [read(view) for view in it.views] == [
+        (bytes([index]) * (SIZE + 1), [EndOfPartition()]) for index in range(3)
+    ]
     it.close()
 
 
 def test_a_refused_range_that_is_told_late_disturbs_nobody() -> None:
-    """A producer that was about to tell the reader of a range: the range is no more, and the next reader was told by itself."""
+    """A producer that was about to tell the reader of a range: the range is no more, and the next reader was told by
+    itself.
+    """
     it = Producing(2, with_views=False)
     taken = it.partition.create_subpartition_view(1, RecordingListener())
     refused = RecordingListener()
@@ -367,7 +380,9 @@ def test_a_range_with_a_consumed_subpartition_takes_nothing_of_the_others() -> N
 
 
 def test_unaligned_barriers_overtake_and_keep_what_is_in_flight(it: Producing) -> None:
-    """PipelinedResultPartition: the open buffers are finished, every barrier goes first, and the data belongs to the checkpoint."""
+    """PipelinedResultPartition: the open buffers are finished, every barrier goes first, and the data belongs to the
+    checkpoint.
+    """
     state = RecordingStateWriter()
     it.partition.set_channel_state_writer(state, 3)
     it.partition.emit_record(b"abc", 0)
@@ -381,7 +396,9 @@ def test_unaligned_barriers_overtake_and_keep_what_is_in_flight(it: Producing) -
 
 @pytest.mark.parametrize("end", ["timeout", "abort"])
 def test_barriers_of_every_subpartition_time_out_or_are_aborted(it: Producing, end: str) -> None:
-    """BufferWritingResultPartition.alignedBarrierTimeout / abortCheckpoint: the one that was consumed stays what it was."""
+    """BufferWritingResultPartition.alignedBarrierTimeout / abortCheckpoint: the one that was consumed stays what it
+    was.
+    """
     state = RecordingStateWriter()
     it.partition.set_channel_state_writer(state)
     it.partition.broadcast_record(b"de")

@@ -122,7 +122,9 @@ def test_a_late_consumer_gets_its_view_at_once(it: Fixture) -> None:
     partition = it.partition()
     it.manager.register(partition)
 
-    view = it.manager.create_view_or_listen(partition.partition_id, 0, RecordingListener(), lambda: pytest.fail("called"))
+    view = it.manager.create_view_or_listen(
+        partition.partition_id, 0, RecordingListener(), lambda: pytest.fail("called")
+    )
 
     assert view is not None
     partition.close()
@@ -242,7 +244,9 @@ def test_create_view_for_not_registered_partition(it: Fixture) -> None:
 
 
 def test_partition_request_listener_timeout() -> None:
-    """ResultPartitionManagerTest.testCreateSubpartitionViewWithListenerTimeout: told once, when the time is over; then forgotten."""
+    """ResultPartitionManagerTest.testCreateSubpartitionViewWithListenerTimeout: told once, when the time is over; then
+    forgotten.
+    """
     waiting = Waiting()
     waiting.ask()
 
@@ -257,7 +261,9 @@ def test_partition_request_listener_timeout() -> None:
 
 
 def test_register_partition_after_listener(it: Fixture) -> None:
-    """ResultPartitionManagerTest.testCreateViewReaderForNotifierAfterRegistered: notified on register, and the timer is cancelled."""
+    """ResultPartitionManagerTest.testCreateViewReaderForNotifierAfterRegistered: notified on register, and the timer is
+    cancelled.
+    """
     waiting = Waiting()
     waiting.ask()
 
@@ -320,7 +326,9 @@ def test_a_timeout_that_crosses_the_registration_is_ignored(it: Fixture) -> None
 def test_without_timers_nothing_times_out(it: Fixture) -> None:
     """It is said at once, instead of waiting for ever; and nobody is left waiting."""
     with pytest.raises(LocalProtocolError, match="without timers"):
-        it.manager.create_view_or_listen(partition_id_of(9), 0, RecordingListener(), lambda: None, timeout_ms=1, on_timeout=lambda: None)
+        it.manager.create_view_or_listen(
+            partition_id_of(9), 0, RecordingListener(), lambda: None, timeout_ms=1, on_timeout=lambda: None
+        )
     assert it.manager.num_awaited == 0
 
 
@@ -333,7 +341,11 @@ def test_partitions_take_task_events_while_they_are_registered(it: Fixture) -> N
     during = it.manager.task_events.publish(partition.partition_id, EndOfSuperstep())
     partition.release()
 
-    assert (before, during, it.manager.task_events.publish(partition.partition_id, EndOfSuperstep())) == (False, True, False)
+    assert (before, during, it.manager.task_events.publish(partition.partition_id, EndOfSuperstep())) == (
+        False,
+        True,
+        False,
+    )
     assert events == [EndOfSuperstep()]
     partition.close()
 
@@ -389,7 +401,9 @@ def test_an_id_that_is_half_free_is_not_registered(it: Fixture, is_known: bool) 
         dispatcher.register_partition(partition_id_of())
         register_second()
         dispatcher.unregister_partition(partition_id_of())
-    ask = partial(manager.create_view_or_listen, partition_id_of(), 0, RecordingListener(), lambda: called.append("partition"))
+    ask = partial(
+        manager.create_view_or_listen, partition_id_of(), 0, RecordingListener(), lambda: called.append("partition")
+    )
     view = ask()
     before = (len(manager), view)
     manager.register(second)

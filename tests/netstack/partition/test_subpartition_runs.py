@@ -1,4 +1,6 @@
-"""``PipelinedSubpartition.add_all`` and ``poll_run``: what ``add`` and ``poll`` do one by one; and the partitions that fill them."""
+"""``PipelinedSubpartition.add_all`` and ``poll_run``: what ``add`` and ``poll`` do one by one; and the partitions that
+fill them.
+"""
 
 import threading
 from collections.abc import Iterator
@@ -76,7 +78,8 @@ def polled(it: Reading, max_segments: int) -> tuple[list[Polled], int, DataType]
     if run is None:
         return polled_singly(it)
     found = [
-        Polled(run.sequence_number + position, DataType.DATA_BUFFER, bytes(segment.view)) for position, segment in enumerate(run.segments)
+        Polled(run.sequence_number + position, DataType.DATA_BUFFER, bytes(segment.view))
+        for position, segment in enumerate(run.segments)
     ]
     recycle_segments(run.segments, run.recycler)
     return found, run.backlog, run.next_data_type
@@ -116,8 +119,8 @@ def test_a_run_is_what_polls_find_one_by_one(it: Reading) -> None:
 def fill_from(it: Reading, script: str, pools: list[Pool]) -> None:
     """Do what each letter says.
 
-    ``s``/``t``: a whole segment of the first or second pool; ``b``: a finished builder; ``o``: an open one, at the end only; ``e``: an
-    event; ``k``: a blocking barrier; ``p``: a priority barrier; ``f``: flush; ``x``: poll.
+    ``s``/``t``: a whole segment of the first or second pool; ``b``: a finished builder; ``o``: an open one, at the end
+    only; ``e``: an event; ``k``: a blocking barrier; ``p``: a priority barrier; ``f``: flush; ``x``: poll.
     """
     for number, what in enumerate(script):
         match what:
@@ -143,8 +146,12 @@ def fill_from(it: Reading, script: str, pools: list[Pool]) -> None:
     sizes=st.lists(st.integers(1, 5), min_size=1, max_size=5),
     is_fed_between=st.booleans(),
 )
-def test_polling_runs_finds_what_polling_singly_finds(body: str, tail: str, sizes: list[int], is_fed_between: bool) -> None:
-    """Same elements and numbers, whatever they are; where both have taken the same, backlog and next data type are the same."""
+def test_polling_runs_finds_what_polling_singly_finds(
+    body: str, tail: str, sizes: list[int], is_fed_between: bool
+) -> None:
+    """Same elements and numbers, whatever they are; where both have taken the same, backlog and next data type are the
+    same.
+    """
     readings, all_pools = [Reading(), Reading()], [[Pool(), Pool()], [Pool(), Pool()]]
     for it, pools in zip(readings, all_pools, strict=True):
         fill_from(it, body + tail, pools)
@@ -288,7 +295,9 @@ STARTS = ["", "s", "sf", "ss", "ssf", "e", "kx", "kxs", "p", "sp", "b", "sx", "k
 @pytest.mark.parametrize("num_added", [1, 2, 3])
 @pytest.mark.parametrize("is_first_finished", [True, False])
 def test_several_are_announced_as_one_by_one(start: str, num_added: int, is_first_finished: bool) -> None:
-    """The reader is told if it would have been, once; queue, backlog and availability are the same, and after a flush and an event, too."""
+    """The reader is told if it would have been, once; queue, backlog and availability are the same, and after a flush
+    and an event, too.
+    """
     states = []
     for is_together in (True, False):
         it, pool = Reading(), Pool()
@@ -370,11 +379,20 @@ def test_a_segment_is_taken_whole_or_not_at_all() -> None:
 def test_it_reads_like_what_a_builder_left() -> None:
     """Sizes, availability, and finished from the first look on."""
     consumer = Pool().consumer(3, partial_record_length=5)
-    known = (consumer.segment_size_bytes, consumer.num_bytes_unread, consumer.is_data_available, consumer.is_start_of_data_buffer)
+    known = (
+        consumer.segment_size_bytes,
+        consumer.num_bytes_unread,
+        consumer.is_data_available,
+        consumer.is_start_of_data_buffer,
+    )
     assert (known, consumer.is_finished, consumer.partial_record_length) == ((SIZE, SIZE, True, True), False, 5)
 
     consumer.skip(5)
-    assert (consumer.num_bytes_unread, consumer.is_finished, consumer.is_start_of_data_buffer) == (SIZE - 5, True, False)
+    assert (consumer.num_bytes_unread, consumer.is_finished, consumer.is_start_of_data_buffer) == (
+        SIZE - 5,
+        True,
+        False,
+    )
     buffer = consumer.take()
 
     assert buffer is not None
@@ -388,7 +406,9 @@ def test_it_reads_like_what_a_builder_left() -> None:
 @pytest.mark.parametrize("num_bytes", [SIZE, 2 * SIZE, 5 * SIZE, 5 * SIZE + 3, SIZE + 1])
 @pytest.mark.parametrize("prefix", [0, 5])
 def test_long_records_say_where_they_began(num_bytes: int, prefix: int) -> None:
-    """A buffer that begins with the rest of a record says how long that is: whole buffers all their size, the first one nothing."""
+    """A buffer that begins with the rest of a record says how long that is: whole buffers all their size, the first one
+    nothing.
+    """
     it = Producing(segment=SIZE, num_segments=16)
     it.warm_up()
     record = bytes(range(num_bytes))
@@ -484,7 +504,9 @@ def test_data_that_cannot_be_copied_takes_no_buffers_along() -> None:
 
 
 @pytest.mark.parametrize("num_good", range(5))
-def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_good: int) -> None:
+def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_good: int
+) -> None:
     """Those that were written, the one that was not, and those behind it."""
     pool, parent = Pool(), RecordingParent()
     data = create_bounded_data(BoundedDataKind.FILE, BoundedDataFile(tmp_path))

@@ -39,7 +39,9 @@ def test_events_of_other_classes_are_told_apart_by_name() -> None:
 
 
 def test_a_partition_without_registration_hears_nothing() -> None:
-    """TaskEventDispatcherTest.publishToUnregisteredPartition / unregisterPartition / clearAll: False, so that the sender is told."""
+    """TaskEventDispatcherTest.publishToUnregisteredPartition / unregisterPartition / clearAll: False, so that the
+    sender is told.
+    """
     dispatcher = TaskEventDispatcher()
     before = dispatcher.publish(ONE, EndOfSuperstep())
     dispatcher.register_partition(ONE)

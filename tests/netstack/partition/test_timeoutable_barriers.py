@@ -95,7 +95,9 @@ def test_an_unused_state_writer_recycles() -> None:
         subpartition.add(builder.create_buffer_consumer())
         builder.append_and_commit(b"abc")
         builder.close()
-        subpartition.add(barrier(checkpoint_id, TIMEOUTABLE) if checkpoint_id == 1 else unaligned_barrier(checkpoint_id))
+        subpartition.add(
+            barrier(checkpoint_id, TIMEOUTABLE) if checkpoint_id == 1 else unaligned_barrier(checkpoint_id)
+        )
     subpartition.aligned_barrier_timeout(1)
 
     subpartition.release()
@@ -107,21 +109,32 @@ def test_an_unused_state_writer_recycles() -> None:
 
 
 def test_consume_timeoutable_checkpoint_barrier_quickly(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testConsumeTimeoutableCheckpointBarrierQuickly: polled in time, nothing was in flight."""
+    """PipelinedSubpartitionTest.testConsumeTimeoutableCheckpointBarrierQuickly: polled in time,
+    nothing was in flight.
+    """
     it.subpartition.add(barrier(3, TIMEOUTABLE))
     before = in_flight(it)
 
     found = it.poll()
     it.subpartition.aligned_barrier_timeout(3)
 
-    assert (found.buffer.data_type, found.next_data_type) == (DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER, DataType.NONE)
-    assert (before, in_flight(it), it.listener.priority_sequence_numbers) == ([(3, "pending", [])], [(3, "done", [])], [])
+    assert (found.buffer.data_type, found.next_data_type) == (
+        DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER,
+        DataType.NONE,
+    )
+    assert (before, in_flight(it), it.listener.priority_sequence_numbers) == (
+        [(3, "pending", [])],
+        [(3, "done", [])],
+        [],
+    )
     it.view.resume_consumption()
 
 
 @pytest.mark.parametrize("num_buffers", [0, 1])
 def test_timeout_aligned_to_unaligned_barrier(it: Reading, num_buffers: int) -> None:
-    """PipelinedSubpartitionTest.testTimeoutAlignedToUnalignedBarrier / WithInflightBuffers: it overtakes what was before it."""
+    """PipelinedSubpartitionTest.testTimeoutAlignedToUnalignedBarrier / WithInflightBuffers: it overtakes what was
+    before it.
+    """
     for _ in range(num_buffers):
         it.add(10)
     it.subpartition.add(barrier(3, TIMEOUTABLE))
@@ -156,7 +169,9 @@ def test_timeout_aligned_barrier_between_buffers(it: Reading) -> None:
 
 
 def test_add_barriers_without_consuming(it: Reading) -> None:
-    """PipelinedSubpartitionTest.testConcurrentTimeoutableCheckpointBarrier: a second one supersedes the first, whose data fails."""
+    """PipelinedSubpartitionTest.testConcurrentTimeoutableCheckpointBarrier: a second one supersedes the first, whose
+    data fails.
+    """
     it.subpartition.add(barrier(3, TIMEOUTABLE))
     it.add(10)
     it.subpartition.add(barrier(4, TIMEOUTABLE))
@@ -168,7 +183,9 @@ def test_add_barriers_without_consuming(it: Reading) -> None:
 
 
 def test_abort_checkpoint_of_a_timeoutable_barrier(it: Reading) -> None:
-    """PipelinedSubpartitionTest, abortCheckpoint: the data fails with the cause; the barrier stays, and is polled as an aligned one."""
+    """PipelinedSubpartitionTest, abortCheckpoint: the data fails with the cause; the barrier stays, and is polled as an
+    aligned one.
+    """
     it.subpartition.add(barrier(3, TIMEOUTABLE))
     it.subpartition.abort_checkpoint(2, ValueError("another"))
     it.subpartition.abort_checkpoint(3, ValueError("declined"))

@@ -59,7 +59,9 @@ class Union:
 
 
 def test_subpartitions_take_turns() -> None:
-    """UnionResultSubpartitionViewTest.testGetNextBuffer: one buffer each while buffers end with a record; numbers count through."""
+    """UnionResultSubpartitionViewTest.testGetNextBuffer: one buffer each while buffers end with a record; numbers count
+    through.
+    """
     it = Union()
     for number in range(2):
         for index in range(3):
@@ -84,7 +86,9 @@ def test_subpartitions_take_turns() -> None:
 
 
 def test_a_record_is_read_to_its_end_before_the_next_subpartition() -> None:
-    """RoundRobinSubpartitionSelectorTest: after a buffer that may hold part of a record its subpartition goes on, or waits."""
+    """RoundRobinSubpartitionSelectorTest: after a buffer that may hold part of a record its subpartition goes on, or
+    waits.
+    """
     it = Union(2)
     it.add(0, b"a", is_clear_end=False)
     it.add(0, b"b", is_clear_end=False)
@@ -101,7 +105,9 @@ def test_a_record_is_read_to_its_end_before_the_next_subpartition() -> None:
 
 
 def test_looking_ahead_tells_type_and_backlog() -> None:
-    """UnionResultSubpartitionViewTest.testGetNextBuffer: the backlog is what was looked at, at most the capacity of the cache."""
+    """UnionResultSubpartitionViewTest.testGetNextBuffer: the backlog is what was looked at, at most the capacity of the
+    cache.
+    """
     it = Union(1)
     for _ in range(CACHE_CAPACITY + 5):
         it.add(0, b"x")
@@ -121,7 +127,9 @@ def test_looking_ahead_tells_type_and_backlog() -> None:
 
 @pytest.mark.parametrize("is_early", [True, False])
 def test_hist_union_view_told_before_it_was_created(is_early: bool) -> None:
-    """UnionResultSubpartitionView: what is announced while the views are made is not lost; nobody is told of half a union."""
+    """UnionResultSubpartitionView: what is announced while the views are made is not lost; nobody is told of half a
+    union.
+    """
     it = Union(2, is_started=False)
     if is_early:
         it.subpartitions[0].add(event())
@@ -169,7 +177,12 @@ def test_orders_reach_every_subpartition() -> None:
 
     assert (before, it.view.is_released) == ((False, 2), True)
     assert [subpartition.desired_buffer_size for subpartition in it.subpartitions] == [77, 77]
-    assert (it.parent.processed, it.parent.consumed, it.view.is_released, it.view.next_buffer()) == ([0, 1], [0, 1], True, None)
+    assert (it.parent.processed, it.parent.consumed, it.view.is_released, it.view.next_buffer()) == (
+        [0, 1],
+        [0, 1],
+        True,
+        None,
+    )
     assert it.arena.num_out == 0
 
 
@@ -181,13 +194,20 @@ def test_a_failure_of_one_is_a_failure_of_all() -> None:
 
     it.subpartitions[1].release()
 
-    assert (before, it.view.is_released, str(it.view.failure_cause), it.listener.count) == ((False, None), True, "boom", 1)
+    assert (before, it.view.is_released, str(it.view.failure_cause), it.listener.count) == (
+        (False, None),
+        True,
+        "boom",
+        1,
+    )
     it.close()
 
 
 @pytest.mark.parametrize("is_in_line", [True, False])
 def test_a_failure_is_told_even_if_every_subpartition_stands_in_line(is_in_line: bool) -> None:
-    """Told once, and what was looked at ahead is dropped: nobody asks again on behalf of a full cache, or without credit."""
+    """Told once, and what was looked at ahead is dropped: nobody asks again on behalf of a full cache, or without
+    credit.
+    """
     it = Union(2)
     for _ in range(CACHE_CAPACITY + 2 if is_in_line else 2):
         it.add(0, b"x")
@@ -199,7 +219,11 @@ def test_a_failure_is_told_even_if_every_subpartition_stands_in_line(is_in_line:
         subpartition.release()
 
     assert (it.listener.count - before, it.view.is_released, it.arena.num_out) == (1, True, 0)
-    assert (it.view.availability(True), it.view.peek_next_subpartition(), it.view.next_buffer()) == ((False, 0), -1, None)
+    assert (it.view.availability(True), it.view.peek_next_subpartition(), it.view.next_buffer()) == (
+        (False, 0),
+        -1,
+        None,
+    )
     it.close()
 
 
@@ -208,7 +232,9 @@ def test_a_failure_while_the_views_are_made_is_told_by_start(num_views: int) -> 
     """Whether the view that was released had been added or not."""
     it = Union(2, is_started=False)
     it.add(0, b"x")
-    views = [subpartition.create_read_view(it.view.listener_of(index)) for index, subpartition in enumerate(it.subpartitions)]
+    views = [
+        subpartition.create_read_view(it.view.listener_of(index)) for index, subpartition in enumerate(it.subpartitions)
+    ]
     for index, view in enumerate(views[:num_views]):
         assert view is not None
         it.view.add_view(index, view)

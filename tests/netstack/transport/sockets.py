@@ -23,14 +23,19 @@ T = TypeVar("T")
 # libuv makes one pipe per process with its first loop and keeps it; made here, no test seems to leave it behind.
 uvloop.new_event_loop().close()
 
-LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
 CONFIG = NetstackConfig(
     segment_size_bytes=32 * 1024, network_memory_bytes=1024 * 1024, close_timeout_s=10.0, security=SecurityConfig.none()
 )
 
 
 def run(loop_name: str, main: Coroutine[Any, Any, T], expected_error: str | None = None) -> T:
-    """Run ``main`` on the named kind of loop; fails after half a minute instead of hanging, and on stray errors but the expected one."""
+    """Run ``main`` on the named kind of loop; fails after half a minute instead of hanging, and on stray errors but the
+    expected one.
+    """
     errors: list[dict[str, Any]] = []
 
     async def bounded() -> T:

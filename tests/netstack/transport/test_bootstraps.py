@@ -21,9 +21,13 @@ from tests.waiting import PATIENCE_S
 
 @pytest.mark.parametrize("page", [65536, 1024])
 def test_low_and_high_watermarks(page: int) -> None:
-    """NettyServerLowAndHighWatermarkTest: one page keeps the channel writable, the second does not, the flush makes it so again."""
+    """NettyServerLowAndHighWatermarkTest: one page keeps the channel writable, the second does not, the flush makes it
+    so again.
+    """
     inbox = Inbox()
-    channel = EmbeddedChannel(MessageEncoder(), inbox, config=NetstackConfig(segment_size_bytes=page, network_memory_bytes=4 * page))
+    channel = EmbeddedChannel(
+        MessageEncoder(), inbox, config=NetstackConfig(segment_size_bytes=page, network_memory_bytes=4 * page)
+    )
 
     channel.write(OutboundBuffer(RECEIVER, 0, 0, 0, HeapBuffer(bytes(page))))
     assert channel.is_writable
@@ -37,12 +41,17 @@ def test_low_and_high_watermarks(page: int) -> None:
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_the_kernel_finds_a_peer_that_is_gone_within_30_s(loop_name: str) -> None:
-    """Keepalive after 10 s, four probes 5 s apart; 30 s for unacknowledged data.  Buffer sizes are the user's, if there are any."""
+    """Keepalive after 10 s, four probes 5 s apart; 30 s for unacknowledged data.
+
+    Buffer sizes are the user's, if there are any.
+    """
 
     async def main() -> None:
         config = replace(CONFIG, send_buffer_bytes=50_000, receive_buffer_bytes=60_000)
         server = NetworkServer(config, handlers(Inbox()))
-        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S)
+        channel = await connect(
+            config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S
+        )
         assert channel._transport is not None
         sock = channel._transport.get_extra_info("socket")
 
@@ -54,7 +63,8 @@ def test_the_kernel_finds_a_peer_that_is_gone_within_30_s(loop_name: str) -> Non
             socket.TCP_USER_TIMEOUT: 30_000,
         }
         assert {option: sock.getsockopt(socket.IPPROTO_TCP, option) for option in tcp} == tcp
-        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000  # Linux doubles it for its own bookkeeping
+        # Linux doubles it for its own bookkeeping.
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) == 100_000
         assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == 120_000
         channel.close()
         await channel.wait_closed()

@@ -107,7 +107,9 @@ def test_a_pipeline_without_a_decoder_is_refused(loop_name: str) -> None:
 
 
 @pytest.mark.parametrize("security", [SecurityConfig.none(), SecurityConfig.hmac(bytes(32))])
-def test_a_name_that_leads_to_another_machine_is_refused(loop_name: str, security: SecurityConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_leads_to_another_machine_is_refused(
+    loop_name: str, security: SecurityConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What counts is who was reached, not what ``localhost`` should mean; here 127.0.0.1 plays the other machine."""
     monkeypatch.setattr("netstack.transport.client.is_loopback", lambda host: host == "localhost")
     config = dataclasses.replace(CONFIG, security=security)
@@ -117,7 +119,9 @@ def test_a_name_that_leads_to_another_machine_is_refused(loop_name: str, securit
         server = NetworkServer(config, handlers(server_inbox))
         _, port = await server.start("127.0.0.1", 0)
 
-        with pytest.raises(ConnectError, match=rf"cannot connect to localhost:{port}: that is 127\.0\.0\.1:{port}, and only loopback"):
+        with pytest.raises(
+            ConnectError, match=rf"cannot connect to localhost:{port}: that is 127\.0\.0\.1:{port}, and only loopback"
+        ):
             await connect(config, ConnectionID("localhost", port), handlers(inbox), timeout_s=PATIENCE_S)
 
         assert inbox.log == ["removed"]
@@ -142,7 +146,9 @@ class CancelWhenActive(Inbox):
 
 @pytest.mark.parametrize("security", [SecurityConfig.none(), SecurityConfig.hmac(bytes(32))])
 def test_a_dial_that_is_cancelled_just_when_it_connects_ends(loop_name: str, security: SecurityConfig) -> None:
-    """Uvloop may then close the transport without a word to the protocol; the channel ends all the same, and nothing stays open."""
+    """Uvloop may then close the transport without a word to the protocol; the channel ends all the same, and nothing
+    stays open.
+    """
     config = dataclasses.replace(CONFIG, security=security)
 
     async def main() -> None:

@@ -46,7 +46,9 @@ class Rig:
         self.loop = EmbeddedEventLoop()
         self.protocol = Errors()
         handler = HeartbeatHandler(config, self.loop.loop, sends_first=sends_first)
-        self.channel = EmbeddedChannel(MessageEncoder(), MessageDecoder.of(config), self.protocol, handler, event_loop=self.loop)
+        self.channel = EmbeddedChannel(
+            MessageEncoder(), MessageDecoder.of(config), self.protocol, handler, event_loop=self.loop
+        )
 
     def sent(self) -> bytes:
         """What left since the last call; the kernel takes everything."""
@@ -61,7 +63,9 @@ def test_the_first_heartbeat_tells_the_peer_how_often_this_end_wants_one() -> No
 
 
 def test_the_end_that_listens_sends_its_first_heartbeat_as_an_answer() -> None:
-    """Before, the other end may still be in the handshake, where it accepts nothing else; it is cut if it stays silent."""
+    """Before, the other end may still be in the handshake, where it accepts nothing else; it is cut
+    if it stays silent.
+    """
     rig = Rig(sends_first=False)
     rig.loop.advance(9.5)
     assert rig.sent() == b""
@@ -180,7 +184,9 @@ async def until(condition: Callable[[], bool]) -> None:
 @pytest.mark.parametrize("end", ["dialled", "listened"])
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_an_end_that_hears_nothing_cuts_the_link(loop_name: str, end: str) -> None:
-    """Keepalive sees nothing: every byte is acknowledged, and none arrives.  Here nobody reads what the kernel has taken.
+    """Keepalive sees nothing: every byte is acknowledged, and none arrives.
+
+    Here nobody reads what the kernel has taken.
 
     The other end is patient, so the one that hears nothing always cuts first.
     """
@@ -215,7 +221,9 @@ def test_ends_with_different_options_do_not_cut_each_other(loop_name: str) -> No
         ours, theirs = Live(), Live()
         server = NetworkServer(FAST, handlers(theirs, FAST))
         patient = replace(FAST, heartbeat_interval_s=60.0, heartbeat_timeout_s=600.0)
-        channel = await connect(patient, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(ours, patient), timeout_s=PATIENCE_S)
+        channel = await connect(
+            patient, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(ours, patient), timeout_s=PATIENCE_S
+        )
 
         await until(lambda: channel.num_bytes_out > 10 * len(BEAT))
 

@@ -16,7 +16,9 @@ def test_what_is_written_to_a_writable_channel_does_not_count() -> None:
     assert all(budget.spend(10_000, is_writable=True) for _ in range(10 * MAX_WAITING_REPLIES))
 
 
-@pytest.mark.parametrize(("num_bytes", "limit"), [(1, MAX_WAITING_REPLIES), (64 * 1024, MAX_WAITING_REPLY_BYTES // (64 * 1024))])
+@pytest.mark.parametrize(
+    ("num_bytes", "limit"), [(1, MAX_WAITING_REPLIES), (64 * 1024, MAX_WAITING_REPLY_BYTES // (64 * 1024))]
+)
 def test_what_waits_is_bounded_in_messages_and_bytes(num_bytes: int, limit: int) -> None:
     """The last one that fits is fine, the next one is too much."""
     budget = ReplyBudget()

@@ -45,7 +45,9 @@ class Collector(ChannelHandler):
 
 def make_channel(*more: ChannelHandler) -> tuple[EmbeddedChannel, Collector]:
     collector = Collector()
-    return EmbeddedChannel(MessageEncoder(), MessageDecoder.of(CONFIG, HeapAllocator()), *more, collector, config=CONFIG), collector
+    return EmbeddedChannel(
+        MessageEncoder(), MessageDecoder.of(CONFIG, HeapAllocator()), *more, collector, config=CONFIG
+    ), collector
 
 
 @pytest.mark.parametrize("message", CONTROL_MESSAGES)
@@ -178,7 +180,9 @@ def test_partial_sizes_that_do_not_add_up_cost_nobody_a_buffer() -> None:
 
 def test_only_accepted_messages_are_understood_until_more_are() -> None:
     """Before authentication nothing but the handshake; the handler behind the decoder says when that changes."""
-    channel = EmbeddedChannel(MessageDecoder.of(CONFIG, accepted_ids=HANDSHAKE_MESSAGE_IDS), collector := Collector(), config=CONFIG)
+    channel = EmbeddedChannel(
+        MessageDecoder.of(CONFIG, accepted_ids=HANDSHAKE_MESSAGE_IDS), collector := Collector(), config=CONFIG
+    )
 
     channel.write_inbound(encode(Ready(1)))
     decoder = channel.pipeline.find(MessageDecoder)

@@ -219,7 +219,9 @@ def test_a_peer_that_does_not_read_stops_the_writer_until_it_reads(loop_name: st
 
 
 def test_what_is_flushed_while_the_transport_is_busy_follows_in_order(loop_name: str) -> None:
-    """It waits until the transport has nothing left, then goes out by itself; what was not flushed waits for its flush."""
+    """It waits until the transport has nothing left, then goes out by itself; what was not flushed
+    waits for its flush.
+    """
 
     async def main() -> None:
         async with raw_peer() as (channel, inbox, peer):
@@ -390,7 +392,9 @@ def test_the_kernel_gets_no_longer_times_than_it_takes(loop_name: str, timeout_s
             sock = channel._transport.get_extra_info("socket")
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 32_767
             assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL) == min(32_767, round(timeout_s / 6))
-            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == min(2**31 - 1, round(timeout_s * 1000))
+            assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == min(
+                2**31 - 1, round(timeout_s * 1000)
+            )
 
     run(loop_name, main())
 
@@ -752,7 +756,9 @@ def test_a_peer_that_is_gone_already_is_not_waited_for(loop_name: str) -> None:
     run(loop_name, main())
 
 
-@pytest.mark.parametrize(("peer", "text"), [(("::1", 7, 0, 0), "[::1]:7"), (("127.0.0.1", 7), "127.0.0.1:7"), (None, "None")])
+@pytest.mark.parametrize(
+    ("peer", "text"), [(("::1", 7, 0, 0), "[::1]:7"), (("127.0.0.1", 7), "127.0.0.1:7"), (None, "None")]
+)
 def test_the_peer_is_named_as_in_urls(loop_name: str, peer: object, text: str) -> None:
     """IPv6 addresses in brackets."""
 

@@ -49,7 +49,9 @@ def test_a_channel_below_the_high_watermark_never_tells_that_it_became_writable(
 
 @pytest.mark.parametrize("page", [1024, 65536])
 def test_the_second_page_makes_a_channel_unwritable(page: int) -> None:
-    """With low = page and high = 2 x page: the first buffer (with its header) does not, the second does, and one page left is enough."""
+    """With low = page and high = 2 x page: the first buffer (with its header) does not, the second does, and one page
+    left is enough.
+    """
     outbound = ChannelOutboundBuffer(high_watermark_bytes=2 * page, low_watermark_bytes=page)
     header, payload = b"h" * 47, memoryview(bytearray(page))
 
@@ -100,7 +102,9 @@ def test_views_are_taken_once_and_stay_pending() -> None:
 
 
 def test_fail_all_hands_out_what_was_not_written_completely() -> None:
-    """Also a frame of which only the last byte is missing; nothing is pending afterwards, and nothing is handed out twice."""
+    """Also a frame of which only the last byte is missing; nothing is pending afterwards, and nothing is handed out
+    twice.
+    """
     outbound, seen = ChannelOutboundBuffer(100, 50), list[str]()
     outbound.add((b"ab",), note(seen, "written"))
     outbound.add((b"cd",), note(seen, "half"))
@@ -125,7 +129,9 @@ def test_more_written_than_pending_is_a_bug() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 40)), max_size=40))
 def test_bytes_and_callbacks_balance(steps: list[tuple[bool, int]]) -> None:
-    """What was added is written or pending; each callback once and in order; writability only flips across the watermarks."""
+    """What was added is written or pending; each callback once and in order; writability only flips across the
+    watermarks.
+    """
     outbound, seen, added, written = ChannelOutboundBuffer(60, 30), list[int](), list[int](), 0
     for is_add, amount in steps:
         was_writable = outbound.is_writable

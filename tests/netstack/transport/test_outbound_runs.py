@@ -131,7 +131,11 @@ def test_a_header_that_cannot_be_built_recycles_everything_in_the_list(is_run_br
     good, broken = segments_of(2), segments_of(3)
     run = OutboundRun(RECEIVER, 0, 0, 0, good, recycler)
     buffer = NetworkBuffer(broken[0], recycler, 8, DataType.DATA_BUFFER)
-    culprit = OutboundRun(RECEIVER, 2**40, 0, 0, broken, recycler) if is_run_broken else OutboundBuffer(RECEIVER, 2**40, 0, 0, buffer)
+    culprit = (
+        OutboundRun(RECEIVER, 2**40, 0, 0, broken, recycler)
+        if is_run_broken
+        else OutboundBuffer(RECEIVER, 2**40, 0, 0, buffer)
+    )
     channel = EmbeddedChannel(MessageEncoder(), config=CONFIG)
 
     with pytest.raises(Exception, match="format requires"):
@@ -144,7 +148,9 @@ def test_a_header_that_cannot_be_built_recycles_everything_in_the_list(is_run_br
 def test_segments_of_a_pool_go_home_and_count_for_their_subpartition() -> None:
     """The pool is available again once a run of the subpartition that had its maximum was written."""
     network = NetworkBufferPool(6, 8)
-    pool = network.create_buffer_pool(owner="p", num_required=6, max_buffers=6, num_subpartitions=2, max_buffers_per_channel=3)
+    pool = network.create_buffer_pool(
+        owner="p", num_required=6, max_buffers=6, num_subpartitions=2, max_buffers_per_channel=3
+    )
     segments = [pool.request_segment_blocking(1) for _ in range(3)]
     assert not pool.is_available
 
@@ -185,9 +191,12 @@ def test_runs_behind_the_message_that_closed_the_channel_are_recycled() -> None:
     """Every buffer that was given out comes back once."""
     allocator, handler = RunAllocator(), Closing()
     stream = written(
-        OutboundRun(RECEIVER, 0, 0, 0, segments_of(3), FREEING_RECYCLER), OutboundRun(RECEIVER, 1, 0, 0, segments_of(4), FREEING_RECYCLER)
+        OutboundRun(RECEIVER, 0, 0, 0, segments_of(3), FREEING_RECYCLER),
+        OutboundRun(RECEIVER, 1, 0, 0, segments_of(4), FREEING_RECYCLER),
     )
-    channel = EmbeddedChannel(MessageDecoder(FrameDecoder(allocator, max_data_frame_bytes=1024)), handler, config=CONFIG)
+    channel = EmbeddedChannel(
+        MessageDecoder(FrameDecoder(allocator, max_data_frame_bytes=1024)), handler, config=CONFIG
+    )
 
     channel.write_inbound(stream)
 

@@ -46,7 +46,17 @@ def test_outbound_operations_go_from_tail_to_head() -> None:
     channel.flush()
     channel.close()
 
-    assert log[:9] == ["c:write m", "b:write m", "a:write m", "c:flush", "b:flush", "a:flush", "c:close", "b:close", "a:close"]
+    assert log[:9] == [
+        "c:write m",
+        "b:write m",
+        "a:write m",
+        "c:flush",
+        "b:flush",
+        "a:flush",
+        "c:close",
+        "b:close",
+        "a:close",
+    ]
     assert channel.read_outbound() == "m"
     assert not channel.is_open
 

@@ -81,9 +81,12 @@ def test_close_ends_all_connections_and_stops_to_listen(loop_name: str) -> None:
     run(loop_name, main())
 
 
-# Not 1: asyncio of 3.11 itself loses a connection between its accept() and its transport (an assert in ``Server._attach``).
+# Not 1: asyncio of 3.11 itself loses a connection between its accept() and its transport (an assert in
+# ``Server._attach``).
 @pytest.mark.parametrize("num_passes", [0, 2, 3, 4])
-def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_too(loop_name: str, num_passes: int) -> None:
+def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_too(
+    loop_name: str, num_passes: int
+) -> None:
     """However far the loop has come with it: unknown to it, accepted, or connected."""
 
     async def main() -> None:
@@ -107,7 +110,9 @@ def test_a_connection_that_is_being_accepted_while_the_server_closes_is_closed_t
 
 
 class _NeverEmpty:
-    """What a listener of asyncio from 3.12 on is while a connection is inside its TLS handshake: closed, but not at its end."""
+    """What a listener of asyncio from 3.12 on is while a connection is inside its TLS handshake: closed, but not at its
+    end.
+    """
 
     def __init__(self, listener: asyncio.Server) -> None:
         self._listener = listener

@@ -1,4 +1,6 @@
-"""Congestion control: Reno between two ends on one machine, else the kernel's or the user's choice; what cannot be had is named."""
+"""Congestion control: Reno between two ends on one machine, else the kernel's or the user's choice; what cannot be had
+is named.
+"""
 
 import socket
 from collections.abc import Iterator
@@ -22,7 +24,8 @@ from tests.waiting import PATIENCE_S
 
 PROC = Path("/proc/sys/net/ipv4")
 needs_a_choice = pytest.mark.skipif(
-    not hasattr(socket, "TCP_CONGESTION") or not PROC.exists(), reason="this platform has no choice of congestion control"
+    not hasattr(socket, "TCP_CONGESTION") or not PROC.exists(),
+    reason="this platform has no choice of congestion control",
 )
 
 
@@ -69,7 +72,9 @@ class PretendedSocket:
 @pytest.mark.parametrize("loop_name", LOOPS)
 @pytest.mark.parametrize("wish", ["nothing", "kernel", "other"])
 def test_both_ends_of_a_connection_on_one_machine(loop_name: str, wish: str) -> None:
-    """Reno, for BBR, the default of some kernels, paces what it sends; but whoever chooses gets that, the kernel's own choice included."""
+    """Reno, for BBR, the default of some kernels, paces what it sends; but whoever chooses gets that, the kernel's own
+    choice included.
+    """
     with loopback_pair() as (untouched, _):
         kernels_own = chosen_by(untouched)
     congestion_control: str | None = None
@@ -82,7 +87,9 @@ def test_both_ends_of_a_connection_on_one_machine(loop_name: str, wish: str) -> 
     async def main() -> None:
         config = replace(CONFIG, congestion_control=congestion_control)
         server = NetworkServer(config, handlers(Inbox()))
-        channel = await connect(config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S)
+        channel = await connect(
+            config, ConnectionID(*await server.start("127.0.0.1", 0)), handlers(Inbox()), timeout_s=PATIENCE_S
+        )
         for end in (channel, *server._group.channels):
             assert end._transport is not None
             assert chosen_by(end._transport.get_extra_info("socket")) == expected
@@ -126,7 +133,10 @@ def test_a_name_that_the_kernel_does_not_have_is_refused_before_anybody_listens_
     """At once and with what could be chosen instead, not at the first connection."""
     config = replace(CONFIG, congestion_control="carrier-pigeon")
     names = ", ".join((PROC / "tcp_available_congestion_control").read_text(encoding="ascii").split())
-    message = rf"congestion_control is 'carrier-pigeon', which this kernel does not offer to this user .*; it knows {names} and offers"
+    message = (
+        r"congestion_control is 'carrier-pigeon', which this kernel does not offer to this user .*; it knows "
+        rf"{names} and offers"
+    )
 
     async def main() -> None:
         server = NetworkServer(config, handlers(Inbox()))
@@ -158,7 +168,9 @@ def test_a_platform_without_a_choice_names_the_wish_and_says_that_nothing_can_be
     monkeypatch.delattr(socket, "TCP_CONGESTION", raising=False)
     monkeypatch.setattr(socket_options, "_PROC", tmp_path)
 
-    with pytest.raises(ConfigError, match=r"congestion_control is 'cubic', .*has no TCP_CONGESTION option.*cannot be read from"):
+    with pytest.raises(
+        ConfigError, match=r"congestion_control is 'cubic', .*has no TCP_CONGESTION option.*cannot be read from"
+    ):
         check_congestion_control("cubic")
 
 

@@ -1,4 +1,6 @@
-"""What a connection costs before its peer has proven anything: real sockets at the server of a ``NetworkEnvironment``."""
+"""What a connection costs before its peer has proven anything: real sockets at the server of a
+``NetworkEnvironment``.
+"""
 
 import asyncio
 import os
@@ -42,7 +44,9 @@ async def listening() -> AsyncIterator[tuple[NetworkEnvironment, ConnectionID]]:
         loop.close()
 
 
-async def knock(stack: ExitStack, at: tuple[NetworkEnvironment, ConnectionID], num_more: int, said: bytes = b"") -> None:
+async def knock(
+    stack: ExitStack, at: tuple[NetworkEnvironment, ConnectionID], num_more: int, said: bytes = b""
+) -> None:
     """That many strangers connect, say this and then nothing."""
     environment, address = at
     num_wanted = environment.num_accepted_connections + num_more
@@ -71,16 +75,20 @@ def test_a_stranger_costs_no_task_and_no_large_piece_of_memory(loop_name: str, n
                     sizes = [trace.size for trace in tracemalloc.take_snapshot().traces]
                 finally:
                     tracemalloc.stop()
-                await until(lambda: len(asyncio.all_tasks()) == num_tasks)  # asyncio's loop accepts in a task that ends at once
+                # Asyncio's loop accepts in a task that ends at once.
+                await until(lambda: len(asyncio.all_tasks()) == num_tasks)
             assert max(sizes) <= MAX_BYTES_AT_ONCE
-            assert sum(sizes) / 10 < 16 * MAX_BYTES_AT_ONCE  # asyncio's debug mode keeps the calls that made each task and timer
+            # Asyncio's debug mode keeps the calls that made each task and timer.
+            assert sum(sizes) / 10 < 16 * MAX_BYTES_AT_ONCE
             await until(lambda: at[0].num_accepted_connections == 0)
 
     run(loop_name, main())
 
 
 @pytest.mark.slow
-def test_five_hundred_silent_strangers_grow_the_process_by_little(loop_name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_five_hundred_silent_strangers_grow_the_process_by_little(
+    loop_name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Prints the growth per connection; it was more than 1 MiB when each had its read buffer from the start."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 4 * MANY

@@ -1,4 +1,6 @@
-"""NettyClientServerSslTest: mutual TLS 1.3 on real sockets and both loops, with certificates of a CA made for the test."""
+"""NettyClientServerSslTest: mutual TLS 1.3 on real sockets and both loops, with certificates of a
+CA made for the test.
+"""
 
 import asyncio
 import hashlib
@@ -74,7 +76,9 @@ def security(tls: TlsConfig, secret: bytes = SECRET) -> SecurityConfig:
 
 
 def fingerprint(tls: TlsConfig) -> str:
-    der = ssl.PEM_cert_to_DER_cert(tls.certificate_file.read_text().split("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n")
+    der = ssl.PEM_cert_to_DER_cert(
+        tls.certificate_file.read_text().split("-----END CERTIFICATE-----")[0] + "-----END CERTIFICATE-----\n"
+    )
     return hashlib.sha256(der).hexdigest()
 
 
@@ -161,7 +165,9 @@ def test_valid_ssl_connection(loop_name: str, authority: Authority) -> None:
 
 @pytest.mark.parametrize("broken", ["certificate_file", "key_file", "ca_file"])
 def test_invalid_ssl_configuration(loop_name: str, authority: Authority, broken: str, tmp_path: Path) -> None:
-    """testInvalidSslConfiguration: a file that is missing or nonsense fails at the start, with the side and the files."""
+    """testInvalidSslConfiguration: a file that is missing or nonsense fails at the start, with the
+    side and the files.
+    """
 
     async def main() -> None:
         nonsense = tmp_path / "nonsense.pem"
@@ -192,14 +198,18 @@ def test_ssl_handshake_error(loop_name: str, authority: Authority, stranger: Aut
 
 
 def test_client_untrusted_certificate(loop_name: str, authority: Authority, stranger: Authority) -> None:
-    """testClientUntrustedCertificate: TLS 1.3 lets such a client write before it is refused; it is not connected all the same."""
+    """testClientUntrustedCertificate: TLS 1.3 lets such a client write before it is refused; it is not connected all
+    the same.
+    """
 
     async def main() -> None:
         inbox, client_inbox = Inbox(), Inbox()
         async with serving(authority.issue("server"), inbox) as (server, address):
             tls = replace(stranger.issue("client"), ca_file=authority.issue("server").ca_file)
             with pytest.raises(ConnectError):
-                await connect(replace(CONFIG, security=security(tls)), address, handlers(client_inbox), timeout_s=PATIENCE_S)
+                await connect(
+                    replace(CONFIG, security=security(tls)), address, handlers(client_inbox), timeout_s=PATIENCE_S
+                )
             assert "active" not in inbox.log + client_inbox.log
             assert server.admission_statistics().num_connections == 0
 
@@ -214,7 +224,9 @@ def test_ssl_pinning_for_valid_fingerprint(loop_name: str, authority: Authority)
         pinned_server = replace(server_tls, peer_fingerprints=frozenset({fingerprint(client_tls)}))
         pinned_client = replace(client_tls, peer_fingerprints=frozenset({fingerprint(server_tls)}))
         async with serving(pinned_server, Inbox()) as (_, address):
-            channel = await connect(replace(CONFIG, security=security(pinned_client)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
+            channel = await connect(
+                replace(CONFIG, security=security(pinned_client)), address, handlers(Inbox()), timeout_s=PATIENCE_S
+            )
             assert channel.is_active
             channel.close()
             await channel.wait_closed()
@@ -232,7 +244,9 @@ def test_ssl_pinning_for_invalid_fingerprint(loop_name: str, authority: Authorit
         inbox = Inbox()
         async with serving(tls["server"], inbox) as (_, address):
             with pytest.raises(AuthenticationError):
-                await connect(replace(CONFIG, security=security(tls["client"])), address, handlers(Inbox()), timeout_s=PATIENCE_S)
+                await connect(
+                    replace(CONFIG, security=security(tls["client"])), address, handlers(Inbox()), timeout_s=PATIENCE_S
+                )
         assert "active" not in inbox.log
 
     run(loop_name, main())
@@ -247,7 +261,9 @@ def test_the_certificate_must_name_the_dialled_host(loop_name: str, authority: A
             with pytest.raises(AuthenticationError, match="TLS failed"):
                 await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
             lenient = replace(tls, verify_hostname=False)
-            channel = await connect(replace(CONFIG, security=security(lenient)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
+            channel = await connect(
+                replace(CONFIG, security=security(lenient)), address, handlers(Inbox()), timeout_s=PATIENCE_S
+            )
             channel.close()
             await channel.wait_closed()
 
@@ -281,7 +297,9 @@ class BindingInbox(Inbox):
 
 
 def test_both_ends_have_one_binding_per_connection(loop_name: str, authority: Authority) -> None:
-    """TLS 1.3 without resumption: the client's Finished message, a MAC of 32 or 48 bytes that no other connection has."""
+    """TLS 1.3 without resumption: the client's Finished message, a MAC of 32 or 48 bytes that no
+    other connection has.
+    """
 
     async def main() -> None:
         inbox, client_inbox = BindingInbox(), BindingInbox()
@@ -301,7 +319,9 @@ def test_both_ends_have_one_binding_per_connection(loop_name: str, authority: Au
 
 
 def test_a_certificate_without_the_secret_cannot_pass_on_the_challenge(loop_name: str, authority: Authority) -> None:
-    """Mallory answers the client, dials the server and relays every byte in between: neither end takes it for the other."""
+    """Mallory answers the client, dials the server and relays every byte in between: neither end takes it for the
+    other.
+    """
     mallory = replace(authority.issue("mallory"), verify_hostname=False)
 
     async def main() -> None:
@@ -325,7 +345,9 @@ def test_a_certificate_without_the_secret_cannot_pass_on_the_challenge(loop_name
             between = await asyncio.start_server(relay, "127.0.0.1", 0, ssl=server_context(mallory))
             config = replace(CONFIG, security=security(authority.issue("client")))
             with pytest.raises(AuthenticationError):
-                await connect(config, ConnectionID(*between.sockets[0].getsockname()), handlers(Inbox()), timeout_s=PATIENCE_S)
+                await connect(
+                    config, ConnectionID(*between.sockets[0].getsockname()), handlers(Inbox()), timeout_s=PATIENCE_S
+                )
             await ended.wait()
 
             assert server.num_failed_authentications == 1
@@ -391,7 +413,9 @@ async def is_cut(streams: Streams) -> bool:
 
 
 def test_close_cuts_connections_that_are_inside_their_handshake(loop_name: str, authority: Authority) -> None:
-    """They would stay until the time for their handshake is over, which is long here: nothing of the server is left when it is closed."""
+    """They would stay until the time for their handshake is over, which is long here: nothing of the server is left
+    when it is closed.
+    """
 
     async def main() -> None:
         config = replace(CONFIG, security=replace(security(authority.issue("server")), tls_handshake_timeout_s=600))
@@ -409,7 +433,9 @@ def test_close_cuts_connections_that_are_inside_their_handshake(loop_name: str, 
     run(loop_name, main())
 
 
-def test_a_socket_that_cannot_accept_is_said_and_tried_again(loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_socket_that_cannot_accept_is_said_and_tried_again(
+    loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As for want of descriptors: after a while it can."""
     monkeypatch.setattr("netstack.transport.tls_acceptor._PAUSE_S", 0)
 
@@ -523,12 +549,16 @@ class LoopbackOnly:
         self.asked: list[str] = []
         self._loop = asyncio.get_running_loop()
 
-    async def create_server(self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **options: Any) -> asyncio.Server:
+    async def create_server(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **options: Any
+    ) -> asyncio.Server:
         self.asked.append(host)
         return await self._loop.create_server(factory, "127.0.0.1", port, **options)
 
 
-def test_with_tls_any_address_may_be_listened_on(loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_tls_any_address_may_be_listened_on(
+    loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The address reaches the loop unrefused; the test itself listens on loopback."""
 
     async def main() -> None:

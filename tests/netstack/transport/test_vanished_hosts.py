@@ -75,8 +75,8 @@ def test_both_ends_notice_that_the_other_host_is_gone(loop_name: str) -> None:
 def test_a_peer_whose_process_reads_nothing_is_no_host_that_is_gone(loop_name: str) -> None:
     """Its receive buffer is full, and its kernel answers: Linux alone would end the connection by TCP_USER_TIMEOUT.
 
-    The kernel asks after 0.2 s, and then after twice as long each time: until a time T its longest silence is about T / 2.  So the buffer
-    must fill at once; messages that are flushed one by one take seconds on a slow machine.
+    The kernel asks after 0.2 s, and then after twice as long each time: until a time T its longest silence is about T /
+    2.  So the buffer must fill at once; messages that are flushed one by one take seconds on a slow machine.
     """
 
     async def main() -> None:
@@ -108,7 +108,9 @@ def test_a_peer_whose_process_reads_nothing_is_no_host_that_is_gone(loop_name: s
 
 
 class HeldFirst(ChannelHandler):
-    """The first handler of a pipeline, which keeps the loop once: when a connection is made, or when it has received something."""
+    """The first handler of a pipeline, which keeps the loop once: when a connection is made, or when it has received
+    something.
+    """
 
     def __init__(self, active_s: list[float] | None = None, read_s: list[float] | None = None) -> None:
         self._active_s = active_s
@@ -140,11 +142,16 @@ def hasty_server() -> Iterator[ConnectionID]:
 
 @pytest.mark.parametrize("loop_name", LOOPS)
 def test_a_dialler_that_stood_still_is_thrown_out_and_dials_again(loop_name: str, hasty_server: ConnectionID) -> None:
-    """A function kept the interpreter's lock before the hello left.  Without retries, too: nothing is wrong with the peer."""
+    """A function kept the interpreter's lock before the hello left.
+
+    Without retries, too: nothing is wrong with the peer.
+    """
 
     async def main() -> None:
         ours, hold_s = Live(), [0.6]
-        channel = await connect(HASTY, hasty_server, lambda: (HeldFirst(hold_s), *handlers(ours)()), timeout_s=PATIENCE_S)
+        channel = await connect(
+            HASTY, hasty_server, lambda: (HeldFirst(hold_s), *handlers(ours)()), timeout_s=PATIENCE_S
+        )
 
         assert channel.is_active
         assert hold_s == []

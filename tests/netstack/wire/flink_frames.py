@@ -1,4 +1,5 @@
-"""Frames that Flink 2.3's own classes have sent, as ``python -m tests.flink.capture`` prints them; and one that nobody should send.
+"""Frames that Flink 2.3's own classes have sent, as ``python -m tests.flink.capture`` prints them; and one that nobody
+should send.
 
 Side:   pure.
 """
@@ -16,7 +17,8 @@ def record(number: int) -> bytes:
     return b"record %08d %s\n" % (number, b"abcdefgh" * 10)
 
 
-# A BufferResponse of a ``SortMergeResultPartition`` with LZ4: five compressed buffers of 66, 71, 72, 71 and 54 bytes, numbered 0 to 4.
+# A BufferResponse of a ``SortMergeResultPartition`` with LZ4: five compressed buffers of 66, 71, 72, 71 and 54 bytes,
+# numbered 0 to 4.
 PARTIAL_BUFFERS: Final = bytes.fromhex(
     "00000191badc0ffe00391e3a92e0b7e8270873efdba26107050000000000000005000000000000000001010000014e00000042000000470000004800"
     "000047000000363a00000000020000837265636f7264203001009f2061626364656667680800351a0a61001f3161004d1f3261004d1f3361004d1f34"

@@ -1,6 +1,12 @@
 """One or more messages of every kind, with the frame that each one has on the wire."""
 
-from netstack.ids import InputChannelID, ResultPartitionID, execution_attempt_id, input_channel_id, intermediate_partition_id
+from netstack.ids import (
+    InputChannelID,
+    ResultPartitionID,
+    execution_attempt_id,
+    input_channel_id,
+    intermediate_partition_id,
+)
 from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import encode, encode_buffer_response_header
 from netstack.wire.messages import (
@@ -61,7 +67,9 @@ CONTROL_MESSAGES: list[Message] = [
 class HeapBuffer:
     """A payload on the heap that counts its recycling; equal to every other one with the same content."""
 
-    def __init__(self, content: bytes | bytearray, data_type: DataType = DataType.DATA_BUFFER, *, is_compressed: bool = False) -> None:
+    def __init__(
+        self, content: bytes | bytearray, data_type: DataType = DataType.DATA_BUFFER, *, is_compressed: bool = False
+    ) -> None:
         self.view = memoryview(content)
         self.size = len(content)
         self.data_type = data_type
@@ -90,7 +98,9 @@ class HeapAllocator:
     def __init__(self) -> None:
         self.allocated: list[HeapBuffer] = []
 
-    def allocate(self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool) -> HeapBuffer:
+    def allocate(
+        self, receiver: InputChannelID, size_bytes: int, data_type: DataType, *, is_compressed: bool
+    ) -> HeapBuffer:
         self.allocated.append(HeapBuffer(bytearray(size_bytes), data_type, is_compressed=is_compressed))
         return self.allocated[-1]
 
@@ -103,11 +113,22 @@ def content(message: object) -> bytes:
 
 
 def response(
-    payload: bytes, *, data_type: DataType = DataType.DATA_BUFFER, is_compressed: bool = False, partial_sizes: tuple[int, ...] = ()
+    payload: bytes,
+    *,
+    data_type: DataType = DataType.DATA_BUFFER,
+    is_compressed: bool = False,
+    partial_sizes: tuple[int, ...] = (),
 ) -> BufferResponse:
     """A ``BufferResponse`` with this payload."""
     return BufferResponse(
-        RECEIVER, 4, 5, 6, data_type, is_compressed, partial_sizes, HeapBuffer(payload, data_type, is_compressed=is_compressed)
+        RECEIVER,
+        4,
+        5,
+        6,
+        data_type,
+        is_compressed,
+        partial_sizes,
+        HeapBuffer(payload, data_type, is_compressed=is_compressed),
     )
 
 

@@ -1,4 +1,7 @@
-"""In-band events: Flink's bytes, both ways.  The golden bytes and data types were written by ``EventSerializer`` of Flink 2.3.0."""
+"""In-band events: Flink's bytes, both ways.
+
+The golden bytes and data types were written by ``EventSerializer`` of Flink 2.3.0.
+"""
 
 import pytest
 from hypothesis import given
@@ -66,7 +69,11 @@ GOLDEN: list[tuple[Event, str, DataType]] = [
         "0000000b 0013 776173736572 c080 c3a9 e282ac eda0bd edb880 00 00000000 ffffffffffffffff",
         DataType.UNALIGNED_WATERMARK_EVENT,
     ),
-    (WatermarkEvent("b", value=True, is_aligned=False), "0000000b 0001 62 00 00000001 01", DataType.UNALIGNED_WATERMARK_EVENT),
+    (
+        WatermarkEvent("b", value=True, is_aligned=False),
+        "0000000b 0001 62 00 00000001 01",
+        DataType.UNALIGNED_WATERMARK_EVENT,
+    ),
     (OtherEvent(TERMINATION, b""), "00000003 0039" + TERMINATION.encode().hex(), DataType.EVENT_BUFFER),
     (
         OtherEvent("org.apache.flink.runtime.iterative.event.AllWorkersDoneEvent", b"\0\0\0\0"),
@@ -138,7 +145,9 @@ BARRIER = "00000001 0000000000000001 0000000000000002"
 
 @pytest.mark.parametrize(("event", "golden", "data_type"), GOLDEN)
 def test_events_have_the_bytes_of_flink(event: Event, golden: str, data_type: DataType) -> None:
-    """EventSerializerTest: what is written is what Flink writes, what is read is what was written, and so is the mark of its buffer."""
+    """EventSerializerTest: what is written is what Flink writes, what is read is what was written, and so is the mark
+    of its buffer.
+    """
     assert serialize_event(event) == bytes.fromhex(golden)
     assert deserialize_event(memoryview(bytes.fromhex(golden))) == event
     assert event_data_type(event) is data_type
@@ -176,7 +185,9 @@ FILLED: list[tuple[Event, str, int, int]] = [
 
 @pytest.mark.parametrize(("event", "golden", "num_bytes", "num_filled_bytes"), FILLED)
 def test_flink_fills_some_events_with_zeros(event: Event, golden: str, num_bytes: int, num_filled_bytes: int) -> None:
-    """``EventSerializer.toBufferConsumer`` of Flink 2.3 sends the whole array that it wrote to; anything but these zeros is refused."""
+    """``EventSerializer.toBufferConsumer`` of Flink 2.3 sends the whole array that it wrote to; anything but these
+    zeros is refused.
+    """
     body = bytes.fromhex(golden)
     filled = body + bytes(num_filled_bytes - num_bytes)
 
@@ -266,7 +277,11 @@ def test_what_does_not_fit_is_not_encoded(event: Event) -> None:
         ({"type": SnapshotType.SAVEPOINT}, "a SAVEPOINT with the savepoint format None"),
         ({"savepoint_format": SavepointFormat.NATIVE}, "a CHECKPOINT with the savepoint format"),
         (
-            {"type": SnapshotType.SAVEPOINT, "savepoint_format": SavepointFormat.NATIVE, "alignment": Alignment.UNALIGNED},
+            {
+                "type": SnapshotType.SAVEPOINT,
+                "savepoint_format": SavepointFormat.NATIVE,
+                "alignment": Alignment.UNALIGNED,
+            },
             "a savepoint cannot be unaligned",
         ),
         ({"alignment": Alignment.UNALIGNED, "aligned_timeout_ms": 5}, "no timeout, got 5 ms"),
@@ -292,7 +307,12 @@ def test_options_that_contradict_each_other_cannot_be_made(named: dict[str, obje
     ],
 )
 def test_what_follows_from_the_alignment(
-    alignment: Alignment, timeout_ms: int, needs_alignment: bool, is_unaligned: bool, is_timeoutable: bool, needs_channel_state: bool
+    alignment: Alignment,
+    timeout_ms: int,
+    needs_alignment: bool,
+    is_unaligned: bool,
+    is_timeoutable: bool,
+    needs_channel_state: bool,
 ) -> None:
     """``CheckpointOptions`` of Flink: who waits, who overtakes, who may change its mind."""
     options = CheckpointOptions(alignment=alignment, aligned_timeout_ms=timeout_ms)
@@ -335,7 +355,9 @@ def events(draw: st.DrawFn) -> AnnouncedEvent:
     longs, ints = st.integers(-(2**63), 2**63 - 1), st.integers(-(2**31), 2**31 - 1)
     kind = draw(st.sampled_from(SnapshotType))
     form = draw(st.sampled_from(SavepointFormat)) if kind.is_savepoint else None
-    alignment = draw(st.sampled_from([each for each in Alignment if not kind.is_savepoint or each is not Alignment.UNALIGNED]))
+    alignment = draw(
+        st.sampled_from([each for each in Alignment if not kind.is_savepoint or each is not Alignment.UNALIGNED])
+    )
     timeout_ms = NO_ALIGNED_TIMEOUT if alignment is Alignment.UNALIGNED else draw(longs)
     options = CheckpointOptions(kind, form, draw(st.none() | st.binary(min_size=1, max_size=50)), alignment, timeout_ms)
     kinds: st.SearchStrategy[AnnouncedEvent] = st.one_of(

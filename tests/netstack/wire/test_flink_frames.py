@@ -43,7 +43,9 @@ from tests.waiting import PATIENCE_S
 
 RECEIVER = slice(9, 25)  # in a BufferResponse, behind length, magic number and id
 CONFIG = NetstackConfig(
-    segment_size_bytes=SORTED_SEGMENT_BYTES, network_memory_bytes=64 * SORTED_SEGMENT_BYTES, security=SecurityConfig.none()
+    segment_size_bytes=SORTED_SEGMENT_BYTES,
+    network_memory_bytes=64 * SORTED_SEGMENT_BYTES,
+    security=SecurityConfig.none(),
 )
 SORTED = [PARTIAL_BUFFERS, SORTED_END_OF_DATA, SORTED_END_OF_PARTITION]
 PIPELINED = [LARGE_BARRIER, PIPELINED_RECORDS, PIPELINED_END_OF_DATA, PIPELINED_END_OF_PARTITION]
@@ -66,7 +68,11 @@ def replay(listener: socket.socket, frames: Sequence[bytes], is_over: threading.
         [request] = decoder.feed(connection.recv(4096))
         assert isinstance(request, PartitionRequest)
         for frame in frames:
-            connection.sendall(frame[: RECEIVER.start] + request.receiver + frame[RECEIVER.stop :] if len(frame) > RECEIVER.stop else frame)
+            connection.sendall(
+                frame[: RECEIVER.start] + request.receiver + frame[RECEIVER.stop :]
+                if len(frame) > RECEIVER.stop
+                else frame
+            )
         assert is_over.wait(PATIENCE_S)
 
 
@@ -126,7 +132,9 @@ def test_partial_buffers_that_do_not_add_up_are_refused() -> None:
     """The first of the five sizes is changed."""
     wrong = PARTIAL_BUFFERS.replace((66).to_bytes(4, "big"), (67).to_bytes(4, "big"), 1)
 
-    with pytest.raises(RemoteProtocolError, match="the 5 partial sizes of a BufferResponse do not add up to its 334 bytes"):
+    with pytest.raises(
+        RemoteProtocolError, match="the 5 partial sizes of a BufferResponse do not add up to its 334 bytes"
+    ):
         read([wrong])
 
 
@@ -144,6 +152,8 @@ def test_an_event_larger_than_a_segment_is_delivered() -> None:
 
 
 def test_a_frame_of_length_4_is_refused_at_once() -> None:
-    """Nothing follows the length, and the peer stays connected: a decoder that waits for the rest of a header would wait for ever."""
+    """Nothing follows the length, and the peer stays connected: a decoder that waits for the rest of a header would
+    wait for ever.
+    """
     with gate_of([LENGTH_4]) as gate, pytest.raises(RemoteProtocolError, match="a frame of 4 bytes, the least is 9"):
         gate.get_next(PATIENCE_S)

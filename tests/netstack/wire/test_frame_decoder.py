@@ -54,7 +54,9 @@ MAGIC = 0xBADC0FFE
 
 
 def make_decoder(*, staging_bytes: int = 4096, max_data_frame_bytes: int = MAX_DATA_FRAME_BYTES) -> FrameDecoder:
-    return FrameDecoder(HeapAllocator(), max_data_frame_bytes=max_data_frame_bytes, max_frame_bytes=2048, staging_bytes=staging_bytes)
+    return FrameDecoder(
+        HeapAllocator(), max_data_frame_bytes=max_data_frame_bytes, max_frame_bytes=2048, staging_bytes=staging_bytes
+    )
 
 
 def feed_in_parts(decoder: FrameDecoder, parts: Sequence[bytes]) -> list[Decoded]:
@@ -77,7 +79,10 @@ def data_header(
     tail: bytes = b"",
 ) -> bytes:
     whole = 47 + len(tail) if length is None else length
-    return HEADER.pack(whole, MAGIC, 0, RECEIVER, subpartition, num_partial, 0, backlog, data_type, is_compressed, size) + tail
+    return (
+        HEADER.pack(whole, MAGIC, 0, RECEIVER, subpartition, num_partial, 0, backlog, data_type, is_compressed, size)
+        + tail
+    )
 
 
 @pytest.mark.parametrize("message", ALL_MESSAGES)
@@ -128,7 +133,9 @@ FIXED_SIZES = {2: 97, 4: 25, 5: 9, 6: 29, 7: 25, 8: 25, 9: 29, 10: 29, 11: 33, 6
 
 @pytest.mark.parametrize("message_id", FIXED_SIZES)
 @pytest.mark.parametrize("difference", [-1, 1])
-def test_a_frame_of_fixed_size_with_a_byte_more_or_less_is_refused_at_its_header(message_id: int, difference: int) -> None:
+def test_a_frame_of_fixed_size_with_a_byte_more_or_less_is_refused_at_its_header(
+    message_id: int, difference: int
+) -> None:
     """Neither trailing bytes nor missing ones, and nobody waits for the body."""
     length = FIXED_SIZES[message_id] + difference
 
@@ -168,7 +175,9 @@ class ChoosyAllocator(HeapAllocator):
 
 
 GONE = input_channel_id(-1, -2)
-GONE_MESSAGES: list[Message] = [message._replace(receiver=GONE) for message in DATA_MESSAGES if isinstance(message, BufferResponse)]
+GONE_MESSAGES: list[Message] = [
+    message._replace(receiver=GONE) for message in DATA_MESSAGES if isinstance(message, BufferResponse)
+]
 
 
 def without_buffer(message: Message) -> Message:
@@ -193,20 +202,24 @@ def test_an_event_may_be_larger_than_a_buffer(size: int) -> None:
     event, data = response(bytes(size), data_type=DataType.PRIORITIZED_EVENT_BUFFER), response(bytes(size))
     decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_event_bytes=5000, staging_bytes=64)
 
-    assert [content(message) for message in feed_in_parts(decoder, [frame_of(event)[at : at + 50] for at in range(0, size + 47, 50)])] == [
-        bytes(size)
-    ]
+    assert [
+        content(message)
+        for message in feed_in_parts(decoder, [frame_of(event)[at : at + 50] for at in range(0, size + 47, 50)])
+    ] == [bytes(size)]
     with pytest.raises(RemoteProtocolError, match=f"a payload of {size} bytes, expected at most 977"):
         decoder.feed(frame_of(data))
 
     larger = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_event_bytes=size - 1)
-    with pytest.raises(RemoteProtocolError, match=f"a payload of {size} bytes, expected at most {max(size - 1, 977)}|expected 47 to"):
+    with pytest.raises(
+        RemoteProtocolError, match=f"a payload of {size} bytes, expected at most {max(size - 1, 977)}|expected 47 to"
+    ):
         larger.feed(frame_of(event))
 
 
 @given(st.lists(st.sampled_from([*ALL_MESSAGES, *GONE_MESSAGES]), max_size=12), st.data())
 def test_hist_10742_neither_the_cuts_nor_what_is_skipped_matter(messages: list[Message], data: st.DataObject) -> None:
-    """NettyMessageClientDecoderDelegateTest: any cut of data, empty buffers, released and removed channels and other messages.
+    """NettyMessageClientDecoderDelegateTest: any cut of data, empty buffers, released and removed channels and other
+    messages.
 
     The same messages as from one read, the same bytes in their buffers, one buffer per message, none left over.
     """
@@ -225,7 +238,9 @@ def test_hist_10742_neither_the_cuts_nor_what_is_skipped_matter(messages: list[M
 
     decoder.close()
     assert received == [without_buffer(message) if message in GONE_MESSAGES else message for message in messages]
-    buffers = [message.buffer for message in received if isinstance(message, BufferResponse) and message.buffer is not None]
+    buffers = [
+        message.buffer for message in received if isinstance(message, BufferResponse) and message.buffer is not None
+    ]
     assert [id(buffer) for buffer in buffers] == [id(buffer) for buffer in allocator.allocated]
     assert all(buffer.num_recycled == 0 for buffer in allocator.allocated)
 
@@ -248,7 +263,9 @@ def test_hist_1761_an_empty_buffer_is_a_message_like_any_other() -> None:
     decoder = FrameDecoder(allocator, max_data_frame_bytes=1024)
 
     messages = decoder.feed(
-        frame_of(response(b"")) * 2 + frame_of(response(b"x")) + frame_of(response(b"", data_type=DataType.EVENT_BUFFER))
+        frame_of(response(b"")) * 2
+        + frame_of(response(b"x"))
+        + frame_of(response(b"", data_type=DataType.EVENT_BUFFER))
     )
 
     assert [content(message) for message in messages] == [b"", b"", b"x", b""]
@@ -271,7 +288,9 @@ def test_hist_10742_no_buffer_is_lost_when_a_stream_breaks(messages: list[Messag
     stream = bytearray(b"".join(map(frame_of, messages)))
     stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
     allocator = ChoosyAllocator(GONE)
-    decoder = FrameDecoder(allocator, max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=64, direct_read_bytes=1)
+    decoder = FrameDecoder(
+        allocator, max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=64, direct_read_bytes=1
+    )
     received: list[Decoded] = []
     with contextlib.suppress(RemoteProtocolError):
         for at in range(0, len(stream), 7):
@@ -398,7 +417,9 @@ def test_after_an_error_everything_is_refused() -> None:
 
 
 def test_good_messages_before_a_broken_frame_are_not_lost() -> None:
-    """They come out first, as they would if the bytes had come one by one; the error stands in ``failure`` and comes next."""
+    """They come out first, as they would if the bytes had come one by one; the error stands in ``failure`` and comes
+    next.
+    """
     decoder = make_decoder()
 
     messages = decoder.feed(encode(AddCredit(RECEIVER, 1)) + bytes(9))
@@ -489,7 +510,8 @@ def test_the_buffer_grows_only_to_the_frame_that_was_announced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("staging_bytes", "max_data_frame_bytes", "complaint"), [(8, 1024, "staging_bytes is 8"), (64, 46, "max_data_frame_bytes is 46")]
+    ("staging_bytes", "max_data_frame_bytes", "complaint"),
+    [(8, 1024, "staging_bytes is 8"), (64, 46, "max_data_frame_bytes is 46")],
 )
 def test_settings_that_cannot_work_are_refused(staging_bytes: int, max_data_frame_bytes: int, complaint: str) -> None:
     """A decoder must take at least a header."""
@@ -501,7 +523,9 @@ def test_the_smallest_settings_work() -> None:
     """The staging buffer of nine bytes grows as needed."""
     decoder = make_decoder(staging_bytes=9, max_data_frame_bytes=47)
 
-    assert decoder.feed(data_header() + encode(AddCredit(input_channel_id(0, 0), 1)))[1] == AddCredit(input_channel_id(0, 0), 1)
+    assert decoder.feed(data_header() + encode(AddCredit(input_channel_id(0, 0), 1)))[1] == AddCredit(
+        input_channel_id(0, 0), 1
+    )
     assert "open" in repr(decoder)
 
 
@@ -516,7 +540,9 @@ def test_only_accepted_messages_are_understood(accepted: frozenset[int], message
     if frame[8] in accepted:
         assert decoder.feed(frame) == [message]
         return
-    with pytest.raises(RemoteProtocolError, match=f"message id {frame[8]} in a frame of {len(frame)} bytes is not understood here"):
+    with pytest.raises(
+        RemoteProtocolError, match=f"message id {frame[8]} in a frame of {len(frame)} bytes is not understood here"
+    ):
         decoder.feed(frame[:9])
     assert allocator.allocated == []
 
@@ -584,7 +610,9 @@ def test_other_garbage_is_not_guessed_at() -> None:
 
 
 def test_tiny_reads_cost_linear_work() -> None:
-    """Each byte of a frame is moved at most once: a control frame of 1 MiB in small reads is not copied again and again."""
+    """Each byte of a frame is moved at most once: a control frame of 1 MiB in small reads is not copied again and
+    again.
+    """
     decoder = FrameDecoder(None, max_data_frame_bytes=1024, staging_bytes=64)
     frame = frame_of(TaskEventRequest(b"x" * 200_000, PARTITION, RECEIVER))
     decoder.feed(frame[:64])
@@ -615,7 +643,9 @@ def test_an_error_has_a_tighter_limit_that_every_error_of_ours_keeps() -> None:
 
 
 def test_a_broken_frame_does_not_keep_the_read_buffer_after_the_close() -> None:
-    """The error lives on in cycles of a closed channel, and its traceback's frames held the buffer: 1 MiB per hostile connection."""
+    """The error lives on in cycles of a closed channel, and its traceback's frames held the buffer: 1 MiB per hostile
+    connection.
+    """
     decoder = make_decoder()
     memory = decoder.get_buffer().obj
     assert isinstance(memory, bytearray)

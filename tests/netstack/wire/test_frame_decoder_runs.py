@@ -1,4 +1,6 @@
-"""``FrameDecoder`` and allocators that give several buffers at once: the same content for every cut, and whatever they give."""
+"""``FrameDecoder`` and allocators that give several buffers at once: the same content for every cut, and whatever they
+give.
+"""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -19,7 +21,9 @@ MAX = 2**31 - 1
 
 
 class RunAllocator(HeapAllocator):
-    """Gives at most ``max_per_run`` buffers at once, and ``num_left`` of them in all; remembers what it was asked for."""
+    """Gives at most ``max_per_run`` buffers at once, and ``num_left`` of them in all; remembers
+    what it was asked for.
+    """
 
     def __init__(self, max_per_run: int = 1000, num_left: int = 1000) -> None:
         super().__init__()
@@ -47,7 +51,9 @@ def frame(
     partial_sizes: tuple[int, ...] = (),
     subpartition: int = 4,
 ) -> bytes:
-    header = encode_buffer_response_header(receiver, subpartition, number, backlog, data_type, is_compressed, len(payload), partial_sizes)
+    header = encode_buffer_response_header(
+        receiver, subpartition, number, backlog, data_type, is_compressed, len(payload), partial_sizes
+    )
     return header + payload
 
 
@@ -64,13 +70,25 @@ def feed(decoder: FrameDecoder, stream: bytes, cuts: Sequence[int] = ()) -> list
 
 
 def singles(messages: Sequence[Decoded]) -> list[object]:
-    """What was decoded as single messages; the backlog of a run is known behind its last buffer only, so it is left out."""
+    """What was decoded as single messages; the backlog of a run is known behind its last buffer only, so it is left
+    out.
+    """
     found: list[object] = []
     for message in messages:
         if isinstance(message, BufferRun):
             for position, buffer in enumerate(message.buffers):
                 number = message.sequence_number + position
-                found.append((message.receiver, message.subpartition, number, DataType.DATA_BUFFER, False, (), bytes(buffer.view)))
+                found.append(
+                    (
+                        message.receiver,
+                        message.subpartition,
+                        number,
+                        DataType.DATA_BUFFER,
+                        False,
+                        (),
+                        bytes(buffer.view),
+                    )
+                )
         elif isinstance(message, BufferResponse):
             receiver, subpartition, number, _, *rest = message[:7]
             found.append((receiver, subpartition, number, *rest, content(message)))
@@ -124,7 +142,9 @@ def test_what_differs_ends_a_run() -> None:
     assert singles(messages) == singles(decoder_of(HeapAllocator()).feed(MIXED))
 
 
-@pytest.mark.parametrize("allocator", [RunAllocator(0), RunAllocator(1), RunAllocator(2), RunAllocator(), RunAllocator(3, 5)])
+@pytest.mark.parametrize(
+    "allocator", [RunAllocator(0), RunAllocator(1), RunAllocator(2), RunAllocator(), RunAllocator(3, 5)]
+)
 def test_the_content_is_the_same_for_every_cut_and_every_allocator(allocator: RunAllocator) -> None:
     """Fewer buffers than asked for, or none: the rest comes one by one."""
     expected = singles(decoder_of(HeapAllocator()).feed(MIXED))
@@ -218,7 +238,9 @@ def test_a_read_full_of_small_buffers_that_nobody_takes_is_looked_at_once() -> N
     messages = decoder_of(allocator, staging_bytes=len(frames)).feed(frames)
 
     assert len(messages) == 500
-    assert sum(max_buffers for _, _, max_buffers in allocator.asked) <= len(messages), "every frame was part of one question at most"
+    assert sum(max_buffers for _, _, max_buffers in allocator.asked) <= len(messages), (
+        "every frame was part of one question at most"
+    )
 
 
 def test_the_next_read_asks_again() -> None:

@@ -1,4 +1,6 @@
-"""``FrameSeal``, and ``FrameDecoder`` on a sealed connection: equal messages for every cut, and none that is not the peer's."""
+"""``FrameSeal``, and ``FrameDecoder`` on a sealed connection: equal messages for every cut, and none that is not the
+peer's.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -30,9 +32,15 @@ def parts(frame: bytes) -> tuple[bytes, bytes]:
     return frame[:end], frame[end:]
 
 
-def decoder_of(allocator: HeapAllocator | None, *, staging_bytes: int = 4096, direct_read_bytes: int = 1 << 17) -> FrameDecoder:
+def decoder_of(
+    allocator: HeapAllocator | None, *, staging_bytes: int = 4096, direct_read_bytes: int = 1 << 17
+) -> FrameDecoder:
     decoder = FrameDecoder(
-        allocator, max_data_frame_bytes=1024, max_frame_bytes=2048, staging_bytes=staging_bytes, direct_read_bytes=direct_read_bytes
+        allocator,
+        max_data_frame_bytes=1024,
+        max_frame_bytes=2048,
+        staging_bytes=staging_bytes,
+        direct_read_bytes=direct_read_bytes,
     )
     decoder.accept(ALL_MESSAGE_IDS, FrameSeal(KEY, "10.0.0.7:6121"))
     return decoder
@@ -94,7 +102,9 @@ def test_a_sealed_message_may_be_cut_anywhere(message: Message) -> None:
     st.integers(0, 20),
     st.sampled_from([64, 700, 4096]),
 )
-def test_sealed_runs_are_the_same_for_every_cut(cuts: list[int], max_per_run: int, num_left: int, staging_bytes: int) -> None:
+def test_sealed_runs_are_the_same_for_every_cut(
+    cuts: list[int], max_per_run: int, num_left: int, staging_bytes: int
+) -> None:
     """Whatever the allocator gives at once, and with payloads that the socket reads into their buffers itself."""
     plain = FrameDecoder(HeapAllocator(), max_data_frame_bytes=1024, max_frame_bytes=2048)
     decoder = decoder_of(RunAllocator(max_per_run, num_left), staging_bytes=staging_bytes, direct_read_bytes=50)
@@ -149,13 +159,17 @@ def feed_until_failure(decoder: FrameDecoder, stream: bytes, cuts: list[int]) ->
 
 
 def check_refused(stream: bytes, num_good: int, cuts: list[int]) -> None:
-    """Nothing behind the first ``num_good`` frames is delivered, and every buffer that was not is recycled when the decoder is closed."""
+    """Nothing behind the first ``num_good`` frames is delivered, and every buffer that was not is recycled when the
+    decoder is closed.
+    """
     allocator = RunAllocator()
     decoder = decoder_of(allocator)
 
     found = singles(feed_until_failure(decoder, stream, cuts))
 
-    assert found == singles(feed(FrameDecoder(RunAllocator(), max_data_frame_bytes=1024), b"".join(MIXED)))[: len(found)]
+    assert (
+        found == singles(feed(FrameDecoder(RunAllocator(), max_data_frame_bytes=1024), b"".join(MIXED)))[: len(found)]
+    )
     assert len(found) <= num_good
     num_delivered = sum(type(each) is tuple for each in found)
     decoder.close()
@@ -210,7 +224,9 @@ def test_a_stranger_has_little_memory_and_one_message_at_a_time() -> None:
     decoder.accept(ALL_MESSAGE_IDS, is_known=False)
 
     assert len(decoder.get_buffer()) == 512
-    assert decoder.feed(encode(AddCredit(RECEIVER, 1)) + sealed([encode(CloseRequest())])[0]) == [AddCredit(RECEIVER, 1)]
+    assert decoder.feed(encode(AddCredit(RECEIVER, 1)) + sealed([encode(CloseRequest())])[0]) == [
+        AddCredit(RECEIVER, 1)
+    ]
     decoder.accept(ALL_MESSAGE_IDS, FrameSeal(KEY, "tests"))
     assert decoder.buffer_updated(0) == [CloseRequest()]
     assert len(decoder.get_buffer()) == 1 << 20

@@ -19,7 +19,9 @@ def test_every_gate_job_time_and_secret_has_its_own_token() -> None:
     assert gate_token(bytes(32), GATE) == gate_token(bytes(32), replace(GATE))
 
 
-@pytest.mark.parametrize("change", [{"job_id": b"J"}, {"name": ""}, {"name": "é" * 128}, {"expires_ms": -1}, {"expires_ms": 2**63}])
+@pytest.mark.parametrize(
+    "change", [{"job_id": b"J"}, {"name": ""}, {"name": "é" * 128}, {"expires_ms": -1}, {"expires_ms": 2**63}]
+)
 def test_what_is_no_gate_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(LocalProtocolError):
         replace(GATE, **change)  # type: ignore[arg-type]  # one field each

@@ -80,7 +80,10 @@ def test_a_class_with_too_many_fields_is_not_walked() -> None:
     """One small frame announces 65,535 fields, five times: their walk would hold the loop for half a second."""
     assert describe_throwable(memoryview(without_types(encode_throwable([class_with(64)], "why"))))[0] == "Crafted"
     assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65)], "why")))) == ("", None)
-    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65_535)] * 5, "why")))) == ("", None)
+    assert describe_throwable(memoryview(without_types(encode_throwable([class_with(65_535)] * 5, "why")))) == (
+        "",
+        None,
+    )
 
 
 def test_the_walk_of_a_throwable_is_bounded_as_a_whole() -> None:

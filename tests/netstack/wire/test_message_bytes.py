@@ -15,7 +15,14 @@ from netstack.ids import (
     input_channel_id,
 )
 from netstack.wire.gate_access import GateIdentity
-from netstack.wire.message_bytes import FRAME_BYTES, MAX_FRAME_BYTES, MAX_PARTIAL_SIZES, decode_body, encode, encode_buffer_response_header
+from netstack.wire.message_bytes import (
+    FRAME_BYTES,
+    MAX_FRAME_BYTES,
+    MAX_PARTIAL_SIZES,
+    decode_body,
+    encode,
+    encode_buffer_response_header,
+)
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     AddCredit,
@@ -50,8 +57,14 @@ GOLDEN: list[tuple[Message, str]] = [
     (AckAllUserRecordsProcessed(RECEIVER), f"00000019 BADC0FFE 08 {IDS}"),
     (BacklogAnnouncement(RECEIVER, 9), f"0000001D BADC0FFE 09 00000009 {IDS}"),
     (NewBufferSize(RECEIVER, 256), f"0000001D BADC0FFE 0A 00000100 {IDS}"),
-    (PartitionRequest(PARTITION, 1, 2, RECEIVER, 8), f"00000061 BADC0FFE 02 {PARTITION_HEX} 00000001 00000002 {IDS} 00000008"),
-    (PartitionRequest(PARTITION, 0, 0, RECEIVER, 0), f"00000061 BADC0FFE 02 {PARTITION_HEX} 00000000 00000000 {IDS} 00000000"),
+    (
+        PartitionRequest(PARTITION, 1, 2, RECEIVER, 8),
+        f"00000061 BADC0FFE 02 {PARTITION_HEX} 00000001 00000002 {IDS} 00000008",
+    ),
+    (
+        PartitionRequest(PARTITION, 0, 0, RECEIVER, 0),
+        f"00000061 BADC0FFE 02 {PARTITION_HEX} 00000000 00000000 {IDS} 00000000",
+    ),
     (SegmentId(RECEIVER, 4, 5), f"00000021 BADC0FFE 0B 00000004 00000005 {IDS}"),
     (Hello(1, 2, 3, b"N" * 32), f"0000002E BADC0FFE 40 0001 0002 03 {'4E' * 32}"),
     (Hello(1, 2, 3, b"N" * 32, "[::1]:1"), f"00000035 BADC0FFE 40 0001 0002 03 {'4E' * 32} {b'[::1]:1'.hex()}"),
@@ -64,12 +77,15 @@ GOLDEN: list[tuple[Message, str]] = [
     ),
     (
         GateHello(1, 2, b"N" * 32, GateIdentity(b"J" * 16, "clicks", 9), "[::1]:1"),
-        f"00000053 BADC0FFE 43 0001 0002 {'4E' * 32} {'4A' * 16} 0000000000000009 {b'clicks'.hex()} 00 {b'[::1]:1'.hex()}",
+        (
+            f"00000053 BADC0FFE 43 0001 0002 {'4E' * 32} {'4A' * 16} 0000000000000009 {b'clicks'.hex()} 00 "
+            f"{b'[::1]:1'.hex()}"
+        ),
     ),
     (
         PartitionOffer(b"O" * 16, PARTITION, 1, 2, 7, "job", 2**32, 5, 6, b"T" * 16, 9),
-        f"0000008C BADC0FFE 44 {'4F' * 16} {PARTITION_HEX} 00000001 00000002 00000007 {2**32:016X} 00000005 00000006 {'54' * 16} {9:016X} "
-        + b"job".hex(),
+        f"0000008C BADC0FFE 44 {'4F' * 16} {PARTITION_HEX} 00000001 00000002 00000007 {2**32:016X} 00000005 00000006 "
+        f"{'54' * 16} {9:016X} " + b"job".hex(),
     ),
     (OfferRefused(b"O" * 16, 1, RefusalCode.WRONG_TYPE, "no"), f"00000020 BADC0FFE 45 {'4F' * 16} 00000001 03 6E6F"),
     (TaskEventRequest(b"ev", PARTITION, RECEIVER), f"0000005B BADC0FFE 03 00000002 6576 {PARTITION_HEX} {IDS}"),
@@ -80,7 +96,9 @@ JAVA = bytes.fromhex("aced0005") + b"some serialized throwable xp"
 
 @pytest.mark.parametrize(("message", "golden"), GOLDEN)
 def test_frames_have_the_bytes_of_flink(message: Message, golden: str) -> None:
-    """Length (of the whole frame), magic, id and body, in the order of Flink's ``NettyMessage``; the body reads back."""
+    """Length (of the whole frame), magic, id and body, in the order of Flink's ``NettyMessage``;
+    the body reads back.
+    """
     frame = bytes.fromhex(golden)
 
     assert encode(message) == frame
@@ -160,7 +178,10 @@ def test_every_control_frame_has_a_length_that_the_table_allows(message: Message
             "20 and 40 bytes, got 20 and 1",
         ),
         (response(b""), "as its header and its payload"),
-        (TaskEventRequest(bytes(MAX_FRAME_BYTES - 88), PARTITION, RECEIVER), "a TaskEventRequest of 1048577 bytes cannot be sent"),
+        (
+            TaskEventRequest(bytes(MAX_FRAME_BYTES - 88), PARTITION, RECEIVER),
+            "a TaskEventRequest of 1048577 bytes cannot be sent",
+        ),
     ],
 )
 def test_what_breaks_the_protocol_is_not_encoded(message: Message, complaint: str) -> None:
@@ -206,12 +227,16 @@ def test_an_error_code_of_a_later_version_is_unknown_and_keeps_its_text() -> Non
     """A newer peer can still say what went wrong."""
     frame = encode(ErrorResponse(ErrorCode.INTERNAL, "why", RECEIVER)).replace(b"[INTERNAL]", b"[ASTERISK]")
 
-    assert decode_body(1, memoryview(frame)[9:]) == ErrorResponse(ErrorCode.UNKNOWN, "java.io.IOException: [ASTERISK] why", RECEIVER)
+    assert decode_body(1, memoryview(frame)[9:]) == ErrorResponse(
+        ErrorCode.UNKNOWN, "java.io.IOException: [ASTERISK] why", RECEIVER
+    )
 
 
 @pytest.mark.parametrize(("throwable", "code", "text"), THROWABLES_OF_FLINK)
 @pytest.mark.parametrize("receiver", [None, RECEIVER])
-def test_what_flink_says_of_its_errors_is_understood(throwable: str, code: ErrorCode, text: str, receiver: InputChannelID | None) -> None:
+def test_what_flink_says_of_its_errors_is_understood(
+    throwable: str, code: ErrorCode, text: str, receiver: InputChannelID | None
+) -> None:
     """The class decides what its receiver does, the message is for people; a nested cause may have it."""
     body = bytes.fromhex(throwable) + (b"\0" if receiver is None else b"\x01" + receiver)
 
@@ -230,11 +255,14 @@ def test_a_throwable_that_breaks_off_is_reported_as_far_as_it_goes(throwable: st
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[INTERNAL] x", "[NONSENSE] x", "x\x01" + "a" * 15, "p\x01" + "0" * 16, "\0", "[INTERNAL " + "0" * 32 + "] y"]
+    "text",
+    ["", "[INTERNAL] x", "[NONSENSE] x", "x\x01" + "a" * 15, "p\x01" + "0" * 16, "\0", "[INTERNAL " + "0" * 32 + "] y"],
 )
 @pytest.mark.parametrize("about", [None, RECEIVER])
 @pytest.mark.parametrize("receiver", [None, RECEIVER])
-def test_no_text_is_taken_for_something_else(text: str, receiver: InputChannelID | None, about: InputChannelID | None) -> None:
+def test_no_text_is_taken_for_something_else(
+    text: str, receiver: InputChannelID | None, about: InputChannelID | None
+) -> None:
     """Neither for a mark, nor for a receiver that is not there: an error of ours is compared as a whole."""
     message = ErrorResponse(ErrorCode.PROTOCOL, text, receiver, about)
 
@@ -246,7 +274,9 @@ def test_an_error_with_our_mark_that_we_would_not_write_is_a_foreign_one() -> No
     body = encode(ErrorResponse(ErrorCode.INTERNAL, "x", RECEIVER))[9:]
     odd = body[:-17] + b"x" + body[-17:]
 
-    assert decode_body(1, memoryview(odd)) == ErrorResponse(ErrorCode.UNKNOWN, "java.io.IOException: [INTERNAL] x", RECEIVER)
+    assert decode_body(1, memoryview(odd)) == ErrorResponse(
+        ErrorCode.UNKNOWN, "java.io.IOException: [INTERNAL] x", RECEIVER
+    )
 
 
 @pytest.mark.parametrize(
@@ -269,7 +299,9 @@ def test_a_java_throwable_is_skipped_and_its_receiver_found(end: bytes, receiver
 
 
 def test_a_one_inside_a_java_throwable_is_no_receiver() -> None:
-    """A throwable for the whole connection ends with the stream's last byte and a zero, whatever stands 17 bytes before."""
+    """A throwable for the whole connection ends with the stream's last byte and a zero, whatever stands 17 bytes
+    before.
+    """
     body = JAVA[:6] + b"\x01" + b"z" * 14 + b"p" + b"\0"
 
     message = decode_body(1, memoryview(body))
@@ -316,7 +348,9 @@ RECEIVERS = st.none() | st.binary(min_size=16, max_size=16).map(InputChannelID)
 
 
 @given(st.text(max_size=200), st.sampled_from(ErrorCode), RECEIVERS, RECEIVERS)
-def test_errors_survive_the_wire(text: str, code: ErrorCode, receiver: InputChannelID | None, about: InputChannelID | None) -> None:
+def test_errors_survive_the_wire(
+    text: str, code: ErrorCode, receiver: InputChannelID | None, about: InputChannelID | None
+) -> None:
     """Text, code and both receivers come back, whatever characters and bytes they hold."""
     message = ErrorResponse(code, text.encode("utf-8", "replace").decode(), receiver, about)
 
@@ -325,11 +359,21 @@ def test_errors_survive_the_wire(text: str, code: ErrorCode, receiver: InputChan
     assert decode_body(frame[8], memoryview(frame)[9:]) == message
 
 
-@given(st.binary(max_size=200), st.sampled_from([bytes.fromhex(throwable) for throwable, _, _ in THROWABLES_OF_FLINK]), st.data())
-def test_garbage_behind_the_magic_number_of_java_is_harmless(garbage: bytes, throwable: bytes, data: st.DataObject) -> None:
+@given(
+    st.binary(max_size=200),
+    st.sampled_from([bytes.fromhex(throwable) for throwable, _, _ in THROWABLES_OF_FLINK]),
+    st.data(),
+)
+def test_garbage_behind_the_magic_number_of_java_is_harmless(
+    garbage: bytes, throwable: bytes, data: st.DataObject
+) -> None:
     """Whatever a peer calls a throwable, it is an error without sense, or refused."""
     at = data.draw(st.integers(4, len(throwable)))
-    for body in (throwable[:4] + garbage, throwable[:at] + garbage, throwable[:at] + garbage + throwable[at + len(garbage) :]):
+    for body in (
+        throwable[:4] + garbage,
+        throwable[:at] + garbage,
+        throwable[:at] + garbage + throwable[at + len(garbage) :],
+    ):
         try:
             message = decode_body(1, memoryview(body))
         except RemoteProtocolError:

@@ -6,8 +6,9 @@ from netstack.wire.messages import ErrorCode, ErrorResponse
 RECEIVER = input_channel_id(1, 2)
 ABOUT = input_channel_id(3, 4)
 
-# Frames of ours.  Flink's ``ErrorResponse.readFrom`` made of them: a ``ProducerFailedException``, a ``PartitionNotFoundException``
-# (which its client answers with a state check of the producer) and an ``IOException``, each with our text as its message.
+# Frames of ours.  Flink's ``ErrorResponse.readFrom`` made of them: a ``ProducerFailedException``, a
+# ``PartitionNotFoundException`` (which its client answers with a state check of the producer) and an ``IOException``,
+# each with our text as its message.
 FRAMES_THAT_FLINK_READS: list[tuple[ErrorResponse, str]] = [
     (
         ErrorResponse(ErrorCode.PRODUCER_FAILED, "boom é😀\0", RECEIVER),
@@ -51,7 +52,8 @@ FRAMES_THAT_FLINK_READS: list[tuple[ErrorResponse, str]] = [
     ),
 ]
 
-# Without the frame header and the receiver: an exception with nothing but a message, one with a nested cause, one with a stack trace.
+# Without the frame header and the receiver: an exception with nothing but a message, one with a nested cause, one with
+# a stack trace.
 THROWABLES_OF_FLINK: list[tuple[str, ErrorCode, str]] = [
     (
         (
@@ -150,7 +152,7 @@ THROWABLES_OF_FLINK: list[tuple[str, ErrorCode, str]] = [
         ErrorCode.PARTITION_NOT_FOUND,
         (
             "org.apache.flink.runtime.io.network.partition.PartitionNotFoundException: "
-            "Partition 44444444444444444444444444444444#7@47474747474747474747474747474747_56565656565656565656565656565656_3_4 not found."
+            "Partition 44444444444444444444444444444444#7@47474747474747474747474747474747_56565656565656565656565656565656_3_4 not found."  # noqa: E501
         ),
     ),
 ]

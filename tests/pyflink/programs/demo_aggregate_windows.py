@@ -36,11 +36,16 @@ class Numbered(ProcessWindowFunction[float, str, str, TimeWindow]):
         self.firings = ValueStateDescriptor("firings", Types.INT())
 
     def process(self, key: str, context: ProcessWindowFunction.Context, elements: Iterable[float]) -> Iterable[str]:
-        of_key, of_window = context.global_state().get_state(self.number), context.window_state().get_state(self.firings)
+        of_key, of_window = (
+            context.global_state().get_state(self.number),
+            context.window_state().get_state(self.firings),
+        )
         of_key.update((of_key.value() or 0) + 1)
         of_window.update((of_window.value() or 0) + 1)
         mean = next(iter(elements))
-        yield f"{key} {context.window().start} mean {mean} window {of_key.value()} of the key, firing {of_window.value()}"
+        yield (
+            f"{key} {context.window().start} mean {mean} window {of_key.value()} of the key, firing {of_window.value()}"
+        )
 
     def clear(self, context: ProcessWindowFunction.Context) -> None:
         context.window_state().get_state(self.firings).clear()
@@ -51,11 +56,17 @@ def aggregate_windows():
     env.set_parallelism(1)
     records = [("a", 1), ("a", 2), ("b", 3), ("a", 6), ("a", 7), ("b", 12), ("a", 11), ("a", 18)]
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondField())
-    stream = env.from_collection(records, type_info=Types.TUPLE([Types.STRING(), Types.INT()])).assign_timestamps_and_watermarks(strategy)
-    windowed = stream.key_by(lambda record: record[0], key_type=Types.STRING()).window(TumblingEventTimeWindows.of(Time.milliseconds(5)))
+    stream = env.from_collection(
+        records, type_info=Types.TUPLE([Types.STRING(), Types.INT()])
+    ).assign_timestamps_and_watermarks(strategy)
+    windowed = stream.key_by(lambda record: record[0], key_type=Types.STRING()).window(
+        TumblingEventTimeWindows.of(Time.milliseconds(5))
+    )
     accumulator = Types.TUPLE([Types.LONG(), Types.LONG()])
     windowed.aggregate(Average(), accumulator_type=accumulator, output_type=Types.DOUBLE()).print()
-    windowed.aggregate(Average(), window_function=Numbered(), accumulator_type=accumulator, output_type=Types.STRING()).print("numbered")
+    windowed.aggregate(
+        Average(), window_function=Numbered(), accumulator_type=accumulator, output_type=Types.STRING()
+    ).print("numbered")
     env.execute("aggregate windows")
 
 

@@ -59,13 +59,20 @@ class EmptyAtFirst(AsyncFunction[tuple, str]):
 def async_requests():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
-    stream = env.from_collection([("a", 60), ("b", 10), ("c", 30)], type_info=Types.TUPLE([Types.STRING(), Types.INT()]))
+    stream = env.from_collection(
+        [("a", 60), ("b", 10), ("c", 30)], type_info=Types.TUPLE([Types.STRING(), Types.INT()])
+    )
     AsyncDataStream.unordered_wait(stream, Request(), Time.seconds(20), 2, Types.STRING()).print("unordered")
     AsyncDataStream.ordered_wait(stream, Request(), Time.seconds(20), output_type=Types.STRING()).print("ordered")
     AsyncDataStream.unordered_wait(stream, Slow(), Time.milliseconds(600), output_type=Types.STRING()).print("timeout")
     by_exception = functools.partial(async_retry_predicates.exception_type_predicate, expected_error_type=ValueError)
     AsyncDataStream.unordered_wait_with_retry(
-        stream, Fails(), Time.seconds(20), AsyncRetryStrategy.fixed_delay(5, 10, None, by_exception), 100, Types.STRING()
+        stream,
+        Fails(),
+        Time.seconds(20),
+        AsyncRetryStrategy.fixed_delay(5, 10, None, by_exception),
+        100,
+        Types.STRING(),
     ).print("retry")
     AsyncDataStream.ordered_wait_with_retry(
         stream,

@@ -31,7 +31,9 @@ def batch_mode():
     env.set_parallelism(1)
     pairs = [("a", 1), ("b", 2), ("c", 3), ("a", 4), ("b", 5), ("a", 6), ("d", 7)]
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondField())
-    stream = env.from_collection(pairs, type_info=Types.TUPLE([Types.STRING(), Types.LONG()])).assign_timestamps_and_watermarks(strategy)
+    stream = env.from_collection(
+        pairs, type_info=Types.TUPLE([Types.STRING(), Types.LONG()])
+    ).assign_timestamps_and_watermarks(strategy)
     keyed = stream.key_by(lambda pair: pair[0], key_type=Types.STRING())
     keyed.reduce(lambda left, right: (left[0], left[1] + right[1])).print("reduce")
     keyed.sum(1).print("sum")

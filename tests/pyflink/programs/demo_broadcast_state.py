@@ -2,7 +2,12 @@
 
 from pyflink.common import Types, WatermarkStrategy
 from pyflink.common.watermark_strategy import TimestampAssigner
-from pyflink.datastream import BroadcastProcessFunction, KeyedBroadcastProcessFunction, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
 from pyflink.datastream.state import ListStateDescriptor, MapStateDescriptor
 
 RULES = MapStateDescriptor("rules", Types.STRING(), Types.INT())
@@ -52,7 +57,9 @@ def broadcast_state():
     records = env.from_collection(
         [("a", 1), ("b", 5), ("a", 12), ("b", 30)], type_info=Types.TUPLE([Types.STRING(), Types.INT()])
     ).assign_timestamps_and_watermarks(strategy)
-    rules = env.from_collection([("small", 0), ("large", 10), ("huge", 20), ("small", None)]).assign_timestamps_and_watermarks(strategy)
+    rules = env.from_collection(
+        [("small", 0), ("large", 10), ("huge", 20), ("small", None)]
+    ).assign_timestamps_and_watermarks(strategy)
     broadcast = rules.broadcast(RULES)
     records.key_by(lambda record: record[0], key_type=Types.STRING()).connect(broadcast).process(
         ApplyRules(), output_type=Types.STRING()

@@ -12,7 +12,9 @@ def environment():
 
 def collected_results():
     env = environment()
-    stream = env.from_collection([1, 2, 3], type_info=Types.INT()).map(lambda number: number * 2, output_type=Types.INT())
+    stream = env.from_collection([1, 2, 3], type_info=Types.INT()).map(
+        lambda number: number * 2, output_type=Types.INT()
+    )
     with stream.execute_and_collect("doubled") as results:
         for number in results:
             print(number, type(number).__name__)

@@ -1,7 +1,12 @@
 """Settings of the environment, read back, and a job that runs with them."""
 
 from pyflink.common import Configuration, Duration, Types
-from pyflink.datastream import CheckpointingMode, ExternalizedCheckpointRetention, SlotSharingGroup, StreamExecutionEnvironment
+from pyflink.datastream import (
+    CheckpointingMode,
+    ExternalizedCheckpointRetention,
+    SlotSharingGroup,
+    StreamExecutionEnvironment,
+)
 from pyflink.datastream.slot_sharing_group import MemorySize
 
 
@@ -11,8 +16,17 @@ def configuration():
     config.set_boolean("pipeline.object-reuse", True)
     config.set_float("some.ratio", 0.5)
     print(config.get_string("execution.checkpointing.interval", "none"), config.get_integer("parallelism.default", 4))
-    print(config.get_boolean("pipeline.object-reuse", False), config.get_float("some.ratio", 0.1), config.get_string("missing", "default"))
-    print(sorted(config.key_set()), config.contains_key("missing"), config.remove_config("some.ratio"), config.contains_key("some.ratio"))
+    print(
+        config.get_boolean("pipeline.object-reuse", False),
+        config.get_float("some.ratio", 0.1),
+        config.get_string("missing", "default"),
+    )
+    print(
+        sorted(config.key_set()),
+        config.contains_key("missing"),
+        config.remove_config("some.ratio"),
+        config.contains_key("some.ratio"),
+    )
     other = Configuration()
     other.add_all(config, "prefix.")
     print(sorted(other.to_dict().items()))
@@ -32,7 +46,9 @@ def configuration():
     checkpoints.set_alignment_timeout(Duration.of_seconds(3))
     print(checkpoints.get_checkpoint_interval(), checkpoints.get_checkpointing_mode() == CheckpointingMode.EXACTLY_ONCE)
     print(
-        checkpoints.get_min_pause_between_checkpoints(), checkpoints.get_checkpoint_timeout(), checkpoints.get_max_concurrent_checkpoints()
+        checkpoints.get_min_pause_between_checkpoints(),
+        checkpoints.get_checkpoint_timeout(),
+        checkpoints.get_max_concurrent_checkpoints(),
     )
     print(checkpoints.get_tolerable_checkpoint_failure_number(), checkpoints.is_unaligned_checkpoints_enabled())
     print(checkpoints.get_externalized_checkpoint_retention() == ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION)
@@ -56,9 +72,9 @@ def configuration():
     group = SlotSharingGroup.builder("heavy").set_cpu_cores(1.0).set_task_heap_memory_mb(64).build()
     print(group.get_name(), group.get_cpu_cores(), group.get_task_heap_memory())
     stream = env.from_collection([1, 2, 3], type_info=Types.INT())
-    stream.map(lambda number: number + 1, output_type=Types.INT()).name("plus one").uid("plus-one").set_buffer_timeout(5).print(
-        "result"
-    ).name("printed")
+    stream.map(lambda number: number + 1, output_type=Types.INT()).name("plus one").uid("plus-one").set_buffer_timeout(
+        5
+    ).print("result").name("printed")
     env.execute("configured")
 
 

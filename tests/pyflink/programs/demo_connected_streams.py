@@ -34,7 +34,9 @@ def connected_streams():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
     left = env.from_collection([(1, "a"), (2, "b"), (3, "c")], type_info=Types.TUPLE([Types.INT(), Types.STRING()]))
-    right = env.from_collection([("x", "keep"), ("y", "drop"), ("z", "keep")], type_info=Types.TUPLE([Types.STRING(), Types.STRING()]))
+    right = env.from_collection(
+        [("x", "keep"), ("y", "drop"), ("z", "keep")], type_info=Types.TUPLE([Types.STRING(), Types.STRING()])
+    )
     connected = left.connect(right)
     connected.map(BothMapped(), output_type=Types.STRING()).print("map")
     connected.flat_map(BothFlat(), output_type=Types.STRING()).print("flat_map")

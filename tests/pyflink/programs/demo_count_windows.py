@@ -16,7 +16,18 @@ class SumWindow(WindowFunction[tuple, tuple, str, CountWindow]):
 def count_windows():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
-    records = [(1, "hi"), (2, "hello"), (3, "hi"), (4, "hello"), (5, "hi"), (6, "hello"), (6, "hello"), (7, "hi"), (8, "hi"), (9, "hi")]
+    records = [
+        (1, "hi"),
+        (2, "hello"),
+        (3, "hi"),
+        (4, "hello"),
+        (5, "hi"),
+        (6, "hello"),
+        (6, "hello"),
+        (7, "hi"),
+        (8, "hi"),
+        (9, "hi"),
+    ]
     stream = env.from_collection(records, type_info=Types.TUPLE([Types.INT(), Types.STRING()]))
     keyed = stream.key_by(lambda record: record[1], key_type=Types.STRING())
     summed = Types.TUPLE([Types.STRING(), Types.INT(), Types.INT()])

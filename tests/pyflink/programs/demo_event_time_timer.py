@@ -40,7 +40,9 @@ def event_time_timer():
         (10000, "Alice", 20.0),
     ]
     stream = env.from_collection(events, type_info=Types.TUPLE([Types.LONG(), Types.STRING(), Types.FLOAT()]))
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(20)).with_timestamp_assigner(FirstField())
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(20)).with_timestamp_assigner(
+        FirstField()
+    )
     stream.assign_timestamps_and_watermarks(strategy).key_by(lambda value: value[1]).process(Sum()).print()
     env.execute("event time timer")
 

@@ -17,7 +17,14 @@ class Longer(ReduceFunction):
 def keyed_aggregations():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
-    triples = [("apple", 3, 1.5), ("avocado", 1, 2.5), ("banana", 5, 0.5), ("almond", 3, 0.25), ("blueberry", 2, 4.0), ("apricot", 1, 9.0)]
+    triples = [
+        ("apple", 3, 1.5),
+        ("avocado", 1, 2.5),
+        ("banana", 5, 0.5),
+        ("almond", 3, 0.25),
+        ("blueberry", 2, 4.0),
+        ("apricot", 1, 9.0),
+    ]
     stream = env.from_collection(triples, type_info=Types.TUPLE([Types.STRING(), Types.INT(), Types.DOUBLE()]))
     keyed = stream.key_by(FirstLetter(), key_type=Types.STRING())
     keyed.sum(1).print("sum")

@@ -41,7 +41,8 @@ def keyed_connect():
     env.set_parallelism(1)
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(LastField())
     orders = env.from_collection(
-        [(1, 100, 1), (2, 200, 2), (1, 101, 3), (3, 300, 4), (3, 301, 5)], type_info=Types.TUPLE([Types.INT(), Types.INT(), Types.LONG()])
+        [(1, 100, 1), (2, 200, 2), (1, 101, 3), (3, 300, 4), (3, 301, 5)],
+        type_info=Types.TUPLE([Types.INT(), Types.INT(), Types.LONG()]),
     ).assign_timestamps_and_watermarks(strategy)
     names = env.from_collection(
         [(2, "Bob", 1), (1, "Alice", 2)], type_info=Types.TUPLE([Types.INT(), Types.STRING(), Types.LONG()])

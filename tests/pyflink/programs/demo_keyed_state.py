@@ -46,7 +46,9 @@ def keyed_state():
     ]
     stream = env.from_collection(payments, type_info=Types.TUPLE([Types.STRING(), Types.FLOAT()]))
     stream.key_by(lambda value: value[0]).process(Sum()).print()
-    stream.key_by(lambda value: value[0]).process(Sum(), output_type=Types.TUPLE([Types.STRING(), Types.DOUBLE()])).print("declared")
+    stream.key_by(lambda value: value[0]).process(
+        Sum(), output_type=Types.TUPLE([Types.STRING(), Types.DOUBLE()])
+    ).print("declared")
     env.execute("keyed state")
 
 

@@ -30,7 +30,9 @@ class SecondField(TimestampAssigner):
 
 
 class OneByOne(KeyedProcessFunction):
-    """The records come with pauses, so that a watermark lies between them: each half a second after those with a lower last field."""
+    """The records come with pauses, so that a watermark lies between them: each half a second after those with a lower
+    last field.
+    """
 
     def open(self, runtime_context: RuntimeContext):
         self.waiting = runtime_context.get_list_state(ListStateDescriptor("waiting", record_type()))
@@ -55,7 +57,9 @@ class HeldBack(AsyncFunction[tuple, tuple]):
 
 
 class CountProcess(ProcessWindowFunction[tuple, tuple, str, TimeWindow]):
-    def process(self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[tuple]) -> Iterable[tuple]:
+    def process(
+        self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[tuple]
+    ) -> Iterable[tuple]:
         return [(key, context.window().start, context.window().end, len(list(elements)))]
 
 

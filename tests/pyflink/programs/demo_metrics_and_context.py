@@ -37,7 +37,8 @@ def metrics_and_context():
     env.set_max_parallelism(32)
     env.get_config().set_global_job_parameters({"limit": "3"})
     numbers = env.from_collection([5, 6, 7], type_info=Types.INT())
-    # Behind key_by(): the source alone has a max parallelism of 1, which an operator in its chain would share in PyFlink.
+    # Behind key_by(): the source alone has a max parallelism of 1, which an operator in its chain would share in
+    # PyFlink.
     numbers.key_by(lambda number: 0).map(Measured(), output_type=Types.STRING()).print()
     env.execute("metrics and context")
 

@@ -25,7 +25,9 @@ class Collatz(ProcessFunction):
 def number_sequence():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(2)
-    numbers = env.from_source(NumberSequenceSource(1, 20), WatermarkStrategy.for_monotonous_timestamps(), "numbers", type_info=Types.LONG())
+    numbers = env.from_source(
+        NumberSequenceSource(1, 20), WatermarkStrategy.for_monotonous_timestamps(), "numbers", type_info=Types.LONG()
+    )
     numbers.process(Collatz(100), output_type=Types.TUPLE([Types.LONG(), Types.INT()])).print()
     env.execute("number sequence")
 

@@ -34,7 +34,9 @@ VALUES = [
 
 
 def printed():
-    """One stream per type: each record goes through map(), which sees the Python value, and is printed as its type says."""
+    """One stream per type: each record goes through map(), which sees the Python value, and is printed as its type
+    says.
+    """
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
     for name, value, type_info in VALUES:
@@ -44,7 +46,9 @@ def printed():
             stream.map(lambda x: x, output_type=type_info).print(name)
     undeclared = env.from_collection([(1, None, "text", 2.5, True, [1, 2], {"key": (1,)})])
     undeclared.print("undeclared")
-    for position, type_info in enumerate([Types.INT(), None, Types.STRING(), Types.DOUBLE(), Types.BOOLEAN(), Types.LIST(Types.LONG())]):
+    for position, type_info in enumerate(
+        [Types.INT(), None, Types.STRING(), Types.DOUBLE(), Types.BOOLEAN(), Types.LIST(Types.LONG())]
+    ):
         if type_info is not None:
             undeclared.map(lambda x, position=position: x[position], output_type=type_info).print(f"field {position}")
     undeclared.map(lambda x: x[2]).print("undeclared text")
@@ -71,7 +75,8 @@ def rows():
 
     people.map(changed, output_type=NAMED).print("changed")
     people.map(
-        lambda row: (row.name, Row(row.age, row.name)), output_type=Types.TUPLE([Types.STRING(), Types.ROW([Types.INT(), Types.STRING()])])
+        lambda row: (row.name, Row(row.age, row.name)),
+        output_type=Types.TUPLE([Types.STRING(), Types.ROW([Types.INT(), Types.STRING()])]),
     ).key_by(lambda pair: pair[0]).map(lambda pair: f"{pair[1][0]} {pair[1]!r} {type(pair[1]).__name__}").print("inner")
     people.map(lambda row: row).print("not declared")
     env.execute("rows")

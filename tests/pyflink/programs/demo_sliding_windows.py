@@ -19,7 +19,9 @@ class Later(ReduceFunction):
 
 
 class WithWindow(ProcessWindowFunction[tuple, str, str, TimeWindow]):
-    def process(self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[tuple]) -> Iterable[str]:
+    def process(
+        self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[tuple]
+    ) -> Iterable[str]:
         window = context.window()
         for element in elements:
             yield f"{key} [{window.start}, {window.end}) {element[1]}"
@@ -29,7 +31,9 @@ def sliding_windows():
     env = StreamExecutionEnvironment.get_execution_environment()
     env.set_parallelism(1)
     records = [("hi", 1), ("hi", 2), ("hi", 3), ("hello", 3), ("hi", 4), ("hi", 8), ("hello", 5), ("hi", 5)]
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(5)).with_timestamp_assigner(SecondField())
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_millis(5)).with_timestamp_assigner(
+        SecondField()
+    )
     pair = Types.TUPLE([Types.STRING(), Types.INT()])
     stream = env.from_collection(records, type_info=pair).assign_timestamps_and_watermarks(strategy)
     keyed = stream.key_by(lambda record: record[0], key_type=Types.STRING())

@@ -1,7 +1,13 @@
 """Value, list, map, reducing and aggregating state of one key."""
 
 from pyflink.common.typeinfo import Types
-from pyflink.datastream import AggregateFunction, KeyedProcessFunction, ReduceFunction, RuntimeContext, StreamExecutionEnvironment
+from pyflink.datastream import (
+    AggregateFunction,
+    KeyedProcessFunction,
+    ReduceFunction,
+    RuntimeContext,
+    StreamExecutionEnvironment,
+)
 from pyflink.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -36,7 +42,9 @@ class AllKinds(KeyedProcessFunction):
         self.values = runtime_context.get_list_state(ListStateDescriptor("values", Types.INT()))
         self.times = runtime_context.get_map_state(MapStateDescriptor("times", Types.INT(), Types.INT()))
         self.maximum = runtime_context.get_reducing_state(ReducingStateDescriptor("maximum", Maximum(), Types.INT()))
-        self.mean = runtime_context.get_aggregating_state(AggregatingStateDescriptor("mean", Mean(), Types.PICKLED_BYTE_ARRAY()))
+        self.mean = runtime_context.get_aggregating_state(
+            AggregatingStateDescriptor("mean", Mean(), Types.PICKLED_BYTE_ARRAY())
+        )
 
     def process_element(self, value, ctx: "KeyedProcessFunction.Context"):
         key, number = value
@@ -65,7 +73,9 @@ def states():
     env.set_parallelism(1)
     pairs = [("a", 3), ("b", 7), ("a", 3), ("a", 5), ("b", 1), ("a", 8), ("b", 7), ("a", 2)]
     stream = env.from_collection(pairs, type_info=Types.TUPLE([Types.STRING(), Types.INT()]))
-    stream.key_by(lambda value: value[0], key_type=Types.STRING()).process(AllKinds(), output_type=Types.STRING()).print()
+    stream.key_by(lambda value: value[0], key_type=Types.STRING()).process(
+        AllKinds(), output_type=Types.STRING()
+    ).print()
     env.execute("states of each kind")
 
 

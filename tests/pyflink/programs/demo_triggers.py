@@ -60,16 +60,22 @@ def triggers():
     records = [("a", 1), ("b", 6), ("a", 2), ("a", 3), ("b", 7), ("a", 8), ("a", 9), ("b", 1), ("a", 4)]
     pair = Types.TUPLE([Types.STRING(), Types.INT()])
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondField())
-    keyed = env.from_collection(records, type_info=pair).assign_timestamps_and_watermarks(strategy).key_by(lambda record: record[0])
-    keyed.window(GlobalWindows.create()).trigger(CountTrigger.of(2)).apply(Sum(), pair).print("count")
-    keyed.window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(2))).apply(Sum(), pair).print("purging")
-    keyed.window(GlobalWindows.create()).trigger(AtTen()).apply(Sum(), pair).print("at ten")
-    keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(10))).trigger(EventTimeTrigger.create()).apply(Sum(), pair).print(
-        "event time"
+    keyed = (
+        env.from_collection(records, type_info=pair)
+        .assign_timestamps_and_watermarks(strategy)
+        .key_by(lambda record: record[0])
     )
-    keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(10))).trigger(ContinuousEventTimeTrigger.of(Time.milliseconds(6))).apply(
+    keyed.window(GlobalWindows.create()).trigger(CountTrigger.of(2)).apply(Sum(), pair).print("count")
+    keyed.window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(2))).apply(Sum(), pair).print(
+        "purging"
+    )
+    keyed.window(GlobalWindows.create()).trigger(AtTen()).apply(Sum(), pair).print("at ten")
+    keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(10))).trigger(EventTimeTrigger.create()).apply(
         Sum(), pair
-    ).print("continuous")
+    ).print("event time")
+    keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(10))).trigger(
+        ContinuousEventTimeTrigger.of(Time.milliseconds(6))
+    ).apply(Sum(), pair).print("continuous")
     env.execute("triggers")
 
 

@@ -14,7 +14,9 @@ class SecondField(TimestampAssigner):
 
 
 class CountProcess(ProcessWindowFunction[tuple, tuple, str, TimeWindow]):
-    def process(self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[tuple]) -> Iterable[tuple]:
+    def process(
+        self, key: str, context: ProcessWindowFunction.Context[TimeWindow], elements: Iterable[tuple]
+    ) -> Iterable[tuple]:
         return [(key, context.window().start, context.window().end, len([e for e in elements]))]
 
 
@@ -28,11 +30,15 @@ def tumbling_windows():
     env.set_parallelism(1)
     records = [("hi", 1), ("hi", 2), ("hello", 3), ("hi", 4), ("hi", 5), ("hello", 8), ("hi", 9), ("hi", 15)]
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(SecondField())
-    stream = env.from_collection(records, type_info=Types.TUPLE([Types.STRING(), Types.INT()])).assign_timestamps_and_watermarks(strategy)
+    stream = env.from_collection(
+        records, type_info=Types.TUPLE([Types.STRING(), Types.INT()])
+    ).assign_timestamps_and_watermarks(strategy)
     keyed = stream.key_by(lambda record: record[0], key_type=Types.STRING())
     counted = Types.TUPLE([Types.STRING(), Types.INT(), Types.INT(), Types.INT()])
     keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(5))).process(CountProcess(), counted).print()
-    keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(5), Time.milliseconds(2))).apply(SumApply(), counted).print("offset")
+    keyed.window(TumblingEventTimeWindows.of(Time.milliseconds(5), Time.milliseconds(2))).apply(
+        SumApply(), counted
+    ).print("offset")
     keyed.window(TumblingEventTimeWindows.of(Time.seconds(1))).apply(SumApply()).print("not declared")
     env.execute("tumbling windows")
 

@@ -58,10 +58,12 @@ def window_all():
     stream.window_all(SlidingEventTimeWindows.of(Time.milliseconds(6), Time.milliseconds(3))).aggregate(
         Count(), accumulator_type=Types.INT(), output_type=Types.STRING()
     ).print("aggregate")
-    stream.window_all(TumblingEventTimeWindows.of(Time.milliseconds(5))).reduce(lambda left, right: (left[0], left[1] + right[1])).print(
-        "reduce"
+    stream.window_all(TumblingEventTimeWindows.of(Time.milliseconds(5))).reduce(
+        lambda left, right: (left[0], left[1] + right[1])
+    ).print("reduce")
+    stream.window_all(CountTumblingWindowAssigner.of(3)).apply(SumAll(), Types.TUPLE([Types.INT(), Types.INT()])).print(
+        "count"
     )
-    stream.window_all(CountTumblingWindowAssigner.of(3)).apply(SumAll(), Types.TUPLE([Types.INT(), Types.INT()])).print("count")
     env.execute("window all")
 
 

@@ -5,7 +5,13 @@ from pathlib import Path
 
 from pyflink.common import Encoder, Types, WatermarkStrategy
 from pyflink.datastream import RuntimeExecutionMode, StreamExecutionEnvironment
-from pyflink.datastream.connectors.file_system import FileSink, FileSource, OutputFileConfig, RollingPolicy, StreamFormat
+from pyflink.datastream.connectors.file_system import (
+    FileSink,
+    FileSource,
+    OutputFileConfig,
+    RollingPolicy,
+    StreamFormat,
+)
 
 
 def word_count(folder: Path):
@@ -18,7 +24,9 @@ def word_count(folder: Path):
     env.set_runtime_mode(RuntimeExecutionMode.BATCH)
     env.set_parallelism(2)
     lines = env.from_source(
-        source=FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(source)).process_static_file_set().build(),
+        source=FileSource.for_record_stream_format(StreamFormat.text_line_format(), str(source))
+        .process_static_file_set()
+        .build(),
         watermark_strategy=WatermarkStrategy.for_monotonous_timestamps(),
         source_name="file source",
     )
@@ -38,7 +46,10 @@ def word_count(folder: Path):
     env.execute("word count of files")
 
     files = [file for file in target.rglob("*") if file.is_file() and not file.name.startswith(".")]
-    print("every name has prefix and suffix:", all(file.name.startswith("part-") and file.suffix == ".txt" for file in files))
+    print(
+        "every name has prefix and suffix:",
+        all(file.name.startswith("part-") and file.suffix == ".txt" for file in files),
+    )
     for line in sorted(line for file in files for line in file.read_text().splitlines()):
         print(line)
 

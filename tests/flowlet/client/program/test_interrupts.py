@@ -1,4 +1,6 @@
-"""Ctrl-C at every place where Python lets it in: the caller hears of it, and nothing that other threads need stays locked or half done."""
+"""Ctrl-C at every place where Python lets it in: the caller hears of it, and nothing that other threads need stays
+locked or half done.
+"""
 
 import _weakrefset
 import linecache
@@ -30,14 +32,16 @@ from flowlet.graph.stream_graph import StreamGraph
 from tests.flowlet.client.jobs import endless, mapped
 from tests.waiting import PATIENCE_S, spin_until
 
-# This file and the stacks that asyncio's debug mode takes have no places that matter; and what a finalizer of a weak reference raises, the
-# interpreter swallows, whoever runs it.
+# This file and the stacks that asyncio's debug mode takes have no places that matter; and what a finalizer of a weak
+# reference raises, the interpreter swallows, whoever runs it.
 _NO_PLACES = (__file__, _weakrefset.__file__, traceback.__file__, linecache.__file__)
 _MAX_PLACES = 20_000  # far more than there are
 
 
 class _CtrlCAtCall:
-    """Sends SIGINT when the main thread enters its ``number``th Python function; that is where the interpreter looks for signals."""
+    """Sends SIGINT when the main thread enters its ``number``th Python function; that is where the interpreter looks
+    for signals.
+    """
 
     def __init__(self, number: int, folder: str) -> None:
         self._number = number
@@ -70,7 +74,9 @@ def ctrl_c_at(number: int, action: Callable[[], object], folder: str = "") -> bo
     return ctrl_c.is_sent
 
 
-def ctrl_c_everywhere(action: Callable[[], object], check: Callable[[], None], stride: int = 1, folder: str = "") -> int:
+def ctrl_c_everywhere(
+    action: Callable[[], object], check: Callable[[], None], stride: int = 1, folder: str = ""
+) -> int:
     """Interrupt ``action`` at one place after the other, and ``check`` each time; returns at how many places."""
     for number in range(1, _MAX_PLACES, stride):
         if not ctrl_c_at(number, action, folder):
@@ -168,8 +174,12 @@ def test_submitting_can_be_interrupted_anywhere_and_no_job_runs_on(cluster: Embe
 @pytest.mark.slow
 @pytest.mark.parametrize("package", [client, datastream], ids=["in the client", "in the API"])
 @pytest.mark.parametrize("method", ["execute", "execute_async", "execute_and_collect"])
-def test_a_program_that_starts_a_job_can_be_interrupted_anywhere(cluster: EmbeddedCluster, method: str, package: ModuleType) -> None:
-    """The API has the job before the JobManager has it: it was left, and its connections with it, by a Ctrl-C between the two."""
+def test_a_program_that_starts_a_job_can_be_interrupted_anywhere(
+    cluster: EmbeddedCluster, method: str, package: ModuleType
+) -> None:
+    """The API has the job before the JobManager has it: it was left, and its connections with it, by a Ctrl-C between
+    the two.
+    """
     options = {"rest.address": cluster.host, "rest.port": str(cluster.port)}
     env = StreamExecutionEnvironment(Configuration.from_dict(options), _with_secret(cluster.secret)).set_parallelism(1)
     threads = set(threading.enumerate())
@@ -200,7 +210,9 @@ def test_a_program_that_starts_a_job_can_be_interrupted_anywhere(cluster: Embedd
 def _with_secret(secret: bytes) -> Callable[..., SubmittedJob]:
     """What starts jobs where no file has the secret."""
 
-    def start(stream_graph: StreamGraph, address: tuple[str, int], _in_process: bool, keep: Callable[[RunningJob], None]) -> SubmittedJob:
+    def start(
+        stream_graph: StreamGraph, address: tuple[str, int], _in_process: bool, keep: Callable[[RunningJob], None]
+    ) -> SubmittedJob:
         job_graph = translate(stream_graph)
         job = execute(job_graph, RemoteTarget(*address, secret=secret), keep=keep)
         return SubmittedJob(job, tuple(edge.id for edge in job_graph.external_edges()))
@@ -251,7 +263,10 @@ def test_the_outermost_block_counts() -> None:
 def test_handlers_of_the_program_are_called_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the signals had come after the block, and a second SIGINT before the first was served."""
     calls: list[int] = []
-    former = [(number, signal.signal(number, lambda number, _frame: calls.append(number))) for number in (signal.SIGINT, signal.SIGTERM)]
+    former = [
+        (number, signal.signal(number, lambda number, _frame: calls.append(number)))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    ]
 
     with DeferredSignals():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGINT):
@@ -312,7 +327,9 @@ def test_a_latch_opens_once_and_stays_open() -> None:
 
 @pytest.mark.slow
 def test_a_signal_that_does_not_interrupt_the_wait_is_heard_all_the_same() -> None:
-    """One that came a moment before the wait began, or that another thread got, wakes nobody: a program hung after Ctrl-C."""
+    """One that came a moment before the wait began, or that another thread got, wakes nobody: a program hung after
+    Ctrl-C.
+    """
     latch, is_over = Latch(), threading.Event()
 
     def interrupt() -> None:

@@ -160,10 +160,13 @@ def test_an_error_of_ours_shows_the_users_frames_alone(hook: None, capsys: pytes
     assert lines[-1] == "flowlet.errors.FlowletError: no such option"
 
 
-def test_a_failed_function_and_the_call_that_ran_it_are_one_traceback(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failed_function_and_the_call_that_ran_it_are_one_traceback(
+    hook: None, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The function ran in another process; the user reads one failure of one program."""
     remote = RemoteTraceback(
-        'Traceback (most recent call last):\n  File "program.py", line 5, in divide\nZeroDivisionError: division by zero\n'
+        'Traceback (most recent call last):\n  File "program.py", line 5, in divide\nZeroDivisionError: division by '
+        "zero\n"
     )
 
     lines = shown(raised_in_engine(JobExecutionError("job 'x' failed"), remote), capsys)
@@ -175,20 +178,27 @@ def test_a_failed_function_and_the_call_that_ran_it_are_one_traceback(hook: None
 
 def test_the_chain_of_the_users_own_errors_stays(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
     chain = (
-        "Traceback (most recent call last):\nKeyError: 1\n\nThe above exception was the direct cause of the following exception:\n\n"
+        "Traceback (most recent call last):\nKeyError: 1\n\nThe above exception was the direct cause of the following "
+        "exception:\n\n"
         "Traceback (most recent call last):\nValueError: 2\n"
     )
 
     lines = shown(raised_in_engine(JobExecutionError("failed"), RemoteTraceback(chain)), capsys)
 
-    assert lines.index("KeyError: 1") < lines.index("ValueError: 2") < lines.index("flowlet.errors.JobExecutionError: failed")
+    assert (
+        lines.index("KeyError: 1")
+        < lines.index("ValueError: 2")
+        < lines.index("flowlet.errors.JobExecutionError: failed")
+    )
     assert lines.count("Traceback (most recent call last):") == 2
 
 
 def test_errors_of_libraries_that_led_to_ours_are_left_out(hook: None, capsys: pytest.CaptureFixture[str]) -> None:
     """Our own text says what they say."""
     cause = OSError("111")
-    engine_caught = engine_function("\n    ".join(["try:", "    raise cause", "except OSError:", "    pass"]), cause=cause)
+    engine_caught = engine_function(
+        "\n    ".join(["try:", "    raise cause", "except OSError:", "    pass"]), cause=cause
+    )
     engine_caught()
 
     lines = shown(raised_in_engine(FlowletError("nothing listens there"), cause), capsys)
@@ -204,7 +214,9 @@ def test_what_is_about_the_cluster_alone_is_one_line(hook: None, capsys: pytest.
 
 
 @pytest.mark.parametrize("error", [FlowletError("ours"), RpcConnectError("ours")])
-def test_all_frames_can_be_had(hook: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+def test_all_frames_can_be_had(
+    hook: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     monkeypatch.setenv("FLOWLET_TRACEBACK", "full")
 
     lines = shown(raised_in_engine(error), capsys)

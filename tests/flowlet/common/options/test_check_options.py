@@ -41,7 +41,11 @@ def test_a_wrong_value_is_found_whatever_reads_it() -> None:
 def test_a_refused_configuration_changes_nothing() -> None:
     environment = StreamExecutionEnvironment(Configuration.from_dict({"parallelism.default": "3"}))
 
-    for wrong in ({"pipeline.nome": "x"}, {"pipeline.max-parallelism": "40000"}, {"flowlet.max-record-bytes": str(2**31)}):
+    for wrong in (
+        {"pipeline.nome": "x"},
+        {"pipeline.max-parallelism": "40000"},
+        {"flowlet.max-record-bytes": str(2**31)},
+    ):
         with pytest.raises(Exception, match=r"pipeline\.nome|40000|2147483648"):
             environment.configure(Configuration.from_dict({"parallelism.default": "7"} | wrong))
     environment.configure(Configuration.from_dict({"pipeline.name": "job"}))

@@ -10,7 +10,9 @@ from flowlet.errors import ConfigError, JobGraphError
 
 
 def settings_of(**options: str) -> CheckpointSettings | None:
-    return checkpoint_settings(Configuration.from_dict({f"execution.checkpointing.{name}": text for name, text in options.items()}), "/d")
+    return checkpoint_settings(
+        Configuration.from_dict({f"execution.checkpointing.{name}": text for name, text in options.items()}), "/d"
+    )
 
 
 def restart_of(options: dict[str, str], *, has_checkpoints: bool = False) -> RestartSettings:
@@ -32,14 +34,17 @@ def test_the_directory_of_an_option_counts_before_the_default() -> None:
 
 
 def test_a_url_that_cannot_hold_checkpoints_is_refused_when_the_job_is_built() -> None:
-    with pytest.raises(JobGraphError, match=r"checkpoints cannot be kept in 'memory://here': it is the memory of one process"):
+    with pytest.raises(
+        JobGraphError, match=r"checkpoints cannot be kept in 'memory://here': it is the memory of one process"
+    ):
         settings_of(interval="1 min", dir="memory://here")
 
 
 def test_to_fall_back_needs_a_second_checkpoint() -> None:
     options = {"execution.checkpointing.interval": "1 min", "flowlet.checkpointing.restore-fallback": "true"}
     with pytest.raises(
-        ConfigError, match=r"'flowlet.checkpointing.restore-fallback' is set and has no effect, because only one checkpoint"
+        ConfigError,
+        match=r"'flowlet.checkpointing.restore-fallback' is set and has no effect, because only one checkpoint",
     ):
         checkpoint_settings(Configuration.from_dict(options), "/d")
 
@@ -57,7 +62,8 @@ def test_a_remote_cluster_needs_a_directory() -> None:
 def test_an_option_of_checkpoints_without_an_interval_is_refused() -> None:
     """Its author believes that checkpoints are taken."""
     with pytest.raises(
-        ConfigError, match=r"'execution.checkpointing.mode' is set and has no effect, because no checkpoints are taken: set 'exec"
+        ConfigError,
+        match=r"'execution.checkpointing.mode' is set and has no effect, because no checkpoints are taken: set 'exec",
     ):
         settings_of(mode="EXACTLY_ONCE")
 
@@ -67,7 +73,10 @@ def test_an_option_of_checkpoints_without_an_interval_is_refused() -> None:
     [
         ({"type": "off"}, RestartSettings(RestartKind.NONE)),
         ({"type": "fixed-delay", "fixed-delay.delay": "2 s"}, RestartSettings(RestartKind.FIXED_DELAY, delay_ms=2000)),
-        ({"type": "failurerate", "failure-rate.delay": "2 s"}, RestartSettings(RestartKind.FAILURE_RATE, delay_ms=2000)),
+        (
+            {"type": "failurerate", "failure-rate.delay": "2 s"},
+            RestartSettings(RestartKind.FAILURE_RATE, delay_ms=2000),
+        ),
         (
             {"type": "Exponential-Delay", "exponential-delay.attempts-before-reset-backoff": "8"},
             RestartSettings(RestartKind.EXPONENTIAL_DELAY, max_attempts=8),
@@ -87,11 +96,13 @@ def test_each_strategy_reads_its_options(options: dict[str, str], expected: Rest
         ({"type": "failure-rate", "exponential-delay.max-backoff": "3 s"}, True, "failure-rate"),
     ],
 )
-def test_an_option_of_another_strategy_is_refused(options: dict[str, str], has_checkpoints: bool, used: str) -> None:  # a parameter
+# A parameter.
+def test_an_option_of_another_strategy_is_refused(options: dict[str, str], has_checkpoints: bool, used: str) -> None:
     *_, name = options
 
     with pytest.raises(
-        ConfigError, match=f"option 'restart-strategy.{name}' is set and has no effect, because the restart strategy is '{used}'"
+        ConfigError,
+        match=f"option 'restart-strategy.{name}' is set and has no effect, because the restart strategy is '{used}'",
     ):
         restart_of(options, has_checkpoints=has_checkpoints)
 
@@ -103,11 +114,15 @@ def test_the_default_strategy_with_checkpoints_can_be_tuned() -> None:
 
 
 def test_a_backoff_that_begins_above_its_end_is_refused() -> None:
-    with pytest.raises(JobGraphError, match=r"60000 ms: change restart-strategy\.exponential-delay\.initial-backoff or \.max-backoff"):
+    with pytest.raises(
+        JobGraphError, match=r"60000 ms: change restart-strategy\.exponential-delay\.initial-backoff or \.max-backoff"
+    ):
         restart_of({"type": "exponential-delay", "exponential-delay.initial-backoff": "2 min"})
 
 
-@pytest.mark.parametrize("wrong", [{"attempts": -1}, {"max_failures": 0}, {"reset_ms": 0}, {"multiplier": 1.0}, {"jitter": 1.1}])
+@pytest.mark.parametrize(
+    "wrong", [{"attempts": -1}, {"max_failures": 0}, {"reset_ms": 0}, {"multiplier": 1.0}, {"jitter": 1.1}]
+)
 def test_settings_out_of_range_are_refused_by_name(wrong: dict[str, float]) -> None:
     (name,) = wrong
 

@@ -33,7 +33,9 @@ def graph_of(options: dict[str, str], *, has_gate: bool = False) -> StreamGraph:
 
 
 def nodes(options: dict[str, str]) -> object:
-    return [(node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in graph_of(options).nodes.values()]
+    return [
+        (node.parallelism, node.max_parallelism, node.buffer_timeout_ms) for node in graph_of(options).nodes.values()
+    ]
 
 
 def whole_graph(options: dict[str, str]) -> object:
@@ -81,7 +83,9 @@ def graph_with_rocksdb(options: dict[str, str]) -> object:
 
 def with_rocksdb(options: dict[str, str]) -> object:
     pytest.importorskip("rocksdict")
-    return graph_of({"state.backend.type": "rocksdb", "execution.checkpointing.interval": "1 s"} | options).settings.job.state
+    return graph_of(
+        {"state.backend.type": "rocksdb", "execution.checkpointing.interval": "1 s"} | options
+    ).settings.job.state
 
 
 def with_gate(options: dict[str, str]) -> object:
@@ -97,7 +101,9 @@ def address(options: dict[str, str]) -> object:
 
 
 def heartbeat(options: dict[str, str]) -> object:
-    configuration = Configuration.from_dict({"execution.attached": "true", "execution.shutdown-on-attached-exit": "true"} | options)
+    configuration = Configuration.from_dict(
+        {"execution.attached": "true", "execution.shutdown-on-attached-exit": "true"} | options
+    )
     return ClientHeartbeat.of_options(configuration, is_collecting=False, is_attached=True)
 
 
@@ -204,9 +210,13 @@ def test_an_option_that_is_set_makes_a_difference(name: str) -> None:
 def test_an_option_about_gates_is_refused_without_a_gate_and_without_checkpoints() -> None:
     options = {"flowlet.gate.retries": "any-rows"}
 
-    with pytest.raises(ConfigError, match=r"'flowlet.gate.retries' is set and has no effect, because the job has no remote gate"):
+    with pytest.raises(
+        ConfigError, match=r"'flowlet.gate.retries' is set and has no effect, because the job has no remote gate"
+    ):
         graph_of({"execution.checkpointing.interval": "1 s"} | options)
-    with pytest.raises(ConfigError, match=r"'flowlet.gate.retries' is set and has no effect, because no checkpoints are taken"):
+    with pytest.raises(
+        ConfigError, match=r"'flowlet.gate.retries' is set and has no effect, because no checkpoints are taken"
+    ):
         graph_of(options, has_gate=True)
 
 
@@ -215,5 +225,8 @@ def test_an_option_with_one_value_takes_this_value_and_refuses_all_others(name: 
     accepted = str(BY_NAME[name].default)
 
     StreamExecutionEnvironment(Configuration.from_dict({name: accepted}))
-    with pytest.raises(ConfigError, match=f"option '{name}' is 'other', which is not possible here: .*; use '{accepted}' or leave it out"):
+    with pytest.raises(
+        ConfigError,
+        match=f"option '{name}' is 'other', which is not possible here: .*; use '{accepted}' or leave it out",
+    ):
         StreamExecutionEnvironment(Configuration.from_dict({name: "other"}))

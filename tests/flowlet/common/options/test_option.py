@@ -60,7 +60,11 @@ def test_an_older_name_counts_if_the_newer_one_is_not_set() -> None:
     option = whole_number("new", "x", "old", lowest=0, default=7)
     options = Configuration.from_dict({"old": "1"})
 
-    assert (option.get(Configuration()), option.find(Configuration()), option.is_set(Configuration())) == (7, None, None)
+    assert (option.get(Configuration()), option.find(Configuration()), option.is_set(Configuration())) == (
+        7,
+        None,
+        None,
+    )
     assert (option.get(options), option.is_set(options)) == (1, "old")
     with pytest.raises(ConfigError, match="option 'old' is 'x'"):
         option.get(Configuration.from_dict({"old": "x"}))

@@ -33,7 +33,9 @@ def row_of(option: Option[Any]) -> list[str]:
 
 def test_every_option_is_on_the_page_with_its_names_values_and_default() -> None:
     rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in PAGE.read_text(encoding="utf-8").splitlines() if line[:3] == "| `"
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in PAGE.read_text(encoding="utf-8").splitlines()
+        if line[:3] == "| `"
     ]
 
     assert [row[:3] for row in rows] == [row_of(option) for option in KNOWN]
@@ -42,6 +44,10 @@ def test_every_option_is_on_the_page_with_its_names_values_and_default() -> None
 
 def test_every_option_without_an_effect_is_on_the_page_with_the_reason() -> None:
     lines = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if " | " in line and line.startswith("`")]
-    found = {name.strip(" `"): reason.strip() for names, reason in (line.split(" | ") for line in lines) for name in names.split(",")}
+    found = {
+        name.strip(" `"): reason.strip()
+        for names, reason in (line.split(" | ") for line in lines)
+        for name in names.split(",")
+    }
 
     assert found == IGNORED | {f"{prefix}*": reason for prefix, reason in IGNORED_PREFIXES.items()}

@@ -65,13 +65,19 @@ def test_cached_files_of_another_form_are_refused(text: str) -> None:
 def test_arguments_that_cannot_be_told_apart_in_an_option_are_refused() -> None:
     environment, _ = recording()
 
-    with pytest.raises(ConfigError, match=r"add_python_file\(\) got 'a,b.py': a path or name with ',' cannot be shipped"):
+    with pytest.raises(
+        ConfigError, match=r"add_python_file\(\) got 'a,b.py': a path or name with ',' cannot be shipped"
+    ):
         environment.add_python_file("a,b.py")
     with pytest.raises(ConfigError, match=r"add_python_archive\(\) got 'a#b.zip'"):
         environment.add_python_archive("a#b.zip")
-    with pytest.raises(ConfigError, match=r"set_python_requirements\(\) needs a path as a text that is not empty, got ''"):
+    with pytest.raises(
+        ConfigError, match=r"set_python_requirements\(\) needs a path as a text that is not empty, got ''"
+    ):
         environment.set_python_requirements("")
-    with pytest.raises(ConfigError, match=r"set_python_executable\(\) needs a path as a text that is not empty, got None"):
+    with pytest.raises(
+        ConfigError, match=r"set_python_executable\(\) needs a path as a text that is not empty, got None"
+    ):
         environment.set_python_executable(None)  # type: ignore[arg-type]
     environment.register_cached_file("a", "name")
     with pytest.raises(ConfigError, match=r"register_cached_file\(\) got the name 'name' twice"):

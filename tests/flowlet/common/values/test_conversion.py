@@ -14,17 +14,23 @@ from flowlet.common.values.conversion import to_declared_element, to_declared_sh
 PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 
 
-@pytest.mark.parametrize("value", [("Alice", 11), ["Alice", 11], {"age": 11, "name": "Alice", "more": 0}, Row("Alice", 11)])
+@pytest.mark.parametrize(
+    "value", [("Alice", 11), ["Alice", 11], {"age": 11, "name": "Alice", "more": 0}, Row("Alice", 11)]
+)
 def test_everything_row_like_becomes_the_declared_row(value: object) -> None:
     assert to_declared_shape(value, PERSON) == Row(name="Alice", age=11)
 
 
 def test_a_row_keeps_its_kind() -> None:
-    assert to_declared_shape(Row.of_kind(RowKind.DELETE, "Alice", 11), PERSON) == Row.of_kind(RowKind.DELETE, name="Alice", age=11)
+    assert to_declared_shape(Row.of_kind(RowKind.DELETE, "Alice", 11), PERSON) == Row.of_kind(
+        RowKind.DELETE, name="Alice", age=11
+    )
 
 
 def test_lists_become_the_declared_tuple_at_every_depth() -> None:
-    type_info = Types.TUPLE([Types.LIST(Types.TUPLE([Types.INT()])), Types.MAP(Types.STRING(), Types.TUPLE([Types.INT()]))])
+    type_info = Types.TUPLE(
+        [Types.LIST(Types.TUPLE([Types.INT()])), Types.MAP(Types.STRING(), Types.TUPLE([Types.INT()]))]
+    )
 
     assert to_declared_shape([[[1], (2,)], {"a": [3]}], type_info) == ([(1,), (2,)], {"a": (3,)})
 
@@ -145,7 +151,9 @@ def test_integers_of_a_collection_wrap_around(make: type[TypeInformation], code:
         (("a", 2**31), PERSON, Row(name="a", age=-(2**31))),
     ],
 )
-def test_elements_of_a_collection_become_what_java_makes_of_them(value: object, type_info: TypeInformation, expected: object) -> None:
+def test_elements_of_a_collection_become_what_java_makes_of_them(
+    value: object, type_info: TypeInformation, expected: object
+) -> None:
     converted = to_declared_element(value, type_info)
 
     assert converted == expected
@@ -154,7 +162,14 @@ def test_elements_of_a_collection_become_what_java_makes_of_them(value: object, 
 
 @pytest.mark.parametrize(
     ("value", "type_info"),
-    [(1.7, Types.INT()), (True, Types.INT()), (2**63, Types.LONG()), (True, Types.STRING()), (1.5, Types.STRING()), ("1", Types.FLOAT())],
+    [
+        (1.7, Types.INT()),
+        (True, Types.INT()),
+        (2**63, Types.LONG()),
+        (True, Types.STRING()),
+        (1.5, Types.STRING()),
+        ("1", Types.FLOAT()),
+    ],
 )
 def test_elements_of_another_kind_are_refused(value: object, type_info: TypeInformation) -> None:
     with pytest.raises(TypeError):

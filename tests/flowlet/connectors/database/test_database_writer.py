@@ -1,4 +1,6 @@
-"""Rows are written in batches before each checkpoint; a lost connection is made again; errors say what to do and show no password."""
+"""Rows are written in batches before each checkpoint; a lost connection is made again; errors say what to do and show
+no password.
+"""
 
 import contextlib
 import datetime
@@ -39,7 +41,9 @@ def sink(url: str, sql: str = INSERT, row: Any = ROW, **options: int) -> JdbcSin
     builder = JdbcExecutionOptions.builder()
     for name, value in options.items():
         getattr(builder, f"with_{name}")(value)
-    return JdbcSink.sink(sql, row, JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(url).build(), builder.build())
+    return JdbcSink.sink(
+        sql, row, JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(url).build(), builder.build()
+    )
 
 
 def writer(statement: DatabaseStatement, pause: Callable[[float], None]) -> DatabaseWriter:
@@ -166,10 +170,15 @@ def test_numbers_beyond_64_bits_and_dates_in_sqlite(table: Database) -> None:
         kept.write((1, datetime.date(2024, 7, 1), datetime.datetime(2024, 7, 1, 12), decimal.Decimal("1.50")), CONTEXT)  # noqa: DTZ001
         kept.write((2, datetime.time(12), Instant(5, 1_000_000), True), CONTEXT)
         kept.flush(end_of_input=True)
-        with pytest.raises(FlowletError, match=r"field 'f0' of the record .* cannot be written: SQLite has integers of 64 bits"):
+        with pytest.raises(
+            FlowletError, match=r"field 'f0' of the record .* cannot be written: SQLite has integers of 64 bits"
+        ):
             kept.write((2**63, None, None, None), CONTEXT)
 
-    assert table.execute("SELECT * FROM t") == [(1, "2024-07-01", "2024-07-01 12:00:00", "1.50"), (2, "12:00:00", 5001, 1)]
+    assert table.execute("SELECT * FROM t") == [
+        (1, "2024-07-01", "2024-07-01 12:00:00", "1.50"),
+        (2, "12:00:00", 5001, 1),
+    ]
 
 
 AWARE = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.timezone(datetime.timedelta(hours=2)))
@@ -197,12 +206,16 @@ AWARE = datetime.datetime(2024, 7, 1, 12, tzinfo=datetime.timezone(datetime.time
         ("postgresql", Types.BYTE(), 300, "300 does not fit into its declared type"),
     ],
 )
-def test_a_value_that_would_come_out_as_another_is_refused(url: str, type_info: TypeInformation, value: Any, reason: str) -> None:
+def test_a_value_that_would_come_out_as_another_is_refused(
+    url: str, type_info: TypeInformation, value: Any, reason: str
+) -> None:
     """Before a statement runs, so that no server is needed."""
     if url == "postgresql":
         pytest.importorskip("psycopg")
     row = Types.ROW_NAMED(["id", "name"], [Types.LONG(), type_info])
-    values = row_values_of(sink({"sqlite": "sqlite:////none.db", "postgresql": "postgresql://a@127.0.0.1/none"}[url], row=row).statement)
+    values = row_values_of(
+        sink({"sqlite": "sqlite:////none.db", "postgresql": "postgresql://a@127.0.0.1/none"}[url], row=row).statement
+    )
 
     assert values.of([(1, None)]) == [(1, None)]
     with pytest.raises(FlowletError, match=rf"field 'name' of the record \(1, .* cannot be written: .*{reason}"):
@@ -213,7 +226,15 @@ def test_a_value_that_would_come_out_as_another_is_refused(url: str, type_info: 
 def test_sqlite_keeps_what_it_takes(table: Database) -> None:
     table.execute("DROP TABLE t")
     table.execute("CREATE TABLE t (id BIGINT, name DECIMAL(38, 18))")
-    values = [decimal.Decimal("123456789012.345"), decimal.Decimal("-0.000000000001"), float("inf"), 2**63 - 1, -(2**63), -1.5, 0.1]
+    values = [
+        decimal.Decimal("123456789012.345"),
+        decimal.Decimal("-0.000000000001"),
+        float("inf"),
+        2**63 - 1,
+        -(2**63),
+        -1.5,
+        0.1,
+    ]
     kept = writer(sink(table.url, row=Types.ROW([Types.LONG(), Types.PICKLED_BYTE_ARRAY()])).statement, no_pause)
 
     with contextlib.closing(kept):
@@ -233,14 +254,19 @@ def test_a_type_without_a_column_is_refused_when_the_sink_is_built(url: str) -> 
 
 @on_postgresql
 def test_types_of_postgresql(postgres: EmptyPostgres) -> None:
-    postgres.execute("CREATE TABLE t (a NUMERIC, b TIMESTAMP, c TIMESTAMPTZ, d BYTEA, e INT[], f DOUBLE PRECISION, g TEXT)")
-    row = Types.ROW([Types.BIG_DEC(), Types.SQL_TIMESTAMP(), Types.INSTANT(), Types.PRIMITIVE_ARRAY(Types.BYTE()), Types.LIST(Types.INT()),
+    postgres.execute(
+        "CREATE TABLE t (a NUMERIC, b TIMESTAMP, c TIMESTAMPTZ, d BYTEA, e INT[], f DOUBLE PRECISION, g TEXT)"
+    )
+    row = Types.ROW([Types.BIG_DEC(), Types.SQL_TIMESTAMP(), Types.INSTANT(), Types.PRIMITIVE_ARRAY(Types.BYTE()), Types.LIST(Types.INT()),  # noqa: E501
                      Types.DOUBLE(), Types.STRING()])  # fmt: skip
     noon = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001
     kept = writer(sink(postgres.url, "INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?)", row).statement, no_pause)
 
     with contextlib.closing(kept):
-        kept.write((decimal.Decimal("1.50"), noon, Instant(5, 1_000_000), b"\0\xff", [1, None], float("inf"), "100 % ?"), CONTEXT)
+        kept.write(
+            (decimal.Decimal("1.50"), noon, Instant(5, 1_000_000), b"\0\xff", [1, None], float("inf"), "100 % ?"),
+            CONTEXT,
+        )
         kept.flush(end_of_input=True)
 
     ((a, b, c, d, e, f, g),) = postgres.execute("SELECT * FROM t")
@@ -253,7 +279,10 @@ def test_a_value_that_only_the_server_refuses_is_named(postgres: EmptyPostgres) 
     postgres.execute("CREATE TABLE t (id SMALLINT, name VARCHAR(5))")
     kept = writer(sink(postgres.url).statement, no_pause)
 
-    with contextlib.closing(kept), pytest.raises(FlowletError, match=r"refused the row \(3, 'too long'\): value too long for type"):
+    with (
+        contextlib.closing(kept),
+        pytest.raises(FlowletError, match=r"refused the row \(3, 'too long'\): value too long for type"),
+    ):
         write(kept, (1, "a"), (2, "b"), (3, "too long"), (4, "c"))
 
 
@@ -294,7 +323,10 @@ def test_a_server_that_stays_away_fails_after_the_retries(postgres: EmptyPostgre
         url = postgres.url.replace(str(server.port), str(proxy.port))
         kept = writer(sink(url, max_retries=2).statement, pauses.append)
 
-    with contextlib.closing(kept), pytest.raises(FlowletError, match=r"database postgresql://flowlet@.*; tried 3 times"):
+    with (
+        contextlib.closing(kept),
+        pytest.raises(FlowletError, match=r"database postgresql://flowlet@.*; tried 3 times"),
+    ):
         write(kept, (1, "a"))
 
     assert pauses == [1.0, 2.0]
@@ -321,7 +353,9 @@ def test_a_locked_file_is_tried_again(table: SqliteFile) -> None:
 
 @on_sqlite
 def test_a_file_that_cannot_be_opened(tmp_path: Path, server: None) -> None:
-    with pytest.raises(FlowletError, match="unable to open database file; does the folder exist on the machine of this TaskManager"):
+    with pytest.raises(
+        FlowletError, match="unable to open database file; does the folder exist on the machine of this TaskManager"
+    ):
         writer(sink(f"sqlite://{tmp_path}/missing/file.db").statement, no_pause)
 
 

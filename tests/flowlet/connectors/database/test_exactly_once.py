@@ -1,4 +1,6 @@
-"""Rows are in the database exactly once: each interleaving of commits, deaths and restarts is forced, with the operator that jobs run."""
+"""Rows are in the database exactly once: each interleaving of commits, deaths and restarts is forced, with the operator
+that jobs run.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +9,12 @@ import pytest
 
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.database.database_driver import MARKER_TABLE
-from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcExecutionOptions, JdbcSink
+from flowlet.datastream.connectors.jdbc import (
+    JdbcConnectionOptions,
+    JdbcExactlyOnceSink,
+    JdbcExecutionOptions,
+    JdbcSink,
+)
 from flowlet.errors import FlowletError
 from flowlet.sinks.commit_runner import RETRY_PAUSE_MS
 from flowlet.sinks.sink_operator import SinkOperator
@@ -27,7 +34,9 @@ INSERT = "INSERT INTO t (id, name) VALUES (?, ?)"  # without a key: a row that c
 
 def sink(url: str, batch_size: int = 3) -> JdbcExactlyOnceSink:
     connection = JdbcConnectionOptions.JdbcConnectionOptionsBuilder().with_url(url).build()
-    return JdbcSink.exactly_once_sink(INSERT, ROW, connection, JdbcExecutionOptions.builder().with_batch_size(batch_size).build())
+    return JdbcSink.exactly_once_sink(
+        INSERT, ROW, connection, JdbcExecutionOptions.builder().with_batch_size(batch_size).build()
+    )
 
 
 def rows(first: int, end: int) -> list[tuple[int, str]]:
@@ -141,7 +150,9 @@ def test_a_transaction_whose_marker_is_there_changes_nothing(table: Database) ->
         for target in (one, other):
             target.commit("w", number, rows(number, number + 1))
     assert (one.committed("w"), found(table)) == (1, checksums(rows(0, 2)))
-    with pytest.raises(FlowletError, match="the marker of writer w in flowlet_commits is 1, and number 5 is to be committed"):
+    with pytest.raises(
+        FlowletError, match="the marker of writer w in flowlet_commits is 1, and number 5 is to be committed"
+    ):
         one.commit("w", 5, rows(5, 6))
     one.close()
     other.close()
@@ -178,7 +189,9 @@ def test_another_parallelism_loses_and_repeats_nothing(table: Database, parallel
 
 
 def commit_until_nothing_waits(url: str, shares: Sequence[OperatorSnapshot]) -> None:
-    """Start the subtasks one after the other, and all of them again if one waited in vain for what another one had to commit first."""
+    """Start the subtasks one after the other, and all of them again if one waited in vain for what another one had to
+    commit first.
+    """
     failed: list[str] = []
     for attempt in range(4):
         failed.clear()
@@ -208,8 +221,12 @@ def test_another_job_from_the_same_checkpoint_repeats_nothing(table: Database) -
 
 @on_postgresql
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_connection_that_is_cut_during_commit_commits_once(postgres: EmptyPostgres, server: PostgresServer, moment: str) -> None:
-    """The server has committed and its answer is lost, or COMMIT never reached it: the outcome is unknown to the sink."""
+def test_a_connection_that_is_cut_during_commit_commits_once(
+    postgres: EmptyPostgres, server: PostgresServer, moment: str
+) -> None:
+    """The server has committed and its answer is lost, or COMMIT never reached it: the outcome is
+    unknown to the sink.
+    """
     postgres.execute("CREATE TABLE t (id BIGINT, name TEXT)")
     with TcpProxy(server.port) as proxy:
         cut = CutAtCommit(proxy, moment)

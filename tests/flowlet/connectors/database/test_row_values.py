@@ -39,7 +39,9 @@ def test_one_column_is_converted_and_the_other_stays() -> None:
 def test_integers_have_a_limit(large: int, other: int | None) -> None:
     assert values(127).of([(127, "x"), (-128, None), (other, "y")]) == [(127, "x"), (-128, None), (other, "y")]
 
-    with pytest.raises(RefusedRowError, match=rf"field 'a' of the record \({large}, 'x'\) cannot be written: too large"):
+    with pytest.raises(
+        RefusedRowError, match=rf"field 'a' of the record \({large}, 'x'\) cannot be written: too large"
+    ):
         values(127).of([(other, "y"), (large, "x")])
 
 

@@ -64,7 +64,9 @@ FORMATS = [
         of_tuples=False,
     ),
     Format("json", lambda folder: FileSink.for_row_format(folder, JsonLinesEncoder()), _json, is_row=True),
-    Format("csv", lambda folder: FileSink.for_bulk_format(folder, CsvBulkWriters.for_schema(SCHEMA)), _csv, is_row=False),
+    Format(
+        "csv", lambda folder: FileSink.for_bulk_format(folder, CsvBulkWriters.for_schema(SCHEMA)), _csv, is_row=False
+    ),
     Format(
         "parquet",
         lambda folder: FileSink.for_bulk_format(folder, ParquetBulkWriters.for_row_type(ROW)),

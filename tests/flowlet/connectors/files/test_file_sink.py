@@ -10,7 +10,13 @@ import pytest
 
 from flowlet.common.serialization import Encoder
 from flowlet.connectors.files.running_file_sink import RunningFileSink
-from flowlet.datastream.connectors.file_system import BucketAssigner, BucketContext, FileSink, OutputFileConfig, RollingPolicy
+from flowlet.datastream.connectors.file_system import (
+    BucketAssigner,
+    BucketContext,
+    FileSink,
+    OutputFileConfig,
+    RollingPolicy,
+)
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.harness_environment import SubtaskPlace
@@ -33,7 +39,9 @@ def opened(
 ) -> OneInputOperatorHarness:
     if place is None:
         place = SubtaskPlace(attempt=attempt, restored_checkpoint_id=None if snapshot is None else 1)
-    harness = OneInputOperatorHarness(SinkOperator(RunningFileSink(sink)), place=place, now_ms=1_000, checks_leaks=not has_zombies)
+    harness = OneInputOperatorHarness(
+        SinkOperator(RunningFileSink(sink)), place=place, now_ms=1_000, checks_leaks=not has_zombies
+    )
     harness.initialize_state(snapshot)
     harness.open()
     return harness
@@ -118,7 +126,9 @@ def test_a_task_that_fails_leaves_no_file_that_no_checkpoint_names(fmt: Format, 
 
 @row_formats
 def test_a_task_that_ends_leaves_a_full_file_whose_beginning_a_checkpoint_names(fmt: Format, tmp_path: Path) -> None:
-    """The file was open in the checkpoint, got full behind it, and waits for the next one when the task is cancelled."""
+    """The file was open in the checkpoint, got full behind it, and waits for the next one when the
+    task is cancelled.
+    """
     harness = opened(fmt.sink(tmp_path, part_size=500))
     write(fmt, harness, [1])
     snapshot = harness.snapshot(1)
@@ -158,7 +168,9 @@ class Killed:
         """End this attempt and begin the next one, from a snapshot."""
         self.zombies.append(self.harness)
         self.attempt += 1
-        self.harness = opened(self.fmt.sink(self.folder, self.part_size), snapshot, attempt=self.attempt, has_zombies=True)
+        self.harness = opened(
+            self.fmt.sink(self.folder, self.part_size), snapshot, attempt=self.attempt, has_zombies=True
+        )
 
     def write(self, numbers: Sequence[int]) -> None:
         write(self.fmt, self.harness, numbers)
@@ -269,7 +281,13 @@ def test_another_parallelism(fmt: Format, part_size: int, before: int, after: in
         harness.close()
 
     for subtask, each in enumerate(dealt_out(snapshots, after, SinkOperator(RunningFileSink(fmt.sink(tmp_path))))):
-        ended(opened(fmt.sink(tmp_path, part_size), each, place=SubtaskPlace(subtask, after, attempt=1, restored_checkpoint_id=1)))
+        ended(
+            opened(
+                fmt.sink(tmp_path, part_size),
+                each,
+                place=SubtaskPlace(subtask, after, attempt=1, restored_checkpoint_id=1),
+            )
+        )
 
     assert fingerprint(fmt.visible(tmp_path)) == fingerprint(range(before * 100))
 
@@ -297,7 +315,9 @@ def test_a_committed_file_that_is_gone_is_named(tmp_path: Path) -> None:
     (draft,) = tmp_path.iterdir()
     draft.unlink()
 
-    with pytest.raises(FlowletError, match=r"operator 'Sink: Writer' \(subtask 0\): part file .*/part-.* cannot be made visible"):
+    with pytest.raises(
+        FlowletError, match=r"operator 'Sink: Writer' \(subtask 0\): part file .*/part-.* cannot be made visible"
+    ):
         harness.notify_checkpoint_complete(1)
     harness.close()
 
@@ -318,7 +338,9 @@ def test_an_open_file_that_lost_its_end_is_named(fmt: Format, tmp_path: Path) ->
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(FlowletError, match=rf"part file {tmp_path}/file/x cannot be written: a part of its path is a file"):
+    with pytest.raises(
+        FlowletError, match=rf"part file {tmp_path}/file/x cannot be written: a part of its path is a file"
+    ):
         opened(FORMATS[0].sink(tmp_path / "file" / "x"))
 
 
@@ -329,7 +351,9 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     harness = opened(fmt.sink(tmp_path))
     write(fmt, harness, [1])
 
-    with pytest.raises(FlowletError, match=rf"part file {tmp_path}/\.part-.* cannot be written: the disk is full; free space there"):
+    with pytest.raises(
+        FlowletError, match=rf"part file {tmp_path}/\.part-.* cannot be written: the disk is full; free space there"
+    ):
         harness.snapshot(1)
     with pytest.raises(FlowletError, match="the disk is full"):
         harness.close()
@@ -340,7 +364,9 @@ def test_a_missing_permission_is_named(tmp_path: Path, monkeypatch: pytest.Monke
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "makedirs", refused)
-    with pytest.raises(FlowletError, match=rf"part file {tmp_path} cannot be written: user \d+ has no permission; give it"):
+    with pytest.raises(
+        FlowletError, match=rf"part file {tmp_path} cannot be written: user \d+ has no permission; give it"
+    ):
         opened(FORMATS[0].sink(tmp_path))
 
 
@@ -348,7 +374,9 @@ def test_a_record_without_a_form_is_named_with_its_operator(tmp_path: Path) -> N
     fmt = FORMATS[2]
     harness = opened(fmt.sink(tmp_path))
 
-    with pytest.raises(UserFunctionError, match=r"operator 'Sink: Writer' \(subtask 0\) failed while processing the record \(2, 3\)"):
+    with pytest.raises(
+        UserFunctionError, match=r"operator 'Sink: Writer' \(subtask 0\) failed while processing the record \(2, 3\)"
+    ):
         harness.process_chunk([(1,), (2, 3)])
     harness.close()
 
@@ -373,7 +401,9 @@ def test_a_file_rolls_when_it_is_large_enough(tmp_path: Path) -> None:
     assert sorted(each.read_text() for each in tmp_path.iterdir()) == ["aa\nbb\n", "cc\n"]
 
 
-@pytest.mark.parametrize(("policy", "duration_ms"), [({"rollover_interval": 50}, 50), ({"inactivity_interval": 30}, 40)])
+@pytest.mark.parametrize(
+    ("policy", "duration_ms"), [({"rollover_interval": 50}, 50), ({"inactivity_interval": 30}, 40)]
+)
 def test_a_file_rolls_when_it_is_old_or_idle(tmp_path: Path, policy: dict[str, int], duration_ms: int) -> None:
     harness = opened(text_sink(tmp_path, **policy).with_bucket_assigner(BASE).build())
     harness.process_chunk("a")
@@ -387,7 +417,9 @@ def test_a_file_rolls_when_it_is_old_or_idle(tmp_path: Path, policy: dict[str, i
 
 def test_files_are_numbered_in_their_bucket(tmp_path: Path) -> None:
     config = OutputFileConfig.builder().with_part_prefix("log").with_part_suffix(".txt").build()
-    harness = opened(text_sink(tmp_path, part_size=1).with_bucket_assigner(BASE).with_output_file_config(config).build())
+    harness = opened(
+        text_sink(tmp_path, part_size=1).with_bucket_assigner(BASE).with_output_file_config(config).build()
+    )
     for value in "abc":
         harness.process_chunk(value)
     ended(harness)
@@ -399,7 +431,9 @@ def test_files_are_numbered_in_their_bucket(tmp_path: Path) -> None:
 
 
 def test_by_default_there_is_a_folder_per_hour(tmp_path: Path) -> None:
-    harness = opened(text_sink(tmp_path).with_bucket_assigner(BucketAssigner.date_time_bucket_assigner(timezone_id="UTC")).build())
+    harness = opened(
+        text_sink(tmp_path).with_bucket_assigner(BucketAssigner.date_time_bucket_assigner(timezone_id="UTC")).build()
+    )
     harness.process_chunk("a")
     harness.set_processing_time(3_600_000)
     harness.process_chunk("b")

@@ -62,7 +62,9 @@ def test_json_is_a_line_per_record() -> None:
 
 
 @pytest.mark.parametrize(
-    ("encoder", "bad"), [(Encoder.simple_string_encoder("ascii"), "ü"), (JsonLinesEncoder(), object())], ids=["text", "json"]
+    ("encoder", "bad"),
+    [(Encoder.simple_string_encoder("ascii"), "ü"), (JsonLinesEncoder(), object())],
+    ids=["text", "json"],
 )
 def test_a_record_without_a_form_is_named(encoder: Encoder, bad: Any) -> None:
     with pytest.raises(BadRecordError) as caught:
@@ -90,7 +92,14 @@ def test_csv_quotes_what_needs_it() -> None:
 
 
 def test_csv_has_the_characters_of_its_schema() -> None:
-    made = schema().set_column_separator(";").set_quote_char("'").set_escape_char("\\").set_line_separator("\r\n").set_null_value("-")
+    made = (
+        schema()
+        .set_column_separator(";")
+        .set_quote_char("'")
+        .set_escape_char("\\")
+        .set_line_separator("\r\n")
+        .set_null_value("-")
+    )
 
     assert csv_of(made.build(), ("a;b", 1), ("it's", None)) == "'a;b';1\r\nit\\'s;-\r\n"
 
@@ -161,7 +170,8 @@ def test_csv_is_read_by_python_and_arrow_as_it_was_written(end: str, rows: list[
     found = csv_of(schema().set_line_separator(end).build(), *rows)
 
     assert [(text, int(number)) for text, number in csv.reader(io.StringIO(found, newline=""))] == rows
-    if end != "\r" and not any("\0" in text for text, _ in rows):  # Arrow takes no carriage return for the end of a line
+    # Arrow takes no carriage return for the end of a line.
+    if end != "\r" and not any("\0" in text for text, _ in rows):
         options = {
             "read_options": arrow_csv.ReadOptions(column_names=["name", "age"]),
             "parse_options": arrow_csv.ParseOptions(newlines_in_values=True, ignore_empty_lines=False),

@@ -115,7 +115,9 @@ def test_a_time_with_a_zone_is_a_point_in_time_or_refused() -> None:
         local.write((NOON,), (None,), (aware,))
 
     assert caught.value.record == (aware,)
-    assert "field 'at': .* has an offset from UTC" in str(caught.value.__cause__) or "has an offset" in str(caught.value.__cause__)
+    assert "field 'at': .* has an offset from UTC" in str(caught.value.__cause__) or "has an offset" in str(
+        caught.value.__cause__
+    )
     assert points.ended().read().column("at").to_pylist() == [aware]
     assert local.ended().read().column("at").to_pylist() == [NOON, None]
 

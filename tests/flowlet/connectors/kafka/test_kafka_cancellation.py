@@ -20,7 +20,9 @@ from tests.waiting import PATIENCE_S, spin_until
 
 kafka = pytest.importorskip("confluent_kafka")
 
-SERIALIZER = KafkaRecordSerializationSchema.builder().set_topic("t").set_value_serialization_schema(SimpleStringSchema()).build()
+SERIALIZER = (
+    KafkaRecordSerializationSchema.builder().set_topic("t").set_value_serialization_schema(SimpleStringSchema()).build()
+)
 
 PAUSE = threading.Event()  # never set: between two questions of a writer that waits
 
@@ -79,7 +81,9 @@ def cancelled_after(producer: SilentProducer, num_slices: int) -> Callable[[], N
 
 
 def writer_over(producer: SilentProducer) -> KafkaWriter:
-    return KafkaWriter({}, SERIALIZER, check_cancelled=cancelled_after(producer, 3), flushes=True, create_producer=lambda _: producer)
+    return KafkaWriter(
+        {}, SERIALIZER, check_cancelled=cancelled_after(producer, 3), flushes=True, create_producer=lambda _: producer
+    )
 
 
 def test_a_flush_before_a_checkpoint_can_be_cancelled() -> None:
@@ -135,7 +139,13 @@ class SlowBrokers:
     """
 
     def __init__(
-        self, call: str, silence_s: float = 0.0, *, answer_s: float = 0.0, code: str = "_TIMED_OUT", can_go_on: bool = True
+        self,
+        call: str,
+        silence_s: float = 0.0,
+        *,
+        answer_s: float = 0.0,
+        code: str = "_TIMED_OUT",
+        can_go_on: bool = True,
     ) -> None:
         self.call = call
         self.silence_s = silence_s
@@ -152,9 +162,12 @@ class SlowBrokers:
             wait_s = max(0.0, self.silence_s - self.now_s) + self.answer_s
             self.now_s += min(timeout_s, wait_s)
             if wait_s >= timeout_s:
-                # A question for an offset is no call of a transaction, and librdkafka calls none of its errors retriable.
+                # A question for an offset is no call of a transaction, and librdkafka calls none of its errors
+                # retriable.
                 is_retriable = self.can_go_on and call != "committed"
-                raise kafka.KafkaException(kafka.KafkaError(getattr(kafka.KafkaError, self.code), "silence", retriable=is_retriable))
+                raise kafka.KafkaException(
+                    kafka.KafkaError(getattr(kafka.KafkaError, self.code), "silence", retriable=is_retriable)
+                )
         self.done.append(call)
 
     def target(self, check_cancelled: Callable[[], None] = lambda: None) -> KafkaTarget:
@@ -251,7 +264,9 @@ def test_a_question_that_a_far_broker_answers_late_gets_its_answer() -> None:
     target.close()
 
 
-@pytest.mark.parametrize(("code", "can_go_on"), [("_TIMED_OUT", False), ("_TRANSPORT", True)], ids=["not resumable", "no timeout"])
+@pytest.mark.parametrize(
+    ("code", "can_go_on"), [("_TIMED_OUT", False), ("_TRANSPORT", True)], ids=["not resumable", "no timeout"]
+)
 def test_a_failure_that_is_no_end_of_a_slice_ends_the_call(code: str, *, can_go_on: bool) -> None:
     brokers = SlowBrokers("commit_transaction", silence_s=1_000.0, code=code, can_go_on=can_go_on)
     target = brokers.target()

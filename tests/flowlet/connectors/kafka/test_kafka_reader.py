@@ -80,7 +80,9 @@ class Consumer:
 class Driven:
     """A reader, its consumer, and how often it asked for partitions."""
 
-    def __init__(self, *splits: KafkaSplit, schema: DeserializationSchema | None = None, commits: bool = True, **properties: str) -> None:
+    def __init__(
+        self, *splits: KafkaSplit, schema: DeserializationSchema | None = None, commits: bool = True, **properties: str
+    ) -> None:
         self.asked = 0
         self.reader = KafkaReader(
             {"bootstrap.servers": "a:1", **properties},
@@ -162,7 +164,9 @@ def test_a_reader_ends_when_all_partitions_have_ended(driven: Any) -> None:
     splits = [KafkaSplit("t", 0, 0, 1), KafkaSplit("t", 1, 0, 1), KafkaSplit("t", 2, 0, 2), KafkaSplit("t", 3, 4, 4)]
     driver = driven(*splits)
     driver.reader.no_more_splits()
-    driver.consumer.put(Message(0, 0), Message(0, 1), Message(1, 0), Message(2, 0), Message(2, 2, failure="_PARTITION_EOF"))
+    driver.consumer.put(
+        Message(0, 0), Message(0, 1), Message(1, 0), Message(2, 0), Message(2, 2, failure="_PARTITION_EOF")
+    )
 
     polled = [driver.poll() for _ in range(4)]
 
@@ -226,7 +230,10 @@ def test_an_error_of_the_schema_names_the_message(driven: Any) -> None:
     [
         ("_AUTO_OFFSET_RESET", "partition t-0 does not have offset 5 any more, or not yet: .*auto.offset.reset"),
         ("UNKNOWN_TOPIC_OR_PART", "Kafka at a:1: the messages of partition t-0: Broker: Unknown topic or partition"),
-        ("TOPIC_AUTHORIZATION_FAILED", "Kafka at a:1: the messages of partition t-0: Broker: Topic authorization failed"),
+        (
+            "TOPIC_AUTHORIZATION_FAILED",
+            "Kafka at a:1: the messages of partition t-0: Broker: Topic authorization failed",
+        ),
     ],
 )
 def test_what_cannot_be_read_fails_with_its_partition(driven: Any, failure: str, message: str) -> None:
@@ -280,7 +287,10 @@ def test_the_end_of_a_partition_is_committed_once(driven: Any) -> None:
 
 
 def test_offsets_of_records_that_wait_to_be_processed_are_not_committed(driven: Any) -> None:
-    """They are in the checkpoint; a job that begins at the group's offsets reads them again.  Messages without a record are no records."""
+    """They are in the checkpoint; a job that begins at the group's offsets reads them again.
+
+    Messages without a record are no records.
+    """
     driver = driven(KafkaSplit("t", 0, 5), KafkaSplit("t", 1, 3), **{"group.id": "g"})
     driver.consumer.put(Message(0, 5), Message(0, 7), Message(0, 8, None), Message(0, 9))
     driver.poll()
@@ -289,7 +299,9 @@ def test_offsets_of_records_that_wait_to_be_processed_are_not_committed(driven: 
         driver.reader.position_taken(checkpoint_id, num_waiting)
         driver.reader.position_kept(checkpoint_id)
 
-    assert [each for name, each in driver.consumer.log if name == "commit"] == [[(0, at), (1, 3)] for at in (5, 7, 9, 10)]
+    assert [each for name, each in driver.consumer.log if name == "commit"] == [
+        [(0, at), (1, 3)] for at in (5, 7, 9, 10)
+    ]
 
 
 def test_a_partition_whose_last_records_wait_is_committed_again_when_they_are_processed(driven: Any) -> None:
@@ -325,7 +337,9 @@ def test_without_a_group_nothing_is_committed(driven: Any) -> None:
 
 
 def test_a_restored_reader_goes_on_at_its_offsets() -> None:
-    reader = KafkaReader({"group.id": "g"}, SimpleStringSchema(), commits_offsets=True, name="k", create_consumer=Consumer)
+    reader = KafkaReader(
+        {"group.id": "g"}, SimpleStringSchema(), commits_offsets=True, name="k", create_consumer=Consumer
+    )
     consumer: Consumer = reader._consumer
     reader.restore_position((KafkaSplit("t", 0, 4), KafkaSplit("t", 2, 9)))
 
@@ -345,10 +359,16 @@ def test_splits_that_are_ahead_of_others_are_paused(driven: Any) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 3])
 def test_partitions_are_dealt_out_to_other_numbers_of_readers(width: int) -> None:
-    source = KafkaLogSource(KafkaTopics({}, OffsetRule(OffsetKind.EARLIEST)), SimpleStringSchema(), is_bounded=False, commits_offsets=True)
+    source = KafkaLogSource(
+        KafkaTopics({}, OffsetRule(OffsetKind.EARLIEST)), SimpleStringSchema(), is_bounded=False, commits_offsets=True
+    )
     former = [(KafkaSplit("t", 0, 4), KafkaSplit("t", 1, 5)), None, (KafkaSplit("t", 2, 6),)]
 
-    found = [split for subtask in range(width) for split in source.redistribute_positions(former, StateShare(subtask, width, 128, 3))]
+    found = [
+        split
+        for subtask in range(width)
+        for split in source.redistribute_positions(former, StateShare(subtask, width, 128, 3))
+    ]
 
     assert sorted(split.offset for split in found) == [4, 5, 6]
 

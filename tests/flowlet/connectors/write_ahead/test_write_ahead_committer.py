@@ -119,7 +119,9 @@ def test_a_target_that_stays_away_fails_the_job() -> None:
 
 
 def test_two_subtasks_that_share_a_writer_commit_in_its_order() -> None:
-    """After a change of the parallelism; the later transaction must not set a marker before the earlier one is in the target."""
+    """After a change of the parallelism; the later transaction must not set a marker before the earlier one is in the
+    target.
+    """
     target, later, earlier = Memory(), request(1), request(0)
     first, second = committer(target), committer(target)
 
@@ -139,7 +141,9 @@ def test_a_predecessor_that_never_comes_fails_the_job() -> None:
     for _ in range(10):
         commits.commit([lonely])
 
-    with pytest.raises(FlowletError, match=r"transaction 5 of writer w \(1 rows\) follows number 4, but the marker in the target is -1"):
+    with pytest.raises(
+        FlowletError, match=r"transaction 5 of writer w \(1 rows\) follows number 4, but the marker in the target is -1"
+    ):
         commits.commit([lonely])
 
 

@@ -19,7 +19,9 @@ def rows() -> FileSink.RowFormatBuilder:
 
 
 def bulk() -> FileSink.BulkFormatBuilder:
-    return FileSink.for_bulk_format("/data", CsvBulkWriters.for_schema(CsvSchema.builder().add_string_column("a").build()))
+    return FileSink.for_bulk_format(
+        "/data", CsvBulkWriters.for_schema(CsvSchema.builder().add_string_column("a").build())
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,15 +53,30 @@ def test_a_file_url_is_a_path() -> None:
 
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
-    (lambda: FileSink.for_row_format("", Encoder.simple_string_encoder()), "a file sink writes into a folder given as text"),
+    (
+        lambda: FileSink.for_row_format("", Encoder.simple_string_encoder()),
+        "a file sink writes into a folder given as text",
+    ),
     (
         lambda: FileSink.for_row_format("s3://bucket/x", Encoder.simple_string_encoder()),
         "'s3://bucket/x' has the scheme 's3'.*: mount that store",
     ),
     (lambda: FileSink.for_row_format("/data", print), "needs an encoder"),  # type: ignore[arg-type]  # refused at run time
-    (lambda: rows().with_rolling_policy(7), r"with_rolling_policy\(\) needs a RollingPolicy"),  # type: ignore[arg-type]  # as above
+    (
+        lambda: rows().with_rolling_policy(7),  # type: ignore[arg-type]  # as above
+        (
+            r"with_rolling_policy\(\) needs a "
+            r"RollingPolicy"
+        ),
+    ),
     (lambda: bulk().with_rolling_policy(RollingPolicy.default_rolling_policy()), "needs RollingPolicy.on_checkpoint"),  # type: ignore[arg-type]  # as above
-    (lambda: rows().with_bucket_assigner("x"), r"with_bucket_assigner\(\) needs a BucketAssigner"),  # type: ignore[arg-type]  # as above
+    (
+        lambda: rows().with_bucket_assigner("x"),  # type: ignore[arg-type]  # as above
+        (
+            r"with_bucket_assigner\(\) needs a "
+            r"BucketAssigner"
+        ),
+    ),
     (lambda: rows().with_bucket_check_interval(0), "milliseconds above 0"),
     (lambda: rows().with_output_file_config("x"), r"needs OutputFileConfig.builder\(\)"),  # type: ignore[arg-type]  # as above
     (lambda: rows().enable_compact(None, None), "cannot compact files yet"),
@@ -75,7 +92,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: CsvSchema.builder().add_string_column("a").add_number_column("a").build(), "two columns of the name 'a'"),
     (lambda: CsvSchema.builder().set_column_separator("ab"), "needs one character"),
     (lambda: CsvSchema.builder().set_line_separator("x"), "needs one of"),
-    (lambda: CsvBulkWriters.for_schema("a"), r"for_schema\(\) needs a schema"),  # type: ignore[arg-type]  # refused at run time
+    (
+        lambda: CsvBulkWriters.for_schema("a"),  # type: ignore[arg-type]  # refused at run time
+        (
+            r"for_schema\(\) needs a "
+            r"schema"
+        ),
+    ),
 ]
 
 

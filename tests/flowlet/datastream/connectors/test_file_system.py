@@ -10,7 +10,11 @@ from flowlet.errors import JobGraphError
 
 
 def test_a_source_keeps_what_it_was_built_with() -> None:
-    source = FileSource.for_record_stream_format(StreamFormat.text_line_format("latin-1"), "/a", "/b").process_static_file_set().build()
+    source = (
+        FileSource.for_record_stream_format(StreamFormat.text_line_format("latin-1"), "/a", "/b")
+        .process_static_file_set()
+        .build()
+    )
 
     assert isinstance(source, Source)
     assert (source.paths, source.stream_format.charset_name, source.is_bounded) == (("/a", "/b"), "latin-1", True)

@@ -50,7 +50,10 @@ PAIR: Final = Types.ROW_NAMED(["a", "b"], [Types.STRING(), Types.INT()])
 COMPOSITE: Final[dict[str, tuple[TypeInformation, st.SearchStrategy[Any]]]] = {
     "PRIMITIVE_ARRAY": (Types.PRIMITIVE_ARRAY(Types.LONG()), st.lists(st.integers(-(2**63), 2**63 - 1))),
     "BASIC_ARRAY": (Types.BASIC_ARRAY(Types.STRING()), st.lists(st.none() | TEXTS)),
-    "OBJECT_ARRAY": (Types.OBJECT_ARRAY(PAIR), st.lists(st.none() | st.builds(lambda a, b: Row(b=b, a=a), TEXTS, st.integers(0, 9)))),
+    "OBJECT_ARRAY": (
+        Types.OBJECT_ARRAY(PAIR),
+        st.lists(st.none() | st.builds(lambda a, b: Row(b=b, a=a), TEXTS, st.integers(0, 9))),
+    ),
     "LIST": (Types.LIST(Types.DOUBLE()), st.lists(st.floats(allow_nan=False))),
     "MAP": (Types.MAP(Types.STRING(), Types.BIG_DEC()), st.dictionaries(TEXTS, st.none() | DECIMALS)),
     "MAP of INT": (Types.MAP(Types.INT(), Types.SQL_DATE()), st.dictionaries(st.integers(-9, 9), st.dates())),
@@ -93,19 +96,27 @@ EXAMPLES: Final[dict[str, Any]] = {
 
 
 def described(value: Any, type_info: TypeInformation) -> Any:
-    """The value by the names of its fields; floats by their text, in which NaN is equal to itself, and -0.0 is not 0.0."""
+    """The value by the names of its fields; floats by their text, in which NaN is equal to itself,
+    and -0.0 is not 0.0.
+    """
     match type_info:
         case _ if value is None:
             return None
         case RowTypeInfo():
             names, types = type_info.get_field_names(), type_info.get_field_types()
-            fields = dict(zip(names, value, strict=True)) if isinstance(value, tuple) or not has_names(value) else value.as_dict()
+            fields = (
+                dict(zip(names, value, strict=True))
+                if isinstance(value, tuple) or not has_names(value)
+                else value.as_dict()
+            )
             return {name: described(fields[name], kind) for name, kind in zip(names, types, strict=True)}
         case TupleTypeInfo():
             return tuple(described(each, kind) for each, kind in zip(value, type_info.get_field_types(), strict=True))
         case MapTypeInfo():
             return {key: described(each, type_info.value_type_info) for key, each in value.items()}
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if isinstance(value, list):
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo() if isinstance(
+            value, list
+        ):
             return [described(each, type_info.elem_type) for each in value]
         case _:
             return type(value), repr(value) if isinstance(value, float) else value

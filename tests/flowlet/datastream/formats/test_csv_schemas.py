@@ -34,7 +34,9 @@ Reader, Writer = CsvRowDeserializationSchema.Builder, CsvRowSerializationSchema.
 def test_fields_are_read_and_written_by_the_type() -> None:
     reader: CsvRowDeserializationSchema = pickle.loads(pickle.dumps(Reader(ALL).build()))
     writer: CsvRowSerializationSchema = pickle.loads(pickle.dumps(Writer(ALL).build()))
-    row = Row(text='a, "b"', whole=-3, part=0.5, flag=True, price=Decimal("1.50"), day=datetime.date(2024, 2, 29), list=[1, 2])
+    row = Row(
+        text='a, "b"', whole=-3, part=0.5, flag=True, price=Decimal("1.50"), day=datetime.date(2024, 2, 29), list=[1, 2]
+    )
 
     line = writer.serialize(row)
 
@@ -52,7 +54,12 @@ def test_an_empty_field_is_none_unless_it_is_a_text() -> None:
 
 def test_characters_can_be_set() -> None:
     reader = (
-        Reader(ALL).set_field_delimiter("|").set_array_element_delimiter("+").set_quote_character("'").set_escape_character("\\").build()
+        Reader(ALL)
+        .set_field_delimiter("|")
+        .set_array_element_delimiter("+")
+        .set_quote_character("'")
+        .set_escape_character("\\")
+        .build()
     )
     writer = (
         Writer(ALL)
@@ -92,13 +99,23 @@ def test_a_line_that_does_not_fit_fails_or_is_left_out_and_counted(line: bytes) 
 @pytest.mark.parametrize(
     ("line", "row", "num_fields"),
     [
-        (b"a,old,0.5,true,1.50,2024-02-29,1;2", ["a", None, 0.5, True, Decimal("1.50"), datetime.date(2024, 2, 29), [1, 2]], 1),
+        (
+            b"a,old,0.5,true,1.50,2024-02-29,1;2",
+            ["a", None, 0.5, True, Decimal("1.50"), datetime.date(2024, 2, 29), [1, 2]],
+            1,
+        ),
         (b"a,1,0.5,perhaps,cheap,2024-02-30,1;2", ["a", 1, 0.5, None, None, None, [1, 2]], 3),
-        (b"a,1,0.5,true,1.50,2024-02-29,1;x;3", ["a", 1, 0.5, True, Decimal("1.50"), datetime.date(2024, 2, 29), [1, None, 3]], 1),
+        (
+            b"a,1,0.5,true,1.50,2024-02-29,1;x;3",
+            ["a", 1, 0.5, True, Decimal("1.50"), datetime.date(2024, 2, 29), [1, None, 3]],
+            1,
+        ),
         (b"a,1,0.5", ["a", 1, 0.5, None, None, None, None], 4),
     ],
 )
-def test_if_errors_are_ignored_a_field_that_does_not_fit_or_is_missing_is_none(line: bytes, row: list[Any], num_fields: int) -> None:
+def test_if_errors_are_ignored_a_field_that_does_not_fit_or_is_missing_is_none(
+    line: bytes, row: list[Any], num_fields: int
+) -> None:
     """As in Flink, the other fields of the row are kept; what became None is counted."""
     schema = Reader(ALL).set_ignore_parse_errors(True).build()
     names = ["text", "whole", "part", "flag", "price", "day", "list"]
@@ -130,7 +147,7 @@ def test_comments_are_left_out_if_they_are_allowed() -> None:
         (lambda: Reader(Types.STRING()), "needs the type of a row"),
         (lambda: Writer(Types.ROW([Types.MAP(Types.STRING(), Types.INT())])), "cannot hold the field 'f0'"),
         (lambda: Reader(PAIR).set_field_delimiter("ab"), "needs one character, got 'ab'"),
-        (lambda: Writer(PAIR).set_null_literal(None), "needs a text, got None"),  # type: ignore[arg-type]  # that is the test
+        (lambda: Writer(PAIR).set_null_literal(None), ("needs a text, got None")),  # type: ignore[arg-type]  # that is the test
     ],
 )
 def test_a_wrong_argument_is_refused(call: Any, reason: str) -> None:

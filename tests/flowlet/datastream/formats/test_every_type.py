@@ -33,7 +33,17 @@ UNHELD: Final = {
     "JSON": set[str](),
     "CSV": {"OBJECT_ARRAY", "MAP", "MAP of INT", "TUPLE", "ROW", "ROW_NAMED"},
     "Parquet": {"CHAR", "BIG_INT", "BIG_DEC", "INSTANT", "MAP", "MAP of INT", "TUPLE"},
-    "Arrow": {"CHAR", "BIG_INT", "BIG_DEC", "INSTANT", "SQL_TIME", "LOCAL_TIME", "LOCAL_DATE_TIME", "bytes", "LIST of BYTE"}
+    "Arrow": {
+        "CHAR",
+        "BIG_INT",
+        "BIG_DEC",
+        "INSTANT",
+        "SQL_TIME",
+        "LOCAL_TIME",
+        "LOCAL_DATE_TIME",
+        "bytes",
+        "LIST of BYTE",
+    }
     | set(COMPOSITE),
     "SQLite": set(COMPOSITE),
     "PostgreSQL": {"OBJECT_ARRAY", "MAP", "MAP of INT", "TUPLE", "ROW", "ROW_NAMED"},
@@ -192,7 +202,9 @@ def test_csv_is_read_as_it_was_written_or_refused(settings: str, data: st.DataOb
     try:
         line = writing.build().serialize(row)
     except ValueError as error:
-        reasons = ["would be read as", "in an element"] + (["need to escape", "escapechar"] if settings == "no quotes" else [])
+        reasons = ["would be read as", "in an element"] + (
+            ["need to escape", "escapechar"] if settings == "no quotes" else []
+        )
         assert any(reason in str(error) for reason in reasons)  # noqa: PT017  # most values are written
         assert settings == "no quotes" or is_empty(value) or ";" in str(value) or "\\N" in str(value)
     else:
@@ -203,7 +215,9 @@ def test_csv_is_read_as_it_was_written_or_refused(settings: str, data: st.DataOb
 
 
 PARQUET_TYPES: Final = [
-    each for each in ALL if each not in UNHELD["Parquet"] and each not in {"LIST of BYTE", "ROW", "ROW_NAMED", "OBJECT_ARRAY"}
+    each
+    for each in ALL
+    if each not in UNHELD["Parquet"] and each not in {"LIST of BYTE", "ROW", "ROW_NAMED", "OBJECT_ARRAY"}
 ]
 
 
@@ -215,7 +229,11 @@ def test_pyarrow_reads_in_parquet_what_was_written(values: tuple[str, Any]) -> N
     assert described(parquet_again(Row(y=1, x=value), row_type), row_type) == described(Row(x=value, y=1), row_type)
 
 
-@given(values=st.sampled_from(sorted(set(ALL) - UNHELD["Arrow"])).flatmap(lambda name: st.tuples(st.just(name), st.none() | ALL[name][1])))
+@given(
+    values=st.sampled_from(sorted(set(ALL) - UNHELD["Arrow"])).flatmap(
+        lambda name: st.tuples(st.just(name), st.none() | ALL[name][1])
+    )
+)
 def test_columns_have_the_values_of_the_records(values: tuple[str, Any]) -> None:
     name, value = values
     row_type = Types.ROW_NAMED(["x", "y"], [ALL[name][0], Types.INT()])
@@ -262,7 +280,12 @@ def test_no_writer_changes_a_value_that_does_not_fit(form: str, type_info: TypeI
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize(
     ("row", "name"),
-    [(Row(a="x", c=1), "'b'"), (Row(a="x", b=1, c=1), "'c'"), (Row("x"), "declared are 2"), (Row("x", 1, 2), "declared are 2")],
+    [
+        (Row(a="x", c=1), "'b'"),
+        (Row(a="x", b=1, c=1), "'c'"),
+        (Row("x"), "declared are 2"),
+        (Row("x", 1, 2), "declared are 2"),
+    ],
 )
 def test_a_row_with_other_fields_is_refused_by_name(form: str, row: Row, name: str) -> None:
     """Rows go by the names of their fields, in every format."""

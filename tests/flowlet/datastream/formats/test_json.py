@@ -20,7 +20,11 @@ PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 VALUES: list[tuple[TypeInformation, str, Any]] = [
     (PERSON, '{"age": 3, "other": [1], "name": "Ann"}', Row(name="Ann", age=3)),
     (PERSON, '{"name": "Ann"}', Row(name="Ann", age=None)),
-    (Types.ROW([Types.INT(), PERSON]), '{"f0": 1, "f1": {"name": "Bo", "age": 2}}', Row(f0=1, f1=Row(name="Bo", age=2))),
+    (
+        Types.ROW([Types.INT(), PERSON]),
+        '{"f0": 1, "f1": {"name": "Bo", "age": 2}}',
+        Row(f0=1, f1=Row(name="Bo", age=2)),
+    ),
     (Types.TUPLE([Types.STRING(), Types.LIST(Types.DOUBLE())]), '["a", [1, 2.5]]', ("a", [1.0, 2.5])),
     (Types.MAP(Types.STRING(), PERSON), '{"a": {"name": "Ann", "age": 1}}', {"a": Row(name="Ann", age=1)}),
     (Types.BASIC_ARRAY(Types.STRING()), '["a", null]', ["a", None]),
@@ -29,12 +33,20 @@ VALUES: list[tuple[TypeInformation, str, Any]] = [
     (Types.SQL_TIMESTAMP(), '"2024-02-29T12:30:15.5Z"', datetime.datetime.fromisoformat("2024-02-29T12:30:15.5")),
     (Types.PRIMITIVE_ARRAY(Types.BYTE()), '"YWI="', b"ab"),
     (Types.BIG_DEC(), "12.340", Decimal("12.340")),
-    (Types.ROW_NAMED(["price", "size"], [Types.BIG_DEC(), Types.DOUBLE()]), '{"price": 1, "size": 0.1}', Row(price=Decimal(1), size=0.1)),
+    (
+        Types.ROW_NAMED(["price", "size"], [Types.BIG_DEC(), Types.DOUBLE()]),
+        '{"price": 1, "size": 0.1}',
+        Row(price=Decimal(1), size=0.1),
+    ),
     (Types.INT(), "2147483647", 2147483647),
     (Types.STRING(), "12", "12"),
     (Types.PICKLED_BYTE_ARRAY(), '{"any": [1, "x"]}', {"any": [1, "x"]}),
     (PERSON, "null", None),
-    (Types.MAP(Types.INT(), Types.SQL_DATE()), '{"-3": "2024-02-29", "4": null}', {-3: datetime.date(2024, 2, 29), 4: None}),
+    (
+        Types.MAP(Types.INT(), Types.SQL_DATE()),
+        '{"-3": "2024-02-29", "4": null}',
+        {-3: datetime.date(2024, 2, 29), 4: None},
+    ),
     (Types.INSTANT(), '"1970-01-01T02:00:01.000000005+02:00"', Instant(1, 5)),
     (Types.INSTANT(), '"1970-01-01T00:00:01Z"', Instant(1, 0)),
     (LocalTimeTypeInfo(LocalTimeTypeInfo.TimeType.LOCAL_DATE), '"2024-02-29"', datetime.date(2024, 2, 29)),
@@ -68,7 +80,9 @@ VALUES: list[tuple[TypeInformation, str, Any]] = [
         (Types.BIG_DEC(), '"NaN"', "is no number"),
     ],
 )
-def test_what_does_not_fit_its_type_is_an_error_that_names_the_field(type_info: TypeInformation, text: str, reason: str) -> None:
+def test_what_does_not_fit_its_type_is_an_error_that_names_the_field(
+    type_info: TypeInformation, text: str, reason: str
+) -> None:
     row = Types.ROW_NAMED(["x"], [type_info])
 
     with pytest.raises(ValueError, match=f"does not fit RowTypeInfo.*: field 'x': .*{reason}"):
@@ -104,11 +118,18 @@ def test_scalars_of_numpy_are_written_as_numbers() -> None:
 
 
 def test_floats_that_are_no_numbers_are_texts_as_jackson_writes_them() -> None:
-    schema = JsonRowSerializationSchema.builder().with_type_info(Types.ROW([Types.DOUBLE(), Types.PICKLED_BYTE_ARRAY()])).build()
+    schema = (
+        JsonRowSerializationSchema.builder()
+        .with_type_info(Types.ROW([Types.DOUBLE(), Types.PICKLED_BYTE_ARRAY()]))
+        .build()
+    )
 
     assert schema.serialize((math.nan, [math.inf, None])) == b'{"f0":"NaN","f1":["Infinity",null]}'
     lines = [(1, None, math.nan), {"a": [-math.inf], "b": None}, Row(a=(math.nan,), b=Decimal("1.5"))]
-    assert JsonLinesEncoder().encode_all(lines) == b'[1,null,"NaN"]\n{"a":["-Infinity"],"b":null}\n{"a":["NaN"],"b":"1.5"}\n'
+    assert (
+        JsonLinesEncoder().encode_all(lines)
+        == b'[1,null,"NaN"]\n{"a":["-Infinity"],"b":null}\n{"a":["NaN"],"b":"1.5"}\n'
+    )
     assert JsonLinesEncoder().encode((None, 1.5, "null")) == b'[null,1.5,"null"]\n'
 
 

@@ -54,7 +54,9 @@ def test_what_has_no_columns_is_refused_when_the_job_is_built(row_type: Any, mes
         ParquetBulkWriters.for_row_type(row_type)
 
 
-@pytest.mark.parametrize(("path", "factory"), [("", ParquetBulkWriters.for_row_type(COUNT)), ("out", COUNT)], ids=["path", "format"])
+@pytest.mark.parametrize(
+    ("path", "factory"), [("", ParquetBulkWriters.for_row_type(COUNT)), ("out", COUNT)], ids=["path", "format"]
+)
 def test_a_sink_needs_a_folder_and_a_format(path: str, factory: Any) -> None:
     with pytest.raises(JobGraphError, match="a file sink"):
         FileSink.for_bulk_format(path, factory)

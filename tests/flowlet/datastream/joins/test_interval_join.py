@@ -66,7 +66,9 @@ def test_a_job_joins_what_lies_close_together(mode: RuntimeExecutionMode) -> Non
     """Payments up to two seconds after their order; both bounds count."""
     orders, payments = orders_and_payments(mode)
 
-    found = orders.interval_join(payments).between(Time.seconds(0), Time.seconds(2)).process(Times()).execute_and_collect()
+    found = (
+        orders.interval_join(payments).between(Time.seconds(0), Time.seconds(2)).process(Times()).execute_and_collect()
+    )
 
     assert sorted(found) == [("ann", 1_000, 3_000), ("ann", 7_000, 9_000)]
 
@@ -114,7 +116,10 @@ def test_the_result_has_the_declared_type_and_can_be_named() -> None:
     orders, payments = orders_and_payments()
 
     stream: DataStream = (
-        orders.interval_join(payments).between(Time.seconds(0), Time.seconds(0)).process(Times(), Types.STRING()).name("paid")
+        orders.interval_join(payments)
+        .between(Time.seconds(0), Time.seconds(0))
+        .process(Times(), Types.STRING())
+        .name("paid")
     )
 
     assert (stream.get_type(), stream.get_name()) == (Types.STRING(), "paid")
@@ -156,7 +161,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: between(Time.milliseconds(3), Time.milliseconds(3)).lower_bound_exclusive().process(Times()),
         "leave nothing between them",
     ),
-    "no tag": (lambda: joined().side_output_left_late_data("late"), "needs an OutputTag, got 'late'"),  # type: ignore[arg-type]
+    "no tag": (lambda: joined().side_output_left_late_data("late"), ("needs an OutputTag, got 'late'")),  # type: ignore[arg-type]
     "a class": (lambda: joined().process(Times), "write Times()"),  # type: ignore[arg-type]
     "no function": (lambda: joined().process(len), "needs a ProcessJoinFunction"),  # type: ignore[arg-type]
 }

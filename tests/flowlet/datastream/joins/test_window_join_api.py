@@ -1,4 +1,6 @@
-"""Promises of ``join(...)`` and ``co_group(...)``: jobs from end to end, and what is refused when a program is built."""
+"""Promises of ``join(...)`` and ``co_group(...)``: jobs from end to end, and what is refused when a
+program is built.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -56,7 +58,9 @@ def joined() -> WindowJoin:
 
 def co_grouped() -> WindowCoGroup:
     orders, payments = orders_and_payments()
-    return orders.co_group(payments).where(name_of).equal_to(name_of).window(TumblingEventTimeWindows.of(Time.seconds(10)))
+    return (
+        orders.co_group(payments).where(name_of).equal_to(name_of).window(TumblingEventTimeWindows.of(Time.seconds(10)))
+    )
 
 
 class Paid(JoinFunction):
@@ -165,12 +169,21 @@ def with_key_types(first: Any, second: Any) -> Any:
 
 
 MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
-    "two environments": (lambda: orders_and_payments()[0].join(other_environment()), r"join\(\) needs streams of the same environment"),
-    "no stream": (lambda: orders_and_payments()[0].co_group([1]), r"co_group\(\) needs streams"),  # type: ignore[arg-type]
+    "two environments": (
+        lambda: orders_and_payments()[0].join(other_environment()),
+        r"join\(\) needs streams of the same environment",
+    ),
+    "no stream": (
+        lambda: orders_and_payments()[0].co_group([1]),  # type: ignore[arg-type]
+        (
+            r"co_group\(\) needs "
+            r"streams"
+        ),
+    ),
     "two types of keys": (lambda: with_key_types(Types.LONG(), Types.STRING()), "need one type, got Long and String"),
     "a generator function": (lambda: joined().apply(pairs_of), "use a FlatJoinFunction"),
     "a class": (lambda: joined().apply(Paid), r"write Paid\(\)"),  # type: ignore[arg-type]
-    "another function": (lambda: joined().apply(Stamped()), "needs a JoinFunction or FlatJoinFunction here"),  # type: ignore[arg-type]
+    "another function": (lambda: joined().apply(Stamped()), ("needs a JoinFunction or FlatJoinFunction here")),  # type: ignore[arg-type]
     "one argument": (lambda: joined().apply(lambda record: record), "2 records"),  # type: ignore[arg-type,misc]
     "a join function for a co-group": (lambda: co_grouped().apply(Paid()), "needs a CoGroupFunction here"),  # type: ignore[arg-type]
     "no assigner": (lambda: with_key_types(None, None).window(5), "windows need an assigner"),

@@ -45,10 +45,19 @@ def vertex_id(name: str) -> str:
 
 
 def job_of(
-    vertices: Mapping[str, int], edges: Sequence[str], settings: CheckpointSettings | None = SETTINGS, pointwise: Sequence[str] = ()
+    vertices: Mapping[str, int],
+    edges: Sequence[str],
+    settings: CheckpointSettings | None = SETTINGS,
+    pointwise: Sequence[str] = (),
 ) -> JobGraphMessage:
-    """``vertices``: the parallelism by a name of one letter.  ``edges``: two letters each, the second one ``-`` for the client's."""
-    messages = [VertexMessage(vertex_id(name), name, width, 128, "default", [name], b"chain") for name, width in vertices.items()]
+    """``vertices``: the parallelism by a name of one letter.
+
+    ``edges``: two letters each, the second one ``-`` for the client's.
+    """
+    messages = [
+        VertexMessage(vertex_id(name), name, width, 128, "default", [name], b"chain")
+        for name, width in vertices.items()
+    ]
     edge_messages = [
         EdgeMessage(
             f"{100 + index:032x}",
@@ -128,11 +137,15 @@ class Coordinated:
 
     def acknowledge(self, checkpoint_id: int, *tasks: str) -> list[Effect]:
         """Each task is a letter and the subtask; all of them if none is named."""
-        names = tasks or [f"{vertex.name}{index}" for vertex in self.job.vertices for index in range(vertex.parallelism)]
+        names = tasks or [
+            f"{vertex.name}{index}" for vertex in self.job.vertices for index in range(vertex.parallelism)
+        ]
         return [
             effect
             for name in names
-            for effect in self.handle(CheckpointAcknowledged(self.attempt(name[0], int(name[1:] or 0)), checkpoint_id, STATE))
+            for effect in self.handle(
+                CheckpointAcknowledged(self.attempt(name[0], int(name[1:] or 0)), checkpoint_id, STATE)
+            )
         ]
 
     def decline(self, checkpoint_id: int, name: str, reason: str) -> list[Effect]:

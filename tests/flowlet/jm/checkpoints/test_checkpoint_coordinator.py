@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: what follows each event, by a clock that moves by hand."""
+"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: what follows each event, by a clock
+that moves by hand.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -79,7 +81,12 @@ class TestOneCheckpoint:
         assert trigger == [TriggerCheckpoint(s, 1, 100)]
         assert (first, last) == ([], [WriteManifest(manifest)])
         assert end == [KeepCheckpoint(manifest), CheckpointCompleted(s, 1), CheckpointCompleted(t, 1)]
-        assert (manifest.job_id, manifest.job_name, manifest.checkpoint_id, manifest.timestamp_ms) == (JOB_ID, "job", 1, 100)
+        assert (manifest.job_id, manifest.job_name, manifest.checkpoint_id, manifest.timestamp_ms) == (
+            JOB_ID,
+            "job",
+            1,
+            100,
+        )
         assert manifest.subtasks == [SubtaskEntry(*S, STATE), SubtaskEntry(*T, STATE)]
         assert manifest.sources == [SourceEntry(vertex_id("s"), b"splits")]
         assert manifest.parallelisms == {vertex_id("s"): 1, vertex_id("t"): 1}
@@ -123,7 +130,10 @@ class TestOneCheckpoint:
         effects = coordinated.fail_to_write(1)
 
         (failure,) = [effect.failure for effect in effects if isinstance(effect, CheckpointFailed)]
-        assert (failure.reason, failure.message) == ("FINALIZE_CHECKPOINT_FAILURE", "its manifest could not be written: the disk is full")
+        assert (failure.reason, failure.message) == (
+            "FINALIZE_CHECKPOINT_FAILURE",
+            "its manifest could not be written: the disk is full",
+        )
         assert told(effects, CheckpointAborted) == [(1, attempt("s")), (1, attempt("t"))]
         assert DiscardCheckpoint(1) in effects
         assert "the disk is full" in failed_job(effects)[0]
@@ -203,7 +213,9 @@ class TestPeriod:
         assert (triggered(before), list(triggered(after))) == ({}, [2])
 
     def test_one_that_is_wanted_comes_at_once_and_those_behind_it_with_a_pause(self) -> None:
-        """A tenth of the interval lies between them, and as long as the last one took; wishes meanwhile share the next one."""
+        """A tenth of the interval lies between them, and as long as the last one took; wishes meanwhile share the next
+        one.
+        """
         coordinated = started(interval_ms=1000)
 
         assert list(triggered(coordinated.handle(CheckpointWanted()))) == [1]
@@ -245,7 +257,11 @@ class TestPeriod:
         if is_held:
             coordinated.acknowledge(1, "s0")
         coordinated.now_ms = 1100
-        lag = TimePassed(held=frozenset({(1, attempt("t"))})) if is_held else TimePassed(blocked=frozenset({attempt("t")}))
+        lag = (
+            TimePassed(held=frozenset({(1, attempt("t"))}))
+            if is_held
+            else TimePassed(blocked=frozenset({attempt("t")}))
+        )
 
         effects = coordinated.handle(lag)
 
@@ -285,7 +301,11 @@ class TestFailures:
         effects = coordinated.decline(1, "t", "ASYNCHRONOUS_PART_FAILED")
 
         (failed,) = [effect for effect in effects if isinstance(effect, CheckpointFailed)]
-        assert (failed.failure.reason, failed.failure.message, failed.failure.subtask) == ("ASYNCHRONOUS_PART_FAILED", "no space left", T)
+        assert (failed.failure.reason, failed.failure.message, failed.failure.subtask) == (
+            "ASYNCHRONOUS_PART_FAILED",
+            "no space left",
+            T,
+        )
         assert told(effects, CheckpointAborted) == [(1, attempt("s")), (1, attempt("t"))]
         assert DiscardCheckpoint(1) in effects
         assert failed_job(effects) == []
@@ -302,7 +322,8 @@ class TestFailures:
         assert messages[0] == []
         assert messages[1] == [
             (
-                "more than 1 checkpoints failed one after the other (execution.checkpointing.tolerable-failed-checkpoints); the last one, "
+                "more than 1 checkpoints failed one after the other "
+                "(execution.checkpointing.tolerable-failed-checkpoints); the last one, "
                 "checkpoint 2, failed in t (subtask 0): no space left"
             )
         ]
@@ -324,7 +345,11 @@ class TestFailures:
 
         for number in (1, 2, 3):
             coordinated.at(number * 100)
-            ends = coordinated.complete(number) if number == 2 else coordinated.decline(number, "t", "ASYNCHRONOUS_PART_FAILED")
+            ends = (
+                coordinated.complete(number)
+                if number == 2
+                else coordinated.decline(number, "t", "ASYNCHRONOUS_PART_FAILED")
+            )
             assert failed_job(ends) == []
 
     @pytest.mark.parametrize("reason", ["TASK_NOT_READY", "TASK_CLOSING", SYMPTOM, "SUBSUMED", "INPUT_END_OF_STREAM"])
@@ -371,7 +396,9 @@ class TestFailures:
         assert failed_job(effects) == []
         assert triggered(coordinated.at(5000)) == {}
         told_ids = told(effects, CheckpointAborted)
-        assert ((1, attempt("t")) in told_ids) == (state is ExecutionState.CANCELING), "an attempt that has ended gets no orders"
+        assert ((1, attempt("t")) in told_ids) == (state is ExecutionState.CANCELING), (
+            "an attempt that has ended gets no orders"
+        )
 
 
 class TestSubsumption:
@@ -557,7 +584,9 @@ class TestReportsThatDoNotFit:
         coordinated.at(200)
         old = attempt("t", run=0)
         report = (
-            CheckpointDeclined(old, 1, "ASYNCHRONOUS_PART_FAILED", "") if message is CheckpointDeclined else CheckpointAcknowledged(old, 1)
+            CheckpointDeclined(old, 1, "ASYNCHRONOUS_PART_FAILED", "")
+            if message is CheckpointDeclined
+            else CheckpointAcknowledged(old, 1)
         )
 
         effects = coordinated.handle(report)

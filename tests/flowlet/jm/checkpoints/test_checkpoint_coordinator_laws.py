@@ -45,7 +45,13 @@ from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.checkpoints.coordinated import STATE, attempts_of, job_of
 
 JOB = job_of({"s": 2, "r": 1, "m": 2, "t": 1}, ["rm", "mt"], pointwise=["sm"])
-REASONS = ("ASYNCHRONOUS_PART_FAILED", "SYNCHRONOUS_PART_FAILED", "TASK_NOT_READY", "CANCELLATION_BARRIER", "OF_A_LATER_VERSION")
+REASONS = (
+    "ASYNCHRONOUS_PART_FAILED",
+    "SYNCHRONOUS_PART_FAILED",
+    "TASK_NOT_READY",
+    "CANCELLATION_BARRIER",
+    "OF_A_LATER_VERSION",
+)
 
 
 class Checkpoints(RuleBasedStateMachine):
@@ -54,7 +60,10 @@ class Checkpoints(RuleBasedStateMachine):
     attempts = Bundle("attempts")
 
     @initialize(
-        max_concurrent=st.integers(1, 3), tolerable=st.integers(-1, 2), min_pause=st.sampled_from([0, 70]), after_finish=st.booleans()
+        max_concurrent=st.integers(1, 3),
+        tolerable=st.integers(-1, 2),
+        min_pause=st.sampled_from([0, 70]),
+        after_finish=st.booleans(),
     )
     def begin(self, max_concurrent: int, tolerable: int, min_pause: int, after_finish: bool) -> None:
         self.settings = CheckpointSettings(
@@ -105,7 +114,9 @@ class Checkpoints(RuleBasedStateMachine):
     @rule(data=st.data())
     def change(self, data: st.DataObject) -> None:
         attempt = data.draw(st.sampled_from(sorted(self.subtasks)))  # also of old runs
-        options = sorted(EXECUTION_TRANSITIONS[self.states[attempt]]) if attempt in self.states else list(ExecutionState)
+        options = (
+            sorted(EXECUTION_TRANSITIONS[self.states[attempt]]) if attempt in self.states else list(ExecutionState)
+        )
         if options:
             self._change(attempt, data.draw(st.sampled_from(options)))
 
@@ -154,12 +165,17 @@ class Checkpoints(RuleBasedStateMachine):
     @precondition(lambda self: self.subtasks)
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
-        self._acknowledge(data.draw(st.sampled_from(sorted(self.subtasks))), data.draw(st.integers(0, self.last_id + 1)))
+        self._acknowledge(
+            data.draw(st.sampled_from(sorted(self.subtasks))), data.draw(st.integers(0, self.last_id + 1))
+        )
 
     @precondition(lambda self: self.subtasks)
     @rule(data=st.data())
     def decline(self, data: st.DataObject) -> None:
-        attempt, checkpoint_id = data.draw(st.sampled_from(sorted(self.subtasks))), data.draw(st.integers(0, self.last_id + 1))
+        attempt, checkpoint_id = (
+            data.draw(st.sampled_from(sorted(self.subtasks))),
+            data.draw(st.integers(0, self.last_id + 1)),
+        )
         self._handle(CheckpointDeclined(attempt, checkpoint_id, data.draw(st.sampled_from(REASONS)), "why"))
 
     @precondition(lambda self: self.writing)
@@ -170,7 +186,9 @@ class Checkpoints(RuleBasedStateMachine):
         effects = self._handle(ManifestFailed(manifest.checkpoint_id, "why") if fails else ManifestWritten(manifest))
         if was_ended or fails:
             location = self.locations.get(manifest.checkpoint_id, "")
-            assert DiscardCheckpoint(manifest.checkpoint_id, location) in effects, "a manifest that nobody restores is removed"
+            assert DiscardCheckpoint(manifest.checkpoint_id, location) in effects, (
+                "a manifest that nobody restores is removed"
+            )
         elif manifest.is_savepoint:
             assert any(isinstance(effect, SavepointCompleted) for effect in effects)
         else:
@@ -228,7 +246,9 @@ class Checkpoints(RuleBasedStateMachine):
             case WriteManifest(manifest):
                 assert not self.pending[manifest.checkpoint_id], "everybody has acknowledged"
                 assert manifest.checkpoint_id not in self.writing
-                assert {(each.vertex_id, each.subtask) for each in manifest.subtasks} == {tuple(each) for each in attempts_of(JOB).values()}
+                assert {(each.vertex_id, each.subtask) for each in manifest.subtasks} == {
+                    tuple(each) for each in attempts_of(JOB).values()
+                }
                 self.writing[manifest.checkpoint_id] = manifest
             case KeepCheckpoint(manifest):
                 assert not manifest.is_savepoint
@@ -283,7 +303,11 @@ class Checkpoints(RuleBasedStateMachine):
         if not hasattr(self, "coordinator") or not self.states or self.is_failing or self.is_cancelling:
             return
         states = set(self.states.values())
-        may_go_on = {ExecutionState.RUNNING} if not self.settings.after_tasks_finish else {ExecutionState.RUNNING, ExecutionState.FINISHED}
+        may_go_on = (
+            {ExecutionState.RUNNING}
+            if not self.settings.after_tasks_finish
+            else {ExecutionState.RUNNING, ExecutionState.FINISHED}
+        )
         if ExecutionState.RUNNING in states and states <= may_go_on:
             due_ms = self.coordinator.next_due_ms
             assert due_ms is not None, "without a timer no further checkpoint is triggered"

@@ -52,7 +52,9 @@ async def test_without_checkpoints_nothing_is_tried() -> None:
 async def test_a_failure_refuses_the_job() -> None:
     storage = Storage(StorageError("checkpoint file x cannot be written"))
 
-    with pytest.raises(JobGraphError, match="the JobManager cannot keep checkpoints: checkpoint file x cannot be written"):
+    with pytest.raises(
+        JobGraphError, match="the JobManager cannot keep checkpoints: checkpoint file x cannot be written"
+    ):
         await check_checkpoint_directory(JOB, call_in_background, storage.open)
 
 
@@ -60,7 +62,9 @@ async def test_a_storage_that_does_not_answer_refuses_the_job() -> None:
     gate = threading.Event()
     storage = Storage(gate=gate)
 
-    with pytest.raises(JobGraphError, match=r"'/checkpoints': it did not answer within 0.01 s; is the file server or the store up"):
+    with pytest.raises(
+        JobGraphError, match=r"'/checkpoints': it did not answer within 0.01 s; is the file server or the store up"
+    ):
         await check_checkpoint_directory(JOB, call_in_background, storage.open, timeout_s=0.01)
 
     gate.set()

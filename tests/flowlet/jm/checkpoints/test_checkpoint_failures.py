@@ -24,7 +24,9 @@ def test_what_shows_that_state_cannot_be_kept_counts() -> None:
     assert is_counted("A_REASON_OF_A_LATER_VERSION")
 
 
-@pytest.mark.parametrize(("tolerable", "answers"), [(0, [True, True]), (1, [False, True, False, True]), (-1, [False] * 5)])
+@pytest.mark.parametrize(
+    ("tolerable", "answers"), [(0, [True, True]), (1, [False, True, False, True]), (-1, [False] * 5)]
+)
 def test_so_many_are_tolerated_one_after_the_other(tolerable: int, answers: list[bool]) -> None:
     counter = FailureCounter(tolerable)
 

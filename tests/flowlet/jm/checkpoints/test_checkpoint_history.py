@@ -31,7 +31,12 @@ def test_what_each_subtask_needed() -> None:
     coordinated = started()
     coordinated.at(100)
     durations = CheckpointDurations(
-        start_delay_ms=1, alignment_ms=2, sync_ms=3, async_ms=4, bytes_processed_during_alignment=5, bytes_persisted_during_alignment=6
+        start_delay_ms=1,
+        alignment_ms=2,
+        sync_ms=3,
+        async_ms=4,
+        bytes_processed_during_alignment=5,
+        bytes_persisted_during_alignment=6,
     )
     coordinated.now_ms = 130
     coordinated.handle(CheckpointAcknowledged(attempt("s", 1), 1, StateHandle(70, b"sum"), durations=durations))
@@ -41,7 +46,11 @@ def test_what_each_subtask_needed() -> None:
     assert (checkpoint["id"], checkpoint["status"], checkpoint["trigger_timestamp"]) == (1, "IN_PROGRESS", 100)
     assert (checkpoint["num_subtasks"], checkpoint["num_acknowledged_subtasks"]) == (3, 1)
     source, sink = checkpoint["tasks"][vertex_id("s")], checkpoint["tasks"][vertex_id("t")]
-    assert (source["status"], source["num_acknowledged_subtasks"], sink["latest_ack_timestamp"]) == ("IN_PROGRESS", 1, -1)
+    assert (source["status"], source["num_acknowledged_subtasks"], sink["latest_ack_timestamp"]) == (
+        "IN_PROGRESS",
+        1,
+        -1,
+    )
     assert source["subtasks"] == [
         {"index": 0, "status": "pending_or_failed"},
         {
@@ -92,7 +101,11 @@ def test_a_failed_one_says_which_task_held_it_up() -> None:
     document = document_of(coordinated)
 
     failed = document["latest"]["failed"]
-    assert (failed["status"], failed["failure_reason"], failed["failure_timestamp"]) == ("FAILED", "CHECKPOINT_EXPIRED", 1100)
+    assert (failed["status"], failed["failure_reason"], failed["failure_timestamp"]) == (
+        "FAILED",
+        "CHECKPOINT_EXPIRED",
+        1100,
+    )
     assert failed["failure_message"] == "it was not complete in time (1000 ms), it waited for the tasks"
     assert failed["held_up_by"] == [{"id": vertex_id("s"), "name": "s", "subtask": 1}]
     assert failed["failed_task"] is None

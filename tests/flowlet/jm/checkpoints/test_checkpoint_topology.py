@@ -9,7 +9,10 @@ def frontier(job: JobGraphMessage, *finished: str) -> str:
     """The frontier of the subtasks that are not ``finished``."""
     gone = {Subtask(vertex_id(name[0]), int(name[1:])) for name in finished}
     topology = CheckpointTopology(job)
-    return " ".join(f"{topology.names[each.vertex_id]}{each.subtask}" for each in topology.frontier(set(attempts_of(job).values()) - gone))
+    return " ".join(
+        f"{topology.names[each.vertex_id]}{each.subtask}"
+        for each in topology.frontier(set(attempts_of(job).values()) - gone)
+    )
 
 
 def test_while_all_run_they_are_the_sources() -> None:

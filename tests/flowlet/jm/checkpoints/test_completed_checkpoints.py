@@ -9,7 +9,9 @@ from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEnt
 
 def manifest(checkpoint_id: int) -> CheckpointManifest:
     entries = [SubtaskEntry("v", 0, StateHandle(checkpoint_id, b"sum")), SubtaskEntry("v", 1, None, is_finished=True)]
-    return CheckpointManifest("job", "name", checkpoint_id, 7, {"v": 2}, entries, [SourceEntry("v", bytes([checkpoint_id]))])
+    return CheckpointManifest(
+        "job", "name", checkpoint_id, 7, {"v": 2}, entries, [SourceEntry("v", bytes([checkpoint_id]))]
+    )
 
 
 def test_the_newest_ones_are_kept() -> None:

@@ -11,7 +11,14 @@ from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, place_of
 from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RestoredPart, RestoredVertex, StateHandle, VertexMessage
+from flowlet.rpc.control_messages import (
+    EdgeMessage,
+    JobGraphMessage,
+    RestoredPart,
+    RestoredVertex,
+    StateHandle,
+    VertexMessage,
+)
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, SourceEntry, SubtaskEntry, VertexEntry
 
@@ -59,7 +66,9 @@ def numbers(parts: list[RestoredPart]) -> list[int]:
     return [each.subtask for each in parts]
 
 
-@pytest.mark.parametrize("path", ["/dir/{job}/chk-5", "/dir/{job}/chk-5/", "file:///dir/{job}/chk-5", "/dir/{job}/chk-5/_metadata"])
+@pytest.mark.parametrize(
+    "path", ["/dir/{job}/chk-5", "/dir/{job}/chk-5/", "file:///dir/{job}/chk-5", "/dir/{job}/chk-5/_metadata"]
+)
 def test_a_path_names_a_checkpoint(path: str) -> None:
     """Its directory or its manifest, as a path or a URL."""
     assert place_of(path.format(job=FORMER_JOB)) == CheckpointPlace("/dir", FORMER_JOB, 5)
@@ -70,7 +79,8 @@ def test_a_url_of_an_object_store_names_a_checkpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/dir", "/dir/{job}", "/dir/7/chk-5", "/dir/{job}/chk-05", "/dir/savepoint-a-b", "s3://bucket/savepoint-a-b"]
+    "path",
+    ["/dir", "/dir/{job}", "/dir/7/chk-5", "/dir/{job}/chk-05", "/dir/savepoint-a-b", "s3://bucket/savepoint-a-b"],
 )
 def test_any_other_directory_is_that_of_a_savepoint(path: str) -> None:
     """Or its manifest; it may have any name, because it may have been copied."""
@@ -83,7 +93,8 @@ def test_any_other_directory_is_that_of_a_savepoint(path: str) -> None:
 def test_another_path_names_none(path: str) -> None:
     """The message says what to write."""
     with pytest.raises(
-        StorageError, match=r"'.*' names no checkpoint or savepoint; name it by the absolute path, .*/chk-<n> or .*savepoint"
+        StorageError,
+        match=r"'.*' names no checkpoint or savepoint; name it by the absolute path, .*/chk-<n> or .*savepoint",
     ):
         place_of(path.format(job=FORMER_JOB))
 
@@ -128,7 +139,9 @@ def test_union_state_is_that_of_all() -> None:
 
 
 @pytest.mark.parametrize(("width", "parts"), [(1, [[0, 1]]), (4, [[0], [0], [1], [1]]), (3, [[0], [0, 1], [1]])])
-def test_with_another_parallelism_a_subtask_gets_the_parts_with_its_key_groups(width: int, parts: list[list[int]]) -> None:
+def test_with_another_parallelism_a_subtask_gets_the_parts_with_its_key_groups(
+    width: int, parts: list[list[int]]
+) -> None:
     """If all state is by key; otherwise all parts."""
     keyed = former([vertex("s", 2)], [entry("s", each, is_by_key=True) for each in (0, 1)], job("s", parallelism=width))
     other = former([vertex("s", 2)], [entry("s", 0, is_by_key=True), entry("s", 1)], job("s", parallelism=width))
@@ -145,7 +158,9 @@ def test_operators_may_be_chained_otherwise() -> None:
     assert joined.restored_state(op("s"), 0).parts == [RestoredPart(0, handle("s0"))]
     assert joined.restored_state(op("s"), 0).moved == [RestoredVertex(2, [op("k")], [RestoredPart(1, handle("k1"))])]
     assert parted.restored_state(op("k"), 1).parts == []
-    assert parted.restored_state(op("k"), 1).moved == [RestoredVertex(1, [op("s"), op("k")], [RestoredPart(0, handle("s0"))])]
+    assert parted.restored_state(op("k"), 1).moved == [
+        RestoredVertex(1, [op("s"), op("k")], [RestoredPart(0, handle("s0"))])
+    ]
 
 
 def test_who_had_finished() -> None:
@@ -153,7 +168,10 @@ def test_who_had_finished() -> None:
     ended = SubtaskEntry(op("s"), 1, is_finished=True)
     some, all_of_them = [entry("s", 0), ended], [SubtaskEntry(op("s"), 0, is_finished=True), ended]
 
-    assert [former([vertex("s", 2)], some, job("s")).restored_state(op("s"), each).is_finished for each in (0, 1)] == [False, True]
+    assert [former([vertex("s", 2)], some, job("s")).restored_state(op("s"), each).is_finished for each in (0, 1)] == [
+        False,
+        True,
+    ]
     wider = former([vertex("s", 2)], some, job("s", parallelism=3)).restored_state(op("s"), 2)
     assert (wider.is_finished, wider.former_finished, numbers(wider.parts)) == (False, [1], [0])
     assert former([vertex("s", 2)], all_of_them, job("s", parallelism=3)).restored_state(op("s"), 2).is_finished
@@ -171,9 +189,13 @@ def test_state_that_nobody_claims_is_refused_unless_that_is_wanted() -> None:
     """An operator without state may be missing."""
     vertices, entries = [vertex("s", 2), vertex("k", 2), vertex("m", 1)], [entry("s", 0), entry("k", 0)]
 
-    with pytest.raises(StateRestoreError, match=rf"does not have: 'k' \({op('k')}\); .*ignore-unclaimed-state .* to true"):
+    with pytest.raises(
+        StateRestoreError, match=rf"does not have: 'k' \({op('k')}\); .*ignore-unclaimed-state .* to true"
+    ):
         former(vertices, entries, job("s"))
-    assert numbers(former(vertices, entries, job("s", ignores_unclaimed_state=True)).restored_state(op("s"), 0).parts) == [0]
+    assert numbers(
+        former(vertices, entries, job("s", ignores_unclaimed_state=True)).restored_state(op("s"), 0).parts
+    ) == [0]
     assert former(vertices, entries[:1], job("s")).restored_state(op("s"), 0).parts
 
 
@@ -181,7 +203,9 @@ def test_key_groups_must_stay() -> None:
     """The message says what to set; who has no state may change."""
     new = job("s", max_parallelism=16)
 
-    with pytest.raises(StateRestoreError, match=r"'s' has 16 key groups, .* it has 8: set its max parallelism, .* to 8"):
+    with pytest.raises(
+        StateRestoreError, match=r"'s' has 16 key groups, .* it has 8: set its max parallelism, .* to 8"
+    ):
         former([vertex("s", 2)], [entry("s", 0)], new)
     assert former([vertex("s", 2)], [SubtaskEntry(op("s"), 0)], new).restored_state(op("s"), 0).parts == []
 
@@ -195,7 +219,9 @@ def test_a_checkpoint_without_operators_is_refused() -> None:
 def linked(*edges: tuple[str, str, int], chains: tuple[str, ...]) -> JobGraphMessage:
     """A job with edges: from, to, and the index of the operator in the first one's chain."""
     message = job(*chains, parallelism=1)
-    made = [EdgeMessage(f"{n:032x}", op(a), index, op(b), False, "HASH", b"", 100) for n, (a, b, index) in enumerate(edges)]
+    made = [
+        EdgeMessage(f"{n:032x}", op(a), index, op(b), False, "HASH", b"", 100) for n, (a, b, index) in enumerate(edges)
+    ]
     return structs.replace(message, edges=made)
 
 
@@ -214,7 +240,9 @@ def test_records_in_flight_that_would_be_lost_or_go_astray_are_refused(
     vertices = [vertex(each, 1) for each in former_chains]
     entries = [entry(each[0], 0, channels=handle("in flight") if each[0] in holds else None) for each in former_chains]
 
-    with pytest.raises(StateRestoreError, match=r"has records in flight, and there is another way from or to .* chained otherwise"):
+    with pytest.raises(
+        StateRestoreError, match=r"has records in flight, and there is another way from or to .* chained otherwise"
+    ):
         former(vertices, entries, now)
 
 
@@ -242,18 +270,25 @@ def taken_over(former_job: JobGraphMessage, holds: str, now: JobGraphMessage, pa
         for chain in chains
         for subtask in range(parallelism)
     ]
-    written = structs.replace(manifest([vertex(chain, parallelism) for chain in chains], entries), edges=edges_of(former_job))
+    written = structs.replace(
+        manifest([vertex(chain, parallelism) for chain in chains], entries), edges=edges_of(former_job)
+    )
     return FormerCheckpoint(CheckpointPlace("/dir", FORMER_JOB, 5), written, now)
 
 
 def test_records_in_flight_follow_their_operator_into_a_chain() -> None:
-    """The edges from s to m and from m to k are inside of the only chain now; each goes to its own reader, from all of their tasks."""
+    """The edges from s to m and from m to k are inside of the only chain now; each goes to its own reader, from all of
+    their tasks.
+    """
     before = linked(("s", "m", 0), ("m", "k", 0), chains=("s", "m", "k"))
 
     taken = taken_over(before, "smk", linked(chains=("smk",)), parallelism=2)
 
     to_m, to_k = taken.restored_state(op("s"), 0).edges
-    assert [(each.operator, each.edge_id, each.gate, each.output) for each in (to_m, to_k)] == [(1, "", 0, 0), (2, "", 0, 0)]
+    assert [(each.operator, each.edge_id, each.gate, each.output) for each in (to_m, to_k)] == [
+        (1, "", 0, 0),
+        (2, "", 0, 0),
+    ]
     assert [each.channels for each in to_m.producers] == [handle("s0 in flight"), handle("s1 in flight")]
     assert to_m.consumers is not None
     assert [each.channels for each in to_m.consumers] == [handle("m0 in flight"), handle("m1 in flight")]
@@ -262,7 +297,9 @@ def test_records_in_flight_follow_their_operator_into_a_chain() -> None:
 
 
 def test_records_in_flight_stay_with_their_reader_whatever_is_added_or_removed_beside_its_edge() -> None:
-    """Before the reader, behind it, and as other edges of the same vertices, whose gates and outputs are counted anew."""
+    """Before the reader, behind it, and as other edges of the same vertices, whose gates and
+    outputs are counted anew.
+    """
     before = linked(("s", "k", 1), chains=("sa", "k"))
     now = linked(("s", "x", 0), ("s", "k", 1), ("y", "k", 0), chains=("sb", "x", "y", "kw"))
 
@@ -303,7 +340,9 @@ def test_records_in_flight_to_an_operator_that_is_gone_are_refused_unless_that_i
     wanted = structs.replace(now, settings=JobSettings(ignores_unclaimed_state=True))
     lost = structs.replace(now, settings=JobSettings())
 
-    with pytest.raises(StateRestoreError, match=r"records in flight to operator 'm' .*uid\(\).*allow-non-restored-state"):
+    with pytest.raises(
+        StateRestoreError, match=r"records in flight to operator 'm' .*uid\(\).*allow-non-restored-state"
+    ):
         taken_over_without_state(before, "m", lost)
     (edge,) = taken_over_without_state(before, "sk", wanted).restored_state(op("k"), 0).edges
     assert edge.new_gate == 0

@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.jm.checkpoints.job_checkpoints``; timers and the calls in the background end when the test says so."""
+"""Tests of ``flowlet.jm.checkpoints.job_checkpoints``; timers and the calls in the background end when the test says
+so.
+"""
 
 import gc
 from collections.abc import Callable, Iterable
@@ -111,7 +113,11 @@ class Rig:
         return self.storage
 
     def _call(
-        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
+        self,
+        function: Callable[[], Any],
+        on_result: Callable[[Any], None],
+        on_error: Callable[[Exception], None],
+        name: str,
     ) -> None:
         def finish() -> None:
             try:
@@ -137,7 +143,9 @@ class Rig:
 
     def acknowledge(self, checkpoint_id: int, *names: str) -> list[bool]:
         return [
-            self.checkpoints.report(TMS[name], CheckpointAcknowledged(attempt(name, run=self.run), checkpoint_id, STATE))
+            self.checkpoints.report(
+                TMS[name], CheckpointAcknowledged(attempt(name, run=self.run), checkpoint_id, STATE)
+            )
             for name in names or TMS
         ]
 
@@ -199,7 +207,13 @@ def test_the_next_run_goes_on_with_its_own_attempts_and_sources() -> None:
 
     assert {order.attempt for _, order in rig.orders} == {attempt("s", run=1), attempt("t", run=1)}
     assert rig.checkpoints.source_state(vertex_id("s")) == b"new"
-    assert rig.checkpoints.documents()["counts"] == {"restored": 1, "total": 2, "in_progress": 0, "completed": 2, "failed": 0}
+    assert rig.checkpoints.documents()["counts"] == {
+        "restored": 1,
+        "total": 2,
+        "in_progress": 0,
+        "completed": 2,
+        "failed": 0,
+    }
 
 
 def test_older_ones_are_removed() -> None:
@@ -445,7 +459,13 @@ def test_at_the_end_of_the_job_all_are_removed() -> None:
 
     assert rig.storage.manifests == {}
     assert set(rig.storage.done[-3:]) == {"discard 1", "discard 2", "discard 3"}
-    assert rig.checkpoints.documents()["counts"] == {"restored": 0, "total": 3, "in_progress": 0, "completed": 2, "failed": 1}
+    assert rig.checkpoints.documents()["counts"] == {
+        "restored": 0,
+        "total": 3,
+        "in_progress": 0,
+        "completed": 2,
+        "failed": 1,
+    }
 
 
 def test_a_clock_that_is_put_back_holds_nothing_up() -> None:
@@ -478,12 +498,16 @@ def test_the_blobs_of_the_job_are_not_kept() -> None:
     """Chains and partitioners may be large, and a job runs for months."""
     job = job_of(JOB, ["st"])
     rig = Rig()
-    kept = JobCheckpoints(job, rig, clock=lambda: 0, fail=lambda _: None, call_in_background=rig._call, timers=rig.timers)
+    kept = JobCheckpoints(
+        job, rig, clock=lambda: 0, fail=lambda _: None, call_in_background=rig._call, timers=rig.timers
+    )
 
     referents, waiting = {id(kept)}, list[object]([kept])
     while waiting:
         for each in gc.get_referents(waiting.pop()):
-            is_followed = isinstance(each, dict | list | tuple | FunctionType | CellType) or type(each).__module__.startswith("flowlet")
+            is_followed = isinstance(each, dict | list | tuple | FunctionType | CellType) or type(
+                each
+            ).__module__.startswith("flowlet")
             if id(each) not in referents and is_followed and each is not rig:
                 referents.add(id(each))
                 waiting.append(each)
@@ -499,7 +523,9 @@ def test_the_blobs_of_the_job_are_not_kept() -> None:
         (True, True, {JobStatus.FAILED, JobStatus.CANCELED}),
     ],
 )
-def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(on_cancellation: bool, on_failure: bool, kept_in: set[JobStatus]) -> None:
+def test_the_newest_checkpoints_outlive_a_job_if_that_is_wanted(
+    on_cancellation: bool, on_failure: bool, kept_in: set[JobStatus]
+) -> None:
     """Never one that finishes.  Nothing but the newest ones stays."""
     settings = replace(SETTINGS, is_retained_on_cancellation=on_cancellation, is_retained_on_failure=on_failure)
     for status in (JobStatus.FINISHED, JobStatus.FAILED, JobStatus.CANCELED):
@@ -526,7 +552,9 @@ def test_a_job_starts_from_the_checkpoint_of_another_until_it_has_one_of_its_own
     rig = Rig()
     vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
     entries = [SubtaskEntry(vertex_id("t"), 0, STATE)]
-    written = CheckpointManifest("7" * 32, "former", 5, 0, JOB, entries, [SourceEntry(vertex_id("s"), b"splits")], vertices)
+    written = CheckpointManifest(
+        "7" * 32, "former", 5, 0, JOB, entries, [SourceEntry(vertex_id("s"), b"splits")], vertices
+    )
     heard: list[object] = []
     rig.checkpoints.read_former = lambda job: FormerCheckpoint(CheckpointPlace("/former", "7" * 32, 5), written, job)
 
@@ -597,7 +625,9 @@ def test_a_checkpoint_that_was_passed_over_stays_with_those_that_are_retained() 
 
 
 @pytest.mark.parametrize(("next_id", "expected"), [(1, 6), (151, 151)])
-def test_ids_go_on_behind_the_former_checkpoint_and_those_of_an_earlier_job_manager(next_id: int, expected: int) -> None:
+def test_ids_go_on_behind_the_former_checkpoint_and_those_of_an_earlier_job_manager(
+    next_id: int, expected: int
+) -> None:
     """The first one is reserved in the job store before the job runs."""
     reserved: list[int] = []
     calls: list[Callable[[FormerCheckpoint], None]] = []
@@ -611,7 +641,14 @@ def test_ids_go_on_behind_the_former_checkpoint_and_those_of_an_earlier_job_mana
 
     job = job_of(JOB, ["st"], SETTINGS)
     checkpoints = JobCheckpoints(
-        job, Rig(), clock=lambda: 0, fail=print, call_in_background=call, next_id=next_id, may_trigger=reserve, timers=ManualTimers()
+        job,
+        Rig(),
+        clock=lambda: 0,
+        fail=print,
+        call_in_background=call,
+        next_id=next_id,
+        may_trigger=reserve,
+        timers=ManualTimers(),
     )
     vertices = [VertexEntry(vertex_id(name), name, 1, 128, {}) for name in JOB]
     written = CheckpointManifest("7" * 32, "former", 5, 0, JOB, [], [], vertices)

@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: the last checkpoint, for which all unfinished tasks wait."""
+"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: the last checkpoint, for which all
+unfinished tasks wait.
+"""
 
 import pytest
 
@@ -81,7 +83,9 @@ def test_the_last_one_is_tried_again_if_its_manifest_cannot_be_written() -> None
     assert ids(coordinated.at(1000)) == [2]
 
 
-@pytest.mark.parametrize(("interval_ms", "pause_ms", "min_pause_ms"), [(100, 100, 0), (5000, 1000, 0), (HOUR_MS, 2500, 2500)])
+@pytest.mark.parametrize(
+    ("interval_ms", "pause_ms", "min_pause_ms"), [(100, 100, 0), (5000, 1000, 0), (HOUR_MS, 2500, 2500)]
+)
 def test_failing_last_ones_come_no_oftener_than_a_second_the_interval_or_the_pause(
     interval_ms: int, pause_ms: int, min_pause_ms: int
 ) -> None:
@@ -134,7 +138,9 @@ def test_the_last_one_is_wanted_when_a_region_comes_back_with_nothing_left_to_do
     s, t = attempt("s"), attempt("t", run=1)
 
     coordinated.now_ms = 5000
-    effects = coordinated.handle(RunStarted({each: attempts[each] for each in (s, t)}, states={s: RUNNING, t: FINISHED}))
+    effects = coordinated.handle(
+        RunStarted({each: attempts[each] for each in (s, t)}, states={s: RUNNING, t: FINISHED})
+    )
 
     assert triggered(effects) == {1: {s}}
 

@@ -2,7 +2,15 @@
 
 from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
 from flowlet.jm.checkpoints.restored_edges import InFlightEdge, in_flight_edges
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RestoredEdge, RestoredPart, RestoredState, StateHandle, VertexMessage
+from flowlet.rpc.control_messages import (
+    EdgeMessage,
+    JobGraphMessage,
+    RestoredEdge,
+    RestoredPart,
+    RestoredState,
+    StateHandle,
+    VertexMessage,
+)
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 
 
@@ -19,7 +27,12 @@ JOB = JobGraphMessage(
     "job",
     "name",
     [vertex("a", 1), vertex("b", 2), vertex("join", 3)],
-    [edge("a-out", "a", None), edge("b-a", "b", "a", is_pointwise=True), edge("b-join", "b", "join"), edge("a-join", "a", "join")],
+    [
+        edge("a-out", "a", None),
+        edge("b-a", "b", "a", is_pointwise=True),
+        edge("b-join", "b", "join"),
+        edge("a-join", "a", "join"),
+    ],
 )
 B_JOIN = InFlightEdge("b-join", "b", 1, "join", 0, is_pointwise=False, num_producers=2)
 A_JOIN = InFlightEdge("a-join", "a", 1, "join", 1, is_pointwise=False, num_producers=1)
@@ -36,7 +49,11 @@ def store(*entries: SubtaskEntry) -> CompletedCheckpoints:
 
 
 def test_outputs_and_gates_are_counted_as_the_tasks_count_them() -> None:
-    assert in_flight_edges(JOB) == [InFlightEdge("b-a", "b", 0, "a", 0, is_pointwise=True, num_producers=2), B_JOIN, A_JOIN]
+    assert in_flight_edges(JOB) == [
+        InFlightEdge("b-a", "b", 0, "a", 0, is_pointwise=True, num_producers=2),
+        B_JOIN,
+        A_JOIN,
+    ]
 
 
 def test_a_consumer_gets_what_its_producers_kept() -> None:
@@ -50,7 +67,9 @@ def test_a_consumer_gets_what_its_producers_kept() -> None:
 
     of_b = RestoredEdge("b-join", 0, 1, [RestoredPart(1, channels=channels("b1"))], 2, 2, 2)
     of_a = RestoredEdge("a-join", 1, 1, [], 1, 2, 1)
-    assert kept.restored_state("join", 0) == RestoredState(4, [RestoredPart(0, channels=channels("join0"))], edges=[of_b, of_a])
+    assert kept.restored_state("join", 0) == RestoredState(
+        4, [RestoredPart(0, channels=channels("join0"))], edges=[of_b, of_a]
+    )
     assert kept.restored_state("join", 2) == RestoredState(4, edges=[of_b, of_a])
     pointwise = RestoredEdge("b-a", 0, 0, [RestoredPart(1, channels=channels("b1"))], 2, 1, 2, is_pointwise=True)
     assert kept.restored_state("a", 0) == RestoredState(4, edges=[pointwise])

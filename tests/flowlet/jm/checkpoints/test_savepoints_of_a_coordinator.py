@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: savepoints, beside periodic checkpoints and without any."""
+"""Tests of ``flowlet.jm.checkpoints.checkpoint_coordinator``: savepoints, beside periodic
+checkpoints and without any.
+"""
 
 from collections.abc import Sequence
 
@@ -18,7 +20,12 @@ from flowlet.jm.checkpoints.coordinator_events import (
     WriteManifest,
 )
 from flowlet.jm.checkpoints.savepoint_request import MAX_WAITING, SavepointRequest
-from flowlet.rpc.control_messages import CheckpointAborted, CheckpointAcknowledged, CheckpointCompleted, TriggerCheckpoint
+from flowlet.rpc.control_messages import (
+    CheckpointAborted,
+    CheckpointAcknowledged,
+    CheckpointCompleted,
+    TriggerCheckpoint,
+)
 from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.checkpoints.coordinated import STATE, Coordinated, attempt, attempts_of, told, triggered
 
@@ -38,7 +45,9 @@ def reasons(effects: Sequence[Effect]) -> list[str]:
 
 
 def test_it_is_taken_at_once_into_its_own_directory() -> None:
-    """Its barriers say what it is and where it goes; no task hears that it is complete, and the job does not restart from it."""
+    """Its barriers say what it is and where it goes; no task hears that it is complete, and the job does not restart
+    from it.
+    """
     coordinated = started()
     s = attempt("s")
 
@@ -202,7 +211,9 @@ def test_one_that_stops_the_job_is_told_to_all_and_nothing_follows() -> None:
     end = coordinated.complete(1)
     later = coordinated.at(1_000_000)
 
-    assert [effect.snapshot_type for effect in trigger if isinstance(effect, TriggerCheckpoint)] == [SnapshotType.SAVEPOINT_TERMINATE]
+    assert [effect.snapshot_type for effect in trigger if isinstance(effect, TriggerCheckpoint)] == [
+        SnapshotType.SAVEPOINT_TERMINATE
+    ]
     assert told(end, CheckpointCompleted) == [(1, attempt("s")), (1, attempt("t"))]
     assert isinstance(end[-1], SavepointCompleted)
     assert not [effect for effect in end if isinstance(effect, KeepCheckpoint)]
@@ -231,4 +242,8 @@ def test_people_see_it_in_the_history() -> None:
     assert isinstance(latest, dict)
     assert latest["completed"] is None
     found = latest["savepoint"]
-    assert (found["is_savepoint"], found["checkpoint_type"], found["external_path"]) == (True, "SYNC_SAVEPOINT", DRAIN.location)
+    assert (found["is_savepoint"], found["checkpoint_type"], found["external_path"]) == (
+        True,
+        "SYNC_SAVEPOINT",
+        DRAIN.location,
+    )

@@ -40,7 +40,11 @@ class Rig:
         self.written.append(what)
 
     def _call(
-        self, function: Callable[[], None], on_result: Callable[[None], None], on_error: Callable[[Exception], None], name: str
+        self,
+        function: Callable[[], None],
+        on_result: Callable[[None], None],
+        on_error: Callable[[Exception], None],
+        name: str,
     ) -> object:
         def run() -> None:
             try:

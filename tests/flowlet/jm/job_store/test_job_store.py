@@ -88,7 +88,9 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_entry_is_named_and_kept_and_the_others_are_read(damage: str, store: JobStore, tmp_path: Path) -> None:
+def test_a_damaged_entry_is_named_and_kept_and_the_others_are_read(
+    damage: str, store: JobStore, tmp_path: Path
+) -> None:
     store.put_job(word_count())
     store.put_job(word_count(OTHER_ID))
     file = tmp_path / "jobs" / JOB_ID / "job"
@@ -124,7 +126,9 @@ def test_an_entry_of_another_cluster_is_refused(store: JobStore, tmp_path: Path)
 
 @pytest.mark.parametrize("copy", ["to another job", "to another kind"])
 def test_an_entry_is_good_in_its_own_place_only(copy: str, store: JobStore, tmp_path: Path) -> None:
-    """Else somebody who can write there, but does not know the secret, could give a job the code or progress of another one."""
+    """Else somebody who can write there, but does not know the secret, could give a job the code or progress of another
+    one.
+    """
     store.put_job(word_count())
     store.put_job(word_count(OTHER_ID))
     content = (tmp_path / "jobs" / OTHER_ID / "job").read_bytes()

@@ -59,7 +59,12 @@ def test_a_checkpoint_that_is_gone_stops_the_job(tmp_path: Path, caplog: pytest.
     """As after a lost mount: from nothing the job would repeat its results."""
     other = word_count(OTHER_ID)
 
-    found = recover(StoreContent([StoredJob(job_in(tmp_path), JobProgress(completed_checkpoint=3)), StoredJob(other, JobProgress())]), KEY)
+    found = recover(
+        StoreContent(
+            [StoredJob(job_in(tmp_path), JobProgress(completed_checkpoint=3)), StoredJob(other, JobProgress())]
+        ),
+        KEY,
+    )
 
     assert [each.job.job_id for each in found.jobs] == [OTHER_ID]
     assert "checkpoint 3" in found.problems[JOB_ID]
@@ -97,7 +102,9 @@ def test_ends_and_problems_of_the_store_are_passed_on(caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("damage", ["changed", "missing"])
 def test_a_fall_back_is_not_forgotten(tmp_path: Path, damage: str) -> None:
-    """The job went on from 6, because the state in 7 could not be read; the next JobManager does not begin with 7 either."""
+    """The job went on from 6, because the state in 7 could not be read; the next JobManager does not begin with 7
+    either.
+    """
     storage = CheckpointStorage(str(tmp_path), JOB_ID, KEY)
     for each in (6, 7):
         state = storage.write_state(each, "state", bytes(30_000))

@@ -8,7 +8,13 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.graph.partitioner import consumers_of
 from flowlet.jm.regions.pipelined_regions import fails_as_one, pipelined_regions, region_order
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage, RemoteGateMessage, VertexMessage, WatermarkAlignmentMessage
+from flowlet.rpc.control_messages import (
+    EdgeMessage,
+    JobGraphMessage,
+    RemoteGateMessage,
+    VertexMessage,
+    WatermarkAlignmentMessage,
+)
 from flowlet.splits.file_split import FileSet
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, edge, vertex, word_count
 
@@ -28,7 +34,10 @@ def edge_of(number: int, source: str, target: str | None, *, is_pointwise: bool 
 
 def sources(*, files: FileSet | None = None, aligned: WatermarkAlignmentMessage | None = None) -> list[VertexMessage]:
     """Two of two subtasks each."""
-    return [msgspec.structs.replace(vertex(each, "source", 2), split_set=files, watermark_alignment=aligned) for each in (A, B)]
+    return [
+        msgspec.structs.replace(vertex(each, "source", 2), split_set=files, watermark_alignment=aligned)
+        for each in (A, B)
+    ]
 
 
 def test_subtasks_without_edges_are_regions_of_their_own() -> None:
@@ -119,7 +128,12 @@ def test_on_a_blocking_pointwise_edge_partners_are_read() -> None:
     """And nobody else."""
     of_blocking = job(sources(), [blocking(edge_of(1, A, B, is_pointwise=True))])
 
-    assert list(region_order(of_blocking, pipelined_regions(of_blocking)).producers) == [frozenset(), frozenset(), {0}, {1}]
+    assert list(region_order(of_blocking, pipelined_regions(of_blocking)).producers) == [
+        frozenset(),
+        frozenset(),
+        {0},
+        {1},
+    ]
 
 
 def test_a_job_in_stages_that_the_client_reads_keeps_its_regions_and_fails_as_one() -> None:

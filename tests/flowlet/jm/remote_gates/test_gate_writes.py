@@ -17,7 +17,9 @@ def complete(writes: GateWrites, partition: int, job: str = "job", *, epoch: int
 
 
 def test_partitions_of_two_writes_are_not_added_up() -> None:
-    """A write that failed and was repeated has other names: a gate that waits for two partitions waits for two of one of them."""
+    """A write that failed and was repeated has other names: a gate that waits for two partitions waits for two of one
+    of them.
+    """
     writes = GateWrites(2, 2)
 
     assert not complete(writes, 0, "first")
@@ -102,7 +104,9 @@ def test_a_committed_write_is_not_aborted() -> None:
 
 def test_a_write_of_another_size_cannot_be_committed() -> None:
     writes = GateWrites(2, 2)
-    with pytest.raises(WriteError, match=r"has 3 partitions.* waits for a write of 2.*producers=3.*repartition\(2\).*finish_gate"):
+    with pytest.raises(
+        WriteError, match=r"has 3 partitions.* waits for a write of 2.*producers=3.*repartition\(2\).*finish_gate"
+    ):
         writes.commit("job", 0, 3)
     assert not GateWrites(2, None).commit("job", 0, 3)
 
@@ -113,14 +117,26 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     writes = GateWrites(1, None)
     for number in range(5):
         complete(writes, number, "long", subtasks=1)
-    assert [writes.is_counted(CountedPartition("long", 0, number)) for number in range(5)] == [False, False, True, True, True]
+    assert [writes.is_counted(CountedPartition("long", 0, number)) for number in range(5)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]
     assert writes.num_counted == 3
 
     for number in range(5):
         writes.abort(f"aborted {number}", 0)
         writes.announce(f"announced {number}")
         complete(writes, 0, f"short {number}", subtasks=1)
-    assert [writes.is_counted(CountedPartition(f"short {number}", 0, 0)) for number in range(5)] == [False, False, False, True, True]
+    assert [writes.is_counted(CountedPartition(f"short {number}", 0, 0)) for number in range(5)] == [
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
     assert not writes.is_counted(CountedPartition("long", 0, 4))
 
 
@@ -135,7 +151,9 @@ def test_a_large_write_is_remembered_whole(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 2), st.integers(0, 1))))
-def test_the_first_write_with_all_its_partitions_at_all_subtasks_is_complete(reports: list[tuple[str, int, int]]) -> None:
+def test_the_first_write_with_all_its_partitions_at_all_subtasks_is_complete(
+    reports: list[tuple[str, int, int]],
+) -> None:
     """Whatever is reported in whatever order."""
     writes = GateWrites(2, 3)
     seen: set[tuple[str, int, int]] = set()

@@ -1,4 +1,6 @@
-"""Tests of ``flowlet.jm.savepoints.job_savepoints``: the file system and the coordinator answer when the test says so."""
+"""Tests of ``flowlet.jm.savepoints.job_savepoints``: the file system and the coordinator answer
+when the test says so.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -40,7 +42,11 @@ class Rig:
         self.requests.append((request, on_end))
 
     def _call(
-        self, function: Callable[[], Any], on_result: Callable[[Any], None], on_error: Callable[[Exception], None], name: str
+        self,
+        function: Callable[[], Any],
+        on_result: Callable[[Any], None],
+        on_error: Callable[[Exception], None],
+        name: str,
     ) -> None:
         def finish() -> None:
             try:
@@ -130,7 +136,9 @@ async def test_a_job_that_is_being_stopped_takes_no_other() -> None:
         (SETTINGS, "relative", "a savepoint cannot be written to 'relative'"),
     ],
 )
-async def test_what_cannot_be_done_is_refused_at_once(settings: CheckpointSettings | None, target: str | None, message: str) -> None:
+async def test_what_cannot_be_done_is_refused_at_once(
+    settings: CheckpointSettings | None, target: str | None, message: str
+) -> None:
     """The message says what to set."""
     with pytest.raises(SavepointRefusedError, match=message):
         Rig(settings).savepoints.trigger("r", target, SAVEPOINT)
@@ -138,7 +146,9 @@ async def test_what_cannot_be_done_is_refused_at_once(settings: CheckpointSettin
 
 async def test_a_job_with_a_remote_gate_takes_none() -> None:
     """Its producers would go on with the job that is no longer there."""
-    with pytest.raises(SavepointRefusedError, match=r"a job with a remote gate \('clicks'\) takes no savepoints yet: cancel it"):
+    with pytest.raises(
+        SavepointRefusedError, match=r"a job with a remote gate \('clicks'\) takes no savepoints yet: cancel it"
+    ):
         Rig(gates=["clicks"]).savepoints.trigger("r", "/there", SAVEPOINT)
 
 

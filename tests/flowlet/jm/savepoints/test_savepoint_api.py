@@ -53,7 +53,9 @@ async def ended(client: RpcClient, request_id: str) -> Any:
     return msgspec.json.decode(answer.raise_for_status().body)
 
 
-async def test_a_savepoint_from_the_request_to_its_place(address: Address, client: RpcClient, connect: Connect, tmp_path: Path) -> None:
+async def test_a_savepoint_from_the_request_to_its_place(
+    address: Address, client: RpcClient, connect: Connect, tmp_path: Path
+) -> None:
     task_manager = await connect(address)
     attempts = await started(client, task_manager, job(str(tmp_path)))
 
@@ -73,7 +75,9 @@ async def test_a_savepoint_from_the_request_to_its_place(address: Address, clien
     assert SavepointStorage(order.location, manifest_key(SECRET)).read_manifest().job_id == JOB_ID
 
 
-@pytest.mark.parametrize(("drain", "kind"), [(True, SnapshotType.SAVEPOINT_TERMINATE), (False, SnapshotType.SAVEPOINT_SUSPEND)])
+@pytest.mark.parametrize(
+    ("drain", "kind"), [(True, SnapshotType.SAVEPOINT_TERMINATE), (False, SnapshotType.SAVEPOINT_SUSPEND)]
+)
 async def test_a_job_is_stopped(
     address: Address, client: RpcClient, connect: Connect, tmp_path: Path, drain: bool, kind: SnapshotType
 ) -> None:
@@ -133,5 +137,8 @@ async def test_unknown_jobs_and_requests_are_said(address: Address, client: RpcC
 
 @pytest.mark.parametrize("path", ["savepoints", "stop"])
 async def test_nobody_without_the_secret_gets_in(address: Address, path: str) -> None:
-    async with aiohttp.ClientSession() as session, session.post(f"http://{address[0]}:{address[1]}{JOB}/{path}", json={}) as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"http://{address[0]}:{address[1]}{JOB}/{path}", json={}) as answer,
+    ):
         assert answer.status == 401

@@ -24,7 +24,10 @@ def test_a_savepoint_is_complete_or_has_failed() -> None:
 
     assert before == IN_PROGRESS
     assert good.document() == {"status": {"id": "COMPLETED"}, "operation": {"location": "/savepoints/good"}}
-    assert bad.document() == {"status": {"id": "COMPLETED"}, "operation": {"failure-cause": {"message": "the disk is full"}}}
+    assert bad.document() == {
+        "status": {"id": "COMPLETED"},
+        "operation": {"failure-cause": {"message": "the disk is full"}},
+    }
 
 
 def test_one_that_stops_the_job_has_ended_when_the_job_has_finished() -> None:
@@ -53,7 +56,8 @@ def test_a_job_that_does_not_finish_after_it_is_told(status: JobStatus) -> None:
 
     assert operation.failure is not None
     assert operation.failure.startswith(
-        f"savepoint /savepoints/r is complete, but then the job was {status.name} instead of FINISHED (ValueError: boom)"
+        f"savepoint /savepoints/r is complete, but then the job was {status.name} instead of FINISHED (ValueError: "
+        "boom)"
     )
 
 

@@ -43,7 +43,9 @@ async def test_a_part_that_was_put_is_no_longer_missing_and_can_be_got(start_job
         (hashlib.sha256(TOO_LARGE).hexdigest(), TOO_LARGE),
     ],
 )
-async def test_a_part_that_is_not_what_its_name_says_is_refused(name: str, content: bytes, start_job_manager: StartJobManager) -> None:
+async def test_a_part_that_is_not_what_its_name_says_is_refused(
+    name: str, content: bytes, start_job_manager: StartJobManager
+) -> None:
     async with RpcClient(*await start_job_manager(), SECRET) as rpc:
         answer = await rpc.request("PUT", f"/files/{name}", body=content)
 

@@ -29,12 +29,17 @@ def join_of(windows: AlignedWindows, kind: str) -> ColumnJoin:
 
 def inputs_of(side: int, rows: list[Given]) -> ColumnInputs:
     schema = LEFT_SCHEMA if side == LEFT else RIGHT_SCHEMA
-    arrays = [pa.array([key for key, _, _ in rows], pa.string()), pa.array([number for _, _, number in rows], pa.int64())]
+    arrays = [
+        pa.array([key for key, _, _ in rows], pa.string()),
+        pa.array([number for _, _, number in rows], pa.int64()),
+    ]
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     return ColumnInputs(columns_of_batch(batch), schema, np.array([timestamp for _, timestamp, _ in rows]))
 
 
-def joined_by_hand(windows: AlignedWindows, kind: str, sides: tuple[list[Given], list[Given]], low: int, high: int) -> Counter[Any]:
+def joined_by_hand(
+    windows: AlignedWindows, kind: str, sides: tuple[list[Given], list[Given]], low: int, high: int
+) -> Counter[Any]:
     """The rows of the windows whose last timestamp is above ``low`` and up to ``high``."""
     cells: dict[Any, tuple[list[int], list[int]]] = {}
     for side, rows in enumerate(sides):
@@ -60,7 +65,14 @@ def emitted(join: ColumnarJoin, watermark: int) -> Counter[Any]:
         starts, ends = (table.column(name).cast(pa.int64()).to_pylist() for name in ("window_start", "window_end"))
         assert ends == rows.ends_ms.tolist()
         found.update(
-            zip(table.column("k").to_pylist(), starts, ends, table.column("a").to_pylist(), table.column("b").to_pylist(), strict=True)
+            zip(
+                table.column("k").to_pylist(),
+                starts,
+                ends,
+                table.column("a").to_pylist(),
+                table.column("b").to_pylist(),
+                strict=True,
+            )
         )
     return found
 
@@ -76,8 +88,14 @@ def run_case(seed: int, kind: str) -> None:
         now += rng.randint(0, 15)
         side = rng.randint(LEFT, RIGHT)
         keys = [None, "a", "b", "c"]
-        rows = [(rng.choice(keys), now + rng.randint(-20, 20), rng.randint(0, 1_000_000)) for _ in range(rng.randint(1, 12))]
-        late = [row for row in rows if all(end - 1 <= watermark for _, end in windows_of(windows, row[1])) and row[1] <= watermark]
+        rows = [
+            (rng.choice(keys), now + rng.randint(-20, 20), rng.randint(0, 1_000_000)) for _ in range(rng.randint(1, 12))
+        ]
+        late = [
+            row
+            for row in rows
+            if all(end - 1 <= watermark for _, end in windows_of(windows, row[1])) and row[1] <= watermark
+        ]
         assert join.add(side, inputs_of(side, rows)) == len(late)
         sides[side].extend(row for row in rows if row not in late)
         if rng.random() < 0.5:

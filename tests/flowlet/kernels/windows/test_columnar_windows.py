@@ -77,7 +77,11 @@ class Subtask:
     """Windows in arrays and by hand, which must agree.  With a ``local`` the arrays are of parts of the rows."""
 
     def __init__(
-        self, aggregation: WindowedAggregation, by_hand: WindowsByHand, arrival: dict[int, int], local: LocalWindows | None = None
+        self,
+        aggregation: WindowedAggregation,
+        by_hand: WindowsByHand,
+        arrival: dict[int, int],
+        local: LocalWindows | None = None,
     ) -> None:
         self.aggregation = aggregation
         self.local = local
@@ -178,7 +182,9 @@ def run_case(seed: int) -> None:
         subtask.fire(MAX_TIMESTAMP)
 
 
-@pytest.mark.parametrize("column", [ListColumn([None, 3, None]), ConstantColumn(None, 3), ArrowColumn(pa.array([None, 3, None]))], ids=repr)
+@pytest.mark.parametrize(
+    "column", [ListColumn([None, 3, None]), ConstantColumn(None, 3), ArrowColumn(pa.array([None, 3, None]))], ids=repr
+)
 def test_nulls_are_not_counted_in_whatever_representation(column: Column) -> None:
     """They were, and a mean was wrong, where records had become columns."""
     schema, numbers = pa.schema([("n", pa.int64())]), [value for value in column.to_list() if value is not None]

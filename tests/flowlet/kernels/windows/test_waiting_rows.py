@@ -19,7 +19,11 @@ def run_of(rows: list[Row]) -> Run:
 
 
 def rows_of(runs: list[Run]) -> list[Row]:
-    return sorted((pane, number) for run in runs for pane, number in zip(run.starts.tolist(), run.parts[0][0].to_pylist(), strict=True))
+    return sorted(
+        (pane, number)
+        for run in runs
+        for pane, number in zip(run.starts.tolist(), run.parts[0][0].to_pylist(), strict=True)
+    )
 
 
 @pytest.mark.slow

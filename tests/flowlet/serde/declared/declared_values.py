@@ -60,13 +60,21 @@ EXAMPLES: Final[dict[str, tuple[TypeInformation, Callable[[int], Any]]]] = {
         lambda number: {("a", each): [each] for each in range(number % 3)},
     ),
     "tuple": (Types.TUPLE([Types.LONG(), Types.STRING()]), lambda number: (number, f"{number}")),
-    "nested tuple": (Types.TUPLE([Types.TUPLE([Types.BOOLEAN()]), Types.TUPLE([])]), lambda number: ((number > 3,), ())),
+    "nested tuple": (
+        Types.TUPLE([Types.TUPLE([Types.BOOLEAN()]), Types.TUPLE([])]),
+        lambda number: ((number > 3,), ()),
+    ),
     "row": (ADDRESS, lambda number: Row(city=f"city {number}", zip=number)),
     "rows": (
         Types.ROW_NAMED(["at", "home", "tags"], [Types.SQL_TIMESTAMP(), ADDRESS, Types.MAP(Types.STRING(), ADDRESS)]),
-        lambda number: Row(at=NOON, home=None if number % 4 == 1 else Row(city="a", zip=3), tags={"x": Row(city=None, zip=number)}),
+        lambda number: Row(
+            at=NOON, home=None if number % 4 == 1 else Row(city="a", zip=3), tags={"x": Row(city=None, zip=number)}
+        ),
     ),
-    "rows that change a table": (ADDRESS, lambda number: Row.of_kind(list(RowKind)[number % 4], city=f"city {number}", zip=number)),
+    "rows that change a table": (
+        ADDRESS,
+        lambda number: Row.of_kind(list(RowKind)[number % 4], city=f"city {number}", zip=number),
+    ),
 }
 
 _BASIC: Final[dict[BasicType, type]] = {
@@ -80,7 +88,11 @@ _BASIC: Final[dict[BasicType, type]] = {
     BasicType.INSTANT: Instant,
 }
 _BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
-_LOCAL: Final = {_TimeType.LOCAL_DATE: datetime.date, _TimeType.LOCAL_TIME: datetime.time, _TimeType.LOCAL_DATE_TIME: datetime.datetime}
+_LOCAL: Final = {
+    _TimeType.LOCAL_DATE: datetime.date,
+    _TimeType.LOCAL_TIME: datetime.time,
+    _TimeType.LOCAL_DATE_TIME: datetime.datetime,
+}
 
 
 def is_of_type(value: Any, type_info: TypeInformation) -> bool:
@@ -103,17 +115,28 @@ def is_of_type(value: Any, type_info: TypeInformation) -> bool:
         case PrimitiveArrayTypeInfo(elem_type=BasicTypeInfo(basic_type=BasicType.BYTE)):
             return type(value) is bytes
         case PrimitiveArrayTypeInfo():
-            return type(value) is list and None not in value and all(is_of_type(each, type_info.elem_type) for each in value)
+            return (
+                type(value) is list
+                and None not in value
+                and all(is_of_type(each, type_info.elem_type) for each in value)
+            )
         case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
             return type(value) is list and all(is_of_type(each, type_info.elem_type) for each in value)
         case MapTypeInfo():
             entries = value.items() if type(value) is dict else [(object(), None)]
-            return all(is_of_type(key, type_info.key_type_info) and is_of_type(each, type_info.value_type_info) for key, each in entries)
+            return all(
+                is_of_type(key, type_info.key_type_info) and is_of_type(each, type_info.value_type_info)
+                for key, each in entries
+            )
         case TupleTypeInfo():
             return type(value) is tuple and _are_of_types(list(value), type_info.get_field_types())
         case RowTypeInfo():
             names = type_info.get_field_names()
-            return type(value) is Row and list(value.as_dict()) == names and _are_of_types(list(value), type_info.get_field_types())
+            return (
+                type(value) is Row
+                and list(value.as_dict()) == names
+                and _are_of_types(list(value), type_info.get_field_types())
+            )
         case _:
             raise AssertionError(f"no example of {type_info!r}")
 

@@ -26,7 +26,9 @@ from flowlet.serde.record_format import ElementTooLargeError
 from flowlet.serde.types.type_serializer import ValueMismatchError
 from tests.flowlet.serde.declared.declared_values import EXAMPLES, is_of_type
 
-ROW = Types.ROW_NAMED(["user", "home"], [Types.STRING(), Types.ROW_NAMED(["city", "zip"], [Types.STRING(), Types.INT()])])
+ROW = Types.ROW_NAMED(
+    ["user", "home"], [Types.STRING(), Types.ROW_NAMED(["city", "zip"], [Types.STRING(), Types.INT()])]
+)
 FREE_CELLS = 1000
 
 
@@ -129,18 +131,43 @@ WRONG: Final[list[tuple[TypeInformation, Any, Any, str]]] = [
     (Types.BYTE(), 1, 128, "128 does not fit into the 8 bits of Byte"),
     (Types.STRING(), "a", b"a", "b'a' is of type bytes, not String"),
     (Types.CHAR(), "a", "ab", "'ab' is not one character"),
-    (Types.SQL_DATE(), datetime.date(2024, 1, 1), datetime.datetime(2024, 1, 1), "is of type datetime, not DateTypeInfo"),  # noqa: DTZ001
-    (Types.SQL_TIMESTAMP(), None, datetime.datetime.now(datetime.UTC), "has a time zone, which TimestampTypeInfo does not keep"),
+    (
+        Types.SQL_DATE(),
+        datetime.date(2024, 1, 1),
+        datetime.datetime(2024, 1, 1),  # noqa: DTZ001
+        "is of type datetime, not DateTypeInfo",
+    ),
+    (
+        Types.SQL_TIMESTAMP(),
+        None,
+        datetime.datetime.now(datetime.UTC),
+        "has a time zone, which TimestampTypeInfo does not keep",
+    ),
     (Types.BIG_DEC(), None, 1.5, "1.5 is of type float, not BigDecimal"),
-    (ROW, Row(user="a", home=None), Row(user="a", home=Row(city="x", zip="y")), "field 'home.zip': 'y' is of type str, not Integer"),
-    (ROW, Row(user="a", home=None), Row(user="a", town=None), "a row without the field 'home', its fields are 'user', 'town'"),
+    (
+        ROW,
+        Row(user="a", home=None),
+        Row(user="a", home=Row(city="x", zip="y")),
+        "field 'home.zip': 'y' is of type str, not Integer",
+    ),
+    (
+        ROW,
+        Row(user="a", home=None),
+        Row(user="a", town=None),
+        "a row without the field 'home', its fields are 'user', 'town'",
+    ),
     (ROW, Row(user="a", home=None), Row(user="a", home=Row(1)), "field 'home': .* has 1 fields, .* has 2"),
     (ROW, Row(user="a", home=None), None, "None is of type NoneType, not RowTypeInfo"),
     (ROW, Row(user="a", home=None), {"user": "a"}, "does not have the keys user, home"),
     (Types.TUPLE([Types.LONG()]), (1,), (1, 2), r"\(1, 2\) has 2 fields, TupleTypeInfo.* has 1"),
     (Types.LIST(Types.LONG()), [1], [1, 2, "x"], r"field '\[2\]': 'x' is of type str, not Long"),
     (Types.PRIMITIVE_ARRAY(Types.LONG()), [1], [1, None], r"field '\[1\]': None, which .* does not hold"),
-    (Types.MAP(Types.STRING(), Types.LONG()), {}, {"a": 1, "b": "x"}, r"""field "\['b'\]": 'x' is of type str, not Long"""),
+    (
+        Types.MAP(Types.STRING(), Types.LONG()),
+        {},
+        {"a": 1, "b": "x"},
+        r"""field "\['b'\]": 'x' is of type str, not Long""",
+    ),
     (Types.MAP(Types.STRING(), Types.LONG()), {}, {1: 1}, "field 'keys': 1 is of type int, not String"),
 ]
 
@@ -162,11 +189,21 @@ def test_the_first_record_of_another_type_is_named(num_good: int) -> None:
         (Types.BYTE(), ArrayColumn(np.array([1, 300])), "record 1: 300 does not fit into the 8 bits"),
         (Types.STRING(), ListColumn(["a", 1]), "record 1: 1 is of type int, not String"),
         (Types.STRING(), ConstantColumn(1, 2), "record 0: 1 is of type int, not String"),
-        (Types.LONG(), ArrowColumn(pa.array(["a", "b"])), r"\['a'\] of Arrow's type string, declared is Long: cast it to int64"),
-        (Types.SQL_TIMESTAMP(), ArrowColumn(pa.array([0, 2**62], pa.timestamp("us"))), r"record 1: .* in an array of timestamp\[us\]"),
+        (
+            Types.LONG(),
+            ArrowColumn(pa.array(["a", "b"])),
+            r"\['a'\] of Arrow's type string, declared is Long: cast it to int64",
+        ),
+        (
+            Types.SQL_TIMESTAMP(),
+            ArrowColumn(pa.array([0, 2**62], pa.timestamp("us"))),
+            r"record 1: .* in an array of timestamp\[us\]",
+        ),
     ],
 )
-def test_the_first_value_of_a_column_of_another_type_is_named(type_info: TypeInformation, column: Any, text: str) -> None:
+def test_the_first_value_of_a_column_of_another_type_is_named(
+    type_info: TypeInformation, column: Any, text: str
+) -> None:
     with pytest.raises(ValueMismatchError, match=text):
         DeclaredRecords(type_info).fitting(Columns(2, (column,), Shape.SCALAR))
 
@@ -182,11 +219,17 @@ def test_the_first_value_of_a_column_of_another_type_is_named(type_info: TypeInf
             pa.array([{"zip": 1, "city": "x"}, {"zip": None, "city": None}]),
             [Row(city="x", zip=1), Row(city=None, zip=None)],
         ),
-        (Types.MAP(Types.STRING(), Types.LONG()), pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())), [{"a": 1}, None]),
+        (
+            Types.MAP(Types.STRING(), Types.LONG()),
+            pa.array([[("a", 1)], None], pa.map_(pa.string(), pa.int64())),
+            [{"a": 1}, None],
+        ),
     ],
     ids=str,
 )
-def test_arrow_arrays_become_values_of_the_declared_type(type_info: TypeInformation, array: pa.Array, values: list[Any]) -> None:
+def test_arrow_arrays_become_values_of_the_declared_type(
+    type_info: TypeInformation, array: pa.Array, values: list[Any]
+) -> None:
     codec = DeclaredRecords(Types.TUPLE([type_info]))
 
     columns = codec.fitting(Columns(2, (ArrowColumn(array),), Shape.TUPLE))
@@ -239,25 +282,50 @@ HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
     (Types.LONG(), 1, form.framed(form.PICKLE, pickle.dumps([1])), "kind 0, which is no form of Long"),
     (MAP, 1, form.framed(form.PICKLE, pickle.dumps([{doubled(30): 1}])), "kind 0, which is no form of MapTypeInfo"),
     (PAIR, 1, form.framed(form.PACKED, b"\x91\x92\x01\xa1a"), "packed records: Expected `int | null`, got `str`"),
-    (PAIR, 1, form.framed(form.PACKED, b"\x91\x92\x01\xcf" + b"\xff" * 8), "packed records: Expected `int` <= 9223372036854775807"),
+    (
+        PAIR,
+        1,
+        form.framed(form.PACKED, b"\x91\x92\x01\xcf" + b"\xff" * 8),
+        "packed records: Expected `int` <= 9223372036854775807",
+    ),
     (PAIR, 1, form.framed(form.PACKED, b"\x91\x93\x01\x01\x01"), "packed records: Expected `array` of length 2"),
     (PAIR, 15, form.framed(form.PACKED, b"\xdd\xff\xff\xff\xff"), "packed records that are not 15"),
     (PAIR, 16, form.framed(form.PACKED, b"\xdc\x00\x10"), "or more than 15"),
     (Types.LONG(), 1, form.framed(form.PACKED, b"\x91\x91\x01"), "kind 16, which is no form of Long"),
-    (PAIR, 1, form.framed(form.TUPLES, form.FIELDS.pack(2), ints(1), form.framed(form.PICKLE, b"N.")), "field 'f1': .* kind 0"),
+    (
+        PAIR,
+        1,
+        form.framed(form.TUPLES, form.FIELDS.pack(2), ints(1), form.framed(form.PICKLE, b"N.")),
+        "field 'f1': .* kind 0",
+    ),
     (PAIR, 1, form.framed(form.TUPLES, form.FIELDS.pack(3), *[ints(1)] * 3), "3 fields, declared are 2"),
     (Types.INT(), 1, ints(2**40), "numbers that do not fit into the 32 bits"),
     (Types.LONG(), 1, form.framed(form.CONSTANT, encode_column(["a"])), "kind 8, which is no form of Long"),
     (Types.LONG(), 900, ints(1), "1 integers in a column of 900"),
     (Types.LONG(), 2**20, form.framed(form.CONSTANT, ints(1)), "1048576 values or more, allowed are"),
     (DEEP, 100, constant_tuples(3, 8), "values or more, allowed are"),
-    (LONGS, 1, form.framed(form.LISTS, ints(2**40), form.framed(form.CONSTANT, ints(1))), "values or more, allowed are"),
+    (
+        LONGS,
+        1,
+        form.framed(form.LISTS, ints(2**40), form.framed(form.CONSTANT, ints(1))),
+        "values or more, allowed are",
+    ),
     (LONGS, 2, form.framed(form.LISTS, ints(-1, 3), ints(1, 2)), "a size of -1"),
     (LONGS, 1, form.framed(form.LISTS, form.framed(form.PICKLE, b"N."), ints(1, 2)), "1 sizes in a column of kind 0"),
-    (Types.LIST(Types.TUPLE([])), 1, form.framed(form.LISTS, ints(2**40), form.framed(form.TUPLES, bytes(2))), "allowed are"),
+    (
+        Types.LIST(Types.TUPLE([])),
+        1,
+        form.framed(form.LISTS, ints(2**40), form.framed(form.TUPLES, bytes(2))),
+        "allowed are",
+    ),
     (MAP, 1, form.framed(form.MAPS, ints(2), ints(1, 1), ints(1, 2)), "a map of 2 entries has 1 different keys"),
     (Types.MAP(LONGS, LONGS), 1, form.framed(form.MAPS, ints(1), EMPTY_LISTS, EMPTY_LISTS), "unhashable"),
-    (Types.BIG_DEC(), 1, form.framed(form.VALUES, struct.pack(">i", 10_004) + b"\1" * 10_000 + bytes(4)), "allowed are 4096"),
+    (
+        Types.BIG_DEC(),
+        1,
+        form.framed(form.VALUES, struct.pack(">i", 10_004) + b"\1" * 10_000 + bytes(4)),
+        "allowed are 4096",
+    ),
     (
         Types.BIG_INT(),
         50,
@@ -270,7 +338,12 @@ HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
     (Types.CHAR(), 1, encode_column(["ab"]), "not one character"),
     (ROW, 1, form.framed(form.NULLS), "None in the place of a record"),
     (Types.STRING(), 900, form.framed(form.NULLS, b"\xff"), "takes 113 bytes, found 1"),
-    (Types.STRING(), 1, form.framed(form.NULLS, b"\x80", form.framed(form.NULLS)), f"kind {form.NULLS}, which is no form"),
+    (
+        Types.STRING(),
+        1,
+        form.framed(form.NULLS, b"\x80", form.framed(form.NULLS)),
+        f"kind {form.NULLS}, which is no form",
+    ),
 ]
 
 
@@ -303,7 +376,9 @@ def test_keys_that_collide_are_refused_before_there_is_a_map(value_type: TypeInf
     value: Any = 1 if value_type == Types.LONG() else []
     keys = colliding(4096)
 
-    with pytest.raises(SerdeError, match=r"a map of 4096 keys whose hashes collide: the first \d+ need \d+ probes or more"):
+    with pytest.raises(
+        SerdeError, match=r"a map of 4096 keys whose hashes collide: the first \d+ need \d+ probes or more"
+    ):
         read(codec, sent(codec, Chunk([dict.fromkeys(keys, value)])))
     spread = dict.fromkeys(range(0, 2**40, 2**28), value)
     assert read(codec, sent(codec, Chunk([spread]))) == [spread]
@@ -340,7 +415,9 @@ def test_records_that_expand_too_far_are_sent_in_parts() -> None:
     codec = DeclaredRecords(Types.TUPLE([Types.LONG(), Types.STRING()]), free_cells=FREE_CELLS)
     chunk = codec.chunk_of([(1, None)] * 2000)
 
-    with pytest.raises(ElementTooLargeError, match=r"2000 records stand for 8000 values in \d+ bytes, allowed are 10\d\d"):
+    with pytest.raises(
+        ElementTooLargeError, match=r"2000 records stand for 8000 values in \d+ bytes, allowed are 10\d\d"
+    ):
         sent(codec, chunk)
     assert read(codec, sent(codec, chunk.slice(0, 200))) == [(1, None)] * 200
 
@@ -359,7 +436,9 @@ def damaged(data: bytes, rng: random.Random, others: list[bytes]) -> bytes:
             case 1:
                 body[start : start + 1] = bytes([rng.randrange(28)])  # perhaps a kind of column
             case 2:
-                body[start : start + 4] = rng.choice([b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", struct.pack(">I", len(body))])
+                body[start : start + 4] = rng.choice(
+                    [b"\0\0\0\0", b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", struct.pack(">I", len(body))]
+                )
             case 3:
                 del body[start : start + rng.randint(1, 8)]
             case 4:
@@ -394,7 +473,9 @@ def check_damaged(name: str, seed: int, num_rounds: int) -> int:
 
 
 def test_damaged_bytes_are_refused_or_values_of_the_type() -> None:
-    """Never another error, another type, or more than the limit; the work is bounded by the budget, as the memory is."""
+    """Never another error, another type, or more than the limit; the work is bounded by the budget,
+    as the memory is.
+    """
     tracemalloc.start()
     try:
         num_refused = sum([check_damaged(name, seed=1, num_rounds=4) for name in EXAMPLES])

@@ -161,5 +161,13 @@ def test_names_of_modules_are_asked_for_without_the_programs_code() -> None:
 
     assert module_name_of(odd) == __name__
     assert module_name_of(function) is None
-    assert (is_importable(odd), is_importable(function), is_importable(class_pickle.reduce_class)) == (False, False, True)
-    assert (is_run_as_program("__main__"), is_run_as_program("enum"), is_run_as_program("of nobody")) == (True, False, False)
+    assert (is_importable(odd), is_importable(function), is_importable(class_pickle.reduce_class)) == (
+        False,
+        False,
+        True,
+    )
+    assert (is_run_as_program("__main__"), is_run_as_program("enum"), is_run_as_program("of nobody")) == (
+        True,
+        False,
+        False,
+    )

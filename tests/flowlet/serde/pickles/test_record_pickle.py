@@ -117,7 +117,9 @@ def test_a_declared_type_gets_the_record_itself() -> None:
 
 def test_a_class_of_the_program_is_one_class_for_all_records() -> None:
     event, other = of_main(), of_main("Other")
-    values = [PickledRecord(dumps_record((other if number % 3 else event)(number, [other(1, "x")]))) for number in range(20)]
+    values = [
+        PickledRecord(dumps_record((other if number % 3 else event)(number, [other(1, "x")]))) for number in range(20)
+    ]
 
     found = received([*values, event(20, "plain")])
 
@@ -142,7 +144,9 @@ def test_more_classes_than_a_table_takes_come_all_the_same() -> None:
 
     found = round_trip([PickledRecord(dumps_record(each)) for each in values])
 
-    assert [(type(each).__name__, each.number) for each in found] == [(f"Event{number}", number) for number in range(300)]
+    assert [(type(each).__name__, each.number) for each in found] == [
+        (f"Event{number}", number) for number in range(300)
+    ]
 
 
 def test_a_class_of_the_program_in_a_dict_is_found_and_forgotten() -> None:
@@ -237,7 +241,11 @@ def test_another_process_reads_what_a_program_wrote() -> None:
     """The program's class is in no module."""
     event = of_main()
     values = [event(number, "x") for number in range(20)]
-    data = [encode_column([PickledRecord(dumps_record(each)) for each in values]), encode_column(values), encode_column(values[:2])]
+    data = [
+        encode_column([PickledRecord(dumps_record(each)) for each in values]),
+        encode_column(values),
+        encode_column(values[:2]),
+    ]
     code = (
         "import sys, pickle\n"
         "from flowlet.serde.columns import decode_column\n"
@@ -263,7 +271,9 @@ def test_another_process_reads_what_a_program_wrote() -> None:
 def test_a_value_that_cannot_be_pickled_is_named_by_its_type_and_its_part(wrap: Any, part: str) -> None:
     value = wrap(threading.Lock())
 
-    with pytest.raises(SerdeError, match=f"a value of type {type(value).__name__} cannot be pickled: {part}TypeError: cannot pickle"):
+    with pytest.raises(
+        SerdeError, match=f"a value of type {type(value).__name__} cannot be pickled: {part}TypeError: cannot pickle"
+    ):
         dumps_record(value)
 
 
@@ -289,8 +299,12 @@ CORRUPT = {
     "a place that is not there": column(ONE + encode_column([b""]) + encode_column([2]) + encode_column([2]) + b"N."),
     "a negative place": column(ONE + encode_column([b""]) + encode_column([-1]) + encode_column([2]) + b"N."),
     "a broken table": column(ONE + encode_column([b"abc"]) + encode_column([1]) + encode_column([2]) + b"N."),
-    "a table that ends behind": column(ONE + encode_column([b"\0\0\0\5abc"]) + encode_column([1]) + encode_column([2]) + b"N."),
-    "too many tables": column(struct.pack(">H", 256) + encode_column([b""] * 256) + encode_column([0]) + encode_column([2]) + b"N."),
+    "a table that ends behind": column(
+        ONE + encode_column([b"\0\0\0\5abc"]) + encode_column([1]) + encode_column([2]) + b"N."
+    ),
+    "too many tables": column(
+        struct.pack(">H", 256) + encode_column([b""] * 256) + encode_column([0]) + encode_column([2]) + b"N."
+    ),
     "a pickle with its table": column(NONE + encode_column([7]) + b"\0\0\0\0\x00N."),
     "in a constant": struct.pack(">BI", module.CONSTANT, 14) + column(NONE + encode_column([2]) + b"N.")[:14],
 }
@@ -312,7 +326,9 @@ def test_a_class_that_is_not_in_the_table_is_refused() -> None:
 @pytest.mark.parametrize("is_of_program", [False, True])
 def test_a_column_that_was_cut_is_refused_at_every_place(is_of_program: bool) -> None:
     event = of_main()
-    encoded = memoryview(encode_column([PickledRecord(dumps_record(event(1, "x") if is_of_program else [1])) for _ in range(3)]))
+    encoded = memoryview(
+        encode_column([PickledRecord(dumps_record(event(1, "x") if is_of_program else [1])) for _ in range(3)])
+    )
 
     for size in range(len(encoded)):
         with pytest.raises((SerdeError, ValueError, struct.error)):

@@ -1,4 +1,7 @@
-"""Promises of the typed views that serializers write to and read from.  Source: Flink `DataOutputSerializer`, `DataInputDeserializer`."""
+"""Promises of the typed views that serializers write to and read from.
+
+Source: Flink `DataOutputSerializer`, `DataInputDeserializer`.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,7 @@
-"""Promises of the serializers by type information.  Source: Flink `SerializerTestBase`, PyFlink `Types`; bytes by Flink's serializers."""
+"""Promises of the serializers by type information.
+
+Source: Flink `SerializerTestBase`, PyFlink `Types`; bytes by Flink's serializers.
+"""
 
 import array
 import datetime
@@ -128,10 +131,16 @@ TYPED: list[tuple[TypeInformation, st.SearchStrategy[Any]]] = [
     (Types.DOUBLE(), st.floats() | st.just(NAN)),
     (Types.CHAR(), st.characters(exclude_categories=(), max_codepoint=0xFFFF)),
     (Types.BIG_INT(), st.integers(-(2**200), 2**200) | st.sampled_from([127, 128, -128, -129, 255, 256]) | st.none()),
-    (Types.BIG_DEC(), st.decimals(allow_nan=False, allow_infinity=False).filter(lambda value: value or not value.is_signed())),
+    (
+        Types.BIG_DEC(),
+        st.decimals(allow_nan=False, allow_infinity=False).filter(lambda value: value or not value.is_signed()),
+    ),
     (Types.INSTANT(), st.builds(Instant, st.integers(-(2**40), 2**40), st.integers(0, 999_999_999)) | st.none()),
     (Types.SQL_DATE(), st.dates() | st.none()),
-    (Types.SQL_TIME(), st.times().map(lambda time: time.replace(microsecond=time.microsecond // 1000 * 1000)) | st.none()),
+    (
+        Types.SQL_TIME(),
+        st.times().map(lambda time: time.replace(microsecond=time.microsecond // 1000 * 1000)) | st.none(),
+    ),
     (Types.SQL_TIMESTAMP(), st.datetimes() | st.none()),
     (DATE, st.dates() | st.none()),
     (TIME, st.times() | st.none()),
@@ -209,7 +218,11 @@ def test_a_copy_is_equal_and_shares_nothing_that_can_change(pair: tuple[TypeInfo
 
 
 def test_a_list_of_copies_is_always_a_new_list() -> None:
-    for type_info, value in [(Types.INT(), 1), (Types.PICKLED_BYTE_ARRAY(), (1, "a")), (Types.PICKLED_BYTE_ARRAY(), [1])]:
+    for type_info, value in [
+        (Types.INT(), 1),
+        (Types.PICKLED_BYTE_ARRAY(), (1, "a")),
+        (Types.PICKLED_BYTE_ARRAY(), [1]),
+    ]:
         values = [value]
         copies = serializer_for(type_info).copy_all(values)
 
@@ -277,16 +290,28 @@ MISMATCHES: list[tuple[TypeInformation, Any, str]] = [
     (Types.ARROW(SCHEMA), pa.record_batch({"id": [1]}), r"the fields \['id'\], declared are \['id', 'word'\]"),
     # The path to it:
     (Types.ARROW(SCHEMA), pa.record_batch({"id": [1], "word": [7]}), r"^field 'word': \[7\] of type .*int64"),
-    (Types.TUPLE([Types.INT(), Types.LIST(PERSON)]), (1, [Row("a", 1), Row("b", "x")]), r"^field 'f1\[1\].age': 'x' is of type str"),
-    (Types.MAP(Types.STRING(), Types.TUPLE([Types.INT()])), {"k": (None,)}, r"^field \"\['k'\].f0\": None is of type NoneType"),
+    (
+        Types.TUPLE([Types.INT(), Types.LIST(PERSON)]),
+        (1, [Row("a", 1), Row("b", "x")]),
+        r"^field 'f1\[1\].age': 'x' is of type str",
+    ),
+    (
+        Types.MAP(Types.STRING(), Types.TUPLE([Types.INT()])),
+        {"k": (None,)},
+        r"^field \"\['k'\].f0\": None is of type NoneType",
+    ),
     (Types.MAP(Types.INT(), Types.INT()), {"k": 1}, r"^field \"\['k'\]\": 'k' is of type str, not Integer"),
     (Types.BASIC_ARRAY(Types.INT()), [None, "x"], r"^field '\[1\]': 'x'"),
     (Types.PRIMITIVE_ARRAY(Types.INT()), [1, None], r"^field '\[1\]': None is of type NoneType"),
 ]
 
 
-@pytest.mark.parametrize(("type_info", "value", "message"), MISMATCHES, ids=[f"{row[0]!r}-{index}" for index, row in enumerate(MISMATCHES)])
-def test_a_value_of_another_type_is_refused_with_its_field_and_value(type_info: TypeInformation, value: Any, message: str) -> None:
+@pytest.mark.parametrize(
+    ("type_info", "value", "message"), MISMATCHES, ids=[f"{row[0]!r}-{index}" for index, row in enumerate(MISMATCHES)]
+)
+def test_a_value_of_another_type_is_refused_with_its_field_and_value(
+    type_info: TypeInformation, value: Any, message: str
+) -> None:
     serializer = serializer_for(type_info)
 
     with pytest.raises(ValueMismatchError, match=message):
@@ -332,8 +357,12 @@ CORRUPT: list[tuple[TypeInformation, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("type_info", "data", "message"), CORRUPT, ids=[f"{row[0]!r}-{index}" for index, row in enumerate(CORRUPT)])
-def test_corrupt_bytes_are_reported_with_serializer_and_offset(type_info: TypeInformation, data: str, message: str) -> None:
+@pytest.mark.parametrize(
+    ("type_info", "data", "message"), CORRUPT, ids=[f"{row[0]!r}-{index}" for index, row in enumerate(CORRUPT)]
+)
+def test_corrupt_bytes_are_reported_with_serializer_and_offset(
+    type_info: TypeInformation, data: str, message: str
+) -> None:
     serializer = serializer_for(type_info)
 
     with pytest.raises(SerdeError, match=message) as caught:
@@ -448,7 +477,9 @@ class Loud:
 
 
 def test_a_value_whose_repr_fails_is_still_reported() -> None:
-    with pytest.raises(ValueMismatchError, match="<a Loud whose repr raised RuntimeError> is of type Loud, not Integer"):
+    with pytest.raises(
+        ValueMismatchError, match="<a Loud whose repr raised RuntimeError> is of type Loud, not Integer"
+    ):
         serializer_for(Types.INT()).to_bytes(Loud())
 
 

@@ -38,7 +38,9 @@ class Cached:
 
     def __init__(self, folder: Path, limit: int = LIMIT) -> None:
         self.context = KeyContext()
-        self.backend = RocksDBKeyedStateBackend(self.context, lambda: 5, GROUPS, len(GROUPS), RocksDBPlace(str(folder), cache_bytes=limit))
+        self.backend = RocksDBKeyedStateBackend(
+            self.context, lambda: 5, GROUPS, len(GROUPS), RocksDBPlace(str(folder), cache_bytes=limit)
+        )
 
     def state(self, descriptor: StateDescriptor) -> Any:
         return self.backend.state(descriptor, type(descriptor))
@@ -73,7 +75,10 @@ def expiring(descriptor: StateDescriptor) -> StateDescriptor:
 WRITES: dict[str, tuple[Callable[[], StateDescriptor], Callable[[Any, Any], Any]]] = {
     "update": (lambda: ValueStateDescriptor("s"), lambda s, v: s.update(v)),
     "value, then update": (lambda: ValueStateDescriptor("s"), lambda s, v: (s.value(), s.update(v))),
-    "update of a declared type": (lambda: ValueStateDescriptor("s", Types.LIST(Types.STRING())), lambda s, v: s.update([v])),
+    "update of a declared type": (
+        lambda: ValueStateDescriptor("s", Types.LIST(Types.STRING())),
+        lambda s, v: s.update([v]),
+    ),
     "with a time to live": (lambda: expiring(ValueStateDescriptor("s")), lambda s, v: (s.value(), s.update(v))),
     "a nested value": (lambda: ValueStateDescriptor("s"), lambda s, v: (s.value(), s.update({"deep": [(v, v)]}))),
     "reduce": (lambda: ReducingStateDescriptor("s", lambda a, b: b), lambda s, v: s.add(v)),
@@ -117,13 +122,16 @@ def test_values_that_grow_by_replacement_stay_within_the_budget(write: str, cach
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["value", "declared value", "map of each key", "one map", "list"])
 def test_values_that_outgrow_what_was_counted_are_noticed(kind: str, tmp_path: Path) -> None:
-    """900 keys with small values that were written often, and then each key's becomes a larger one: 5 MB for a cache of 1 MB.
+    """900 keys with small values that were written often, and then each key's becomes a larger one: 5 MB for a cache of
+    1 MB.
 
     One update of 65 is looked at; the first one that is larger makes the others be counted.
     """
     limit = 1 << 20
     cached = Cached(tmp_path, limit)
-    value = cached.state(ValueStateDescriptor("v", Types.STRING() if kind.startswith("declared") else Types.PICKLED_BYTE_ARRAY()))
+    value = cached.state(
+        ValueStateDescriptor("v", Types.STRING() if kind.startswith("declared") else Types.PICKLED_BYTE_ARRAY())
+    )
     elements, entries = cached.state(ListStateDescriptor("l")), cached.state(MapStateDescriptor("m"))
     held = []
     for text in ("a", "b", "c", "d" * 5_600):
@@ -226,7 +234,20 @@ def test_sizes_see_inside_values(value: Any) -> None:
 OPERATIONS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["value", "update", "clear", "add", "get", "put", "map get", "remove", "items", "is_empty", "map clear", "snapshot"]
+            [
+                "value",
+                "update",
+                "clear",
+                "add",
+                "get",
+                "put",
+                "map get",
+                "remove",
+                "items",
+                "is_empty",
+                "map clear",
+                "snapshot",
+            ]
         ),
         st.integers(0, 2),
         st.integers(0, 3),

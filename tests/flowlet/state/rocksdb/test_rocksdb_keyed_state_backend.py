@@ -55,7 +55,27 @@ class Colour(StrEnum):
 
 KEYS = st.sampled_from(
     [
-        *("a", "", "red", Colour.RED, 1, -1, 255, 1.0, True, None, 0.0, -0.0, (1, "x"), (True, "x"), (), b"a", [1], [True], 2**70),
+        *(
+            "a",
+            "",
+            "red",
+            Colour.RED,
+            1,
+            -1,
+            255,
+            1.0,
+            True,
+            None,
+            0.0,
+            -0.0,
+            (1, "x"),
+            (True, "x"),
+            (),
+            b"a",
+            [1],
+            [True],
+            2**70,
+        ),
         *(datetime.date(2020, 1, 1), decimal.Decimal("1.0"), frozenset({1, 2}), Row(a=1)),
     ]
 )
@@ -94,7 +114,9 @@ class Backends:
         self.made: list[KeyedStateBackend] = []
 
     def new(self, form: str, *snapshots: Any, groups: range = ALL, cache_bytes: int = 1 << 20) -> KeyedStateBackend:
-        place = RocksDBPlace(str(self.folder), self.files, writes_shared_files=form == "incremental", cache_bytes=cache_bytes)
+        place = RocksDBPlace(
+            str(self.folder), self.files, writes_shared_files=form == "incremental", cache_bytes=cache_bytes
+        )
         backend: KeyedStateBackend
         if form == "heap":
             backend = HeapKeyedStateBackend(self.context, lambda: self.now_ms, groups, MAX_PARALLELISM)
@@ -203,14 +225,20 @@ STEPS = st.lists(st.tuples(KEYS, st.sampled_from(["set", "set", "set", "remove",
 def test_each_key_has_its_own_state_in_every_back_end_and_after_restarts(
     kind: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """The cache has room for nothing, for a few rows, or for all; the form changes at a restart, and what RocksDB shares it alone reads."""
+    """The cache has room for nothing, for a few rows, or for all; the form changes at a restart, and what RocksDB
+    shares it alone reads.
+    """
     folder = tmp_path_factory.mktemp("rocksdb")
     backends = Backends(folder)
     models: dict[Any, tuple[Any, Any]] = {}
     snapshots: list[Any] = []
     try:
         for _ in range(3):
-            may_use = [each for each in FORMS if each != "heap" or not any(isinstance(each, IncrementalSnapshot) for each in snapshots)]
+            may_use = [
+                each
+                for each in FORMS
+                if each != "heap" or not any(isinstance(each, IncrementalSnapshot) for each in snapshots)
+            ]
             form = data.draw(st.sampled_from(may_use))
             backend = backends.new(form, *snapshots, cache_bytes=data.draw(st.sampled_from([0, 1500, 1 << 20])))
             state = declared(backend, DESCRIBED[kind]())
@@ -221,7 +249,11 @@ def test_each_key_has_its_own_state_in_every_back_end_and_after_restarts(
             for key, model in models.values():
                 backends.context.current_key = key
                 found = content_of(state, kind)
-                assert (found or None) == (model or None) if kind in ("map", "list") else (type(found), found) == (type(model), model)
+                assert (
+                    (found or None) == (model or None)
+                    if kind in ("map", "list")
+                    else (type(found), found) == (type(model), model)
+                )
             backends.context.current_key = "a"
             snapshots = [backends.snapshot(backend)]
     finally:
@@ -407,8 +439,12 @@ def test_a_restart_may_let_entries_begin_or_cease_to_expire(kind: str, backends:
     assert not content_of(declared(backends.new("full", backends.snapshot(second, 2)), expiring), kind)
 
 
-def test_files_of_another_program_get_the_classes_of_the_one_that_runs(backends: Backends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of an incremental checkpoint hold classes by value, in every part; they stay the program's own in its next checkpoint."""
+def test_files_of_another_program_get_the_classes_of_the_one_that_runs(
+    backends: Backends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows of an incremental checkpoint hold classes by value, in every part; they stay the program's own in its next
+    checkpoint.
+    """
 
     def program(values: str) -> tuple[Any, Any]:
         names: dict[str, Any] = {"__name__": "__main__"}
@@ -453,7 +489,9 @@ def test_files_of_another_program_get_the_classes_of_the_one_that_runs(backends:
 
     program("RED = 1")
     backends.files.former_classes = RunningClasses(MAIN_OBJECTS.class_of)
-    with pytest.raises(StateRestoreError, match=r"state '(value|map|list)': class Color of the program has no member .* any more"):
+    with pytest.raises(
+        StateRestoreError, match=r"state '(value|map|list)': class Color of the program has no member .* any more"
+    ):
         backends.new("incremental", snapshot)
 
 

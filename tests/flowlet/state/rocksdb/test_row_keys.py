@@ -12,11 +12,22 @@ from flowlet.keys.exact_keys import exact_key
 from flowlet.state.rocksdb.row_keys import PLAIN, key_bytes, plain_key, row_prefix, taken_apart
 
 LEAVES = st.one_of(
-    st.integers(), st.text(), st.binary(), st.booleans(), st.none(), st.floats(), st.dates(), st.datetimes(), st.times(), st.timedeltas()
+    st.integers(),
+    st.text(),
+    st.binary(),
+    st.booleans(),
+    st.none(),
+    st.floats(),
+    st.dates(),
+    st.datetimes(),
+    st.times(),
+    st.timedeltas(),
 )
 KEYS = st.recursive(
     LEAVES | st.decimals(allow_nan=True) | st.uuids() | st.fractions(),
-    lambda parts: st.lists(parts, max_size=3) | st.lists(parts, max_size=3).map(tuple) | st.frozensets(LEAVES, max_size=3),
+    lambda parts: (
+        st.lists(parts, max_size=3) | st.lists(parts, max_size=3).map(tuple) | st.frozensets(LEAVES, max_size=3)
+    ),
     max_leaves=5,
 )
 

@@ -27,7 +27,8 @@ def test_it_is_busy_in_the_lowest_class_until_the_block_ends(monkeypatch: pytest
         assert repr(keeper) == "<KeepAwake on>"
 
     for thread in threading.enumerate():
-        if thread.name == "keep awake":  # in the lowest class it may get no time for a while, and the block does not wait for ever
+        # In the lowest class it may get no time for a while, and the block does not wait for ever.
+        if thread.name == "keep awake":
             thread.join(PATIENCE_S)
     assert repr(keeper) == "<KeepAwake off>"
     assert set(found) == {(os.SCHED_IDLE, "keep awake")}

@@ -104,7 +104,12 @@ def test_an_interval_out_of_bounds_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "follows"),
-    [([], True), (["--switch-interval-ms", "0.3"], False), (["--latency-mode"], False), (["--task-driver", "loop"], False)],
+    [
+        ([], True),
+        (["--switch-interval-ms", "0.3"], False),
+        (["--latency-mode"], False),
+        (["--task-driver", "loop"], False),
+    ],
 )
 def test_a_process_that_was_asked_for_nothing_watches_its_tasks_and_follows_them(
     arguments: list[str], follows: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

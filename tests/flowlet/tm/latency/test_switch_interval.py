@@ -21,7 +21,9 @@ LONG, SHORT = CROWDED_SWITCH_INTERVAL_MS, DEFAULT_SWITCH_INTERVAL_MS
     ("num_working", "num_light", "expected"),
     [(0, 0, SHORT), (1, 0, SHORT), (2, 0, LONG), (5, 0, LONG), (2, 1, SHORT), (1, 1, SHORT), (0, 3, SHORT)],
 )
-def test_it_is_long_while_two_are_at_work_and_no_other_one_does_anything(num_working: int, num_light: int, expected: float) -> None:
+def test_it_is_long_while_two_are_at_work_and_no_other_one_does_anything(
+    num_working: int, num_light: int, expected: float
+) -> None:
     intervals: list[float] = []
     interval = SwitchInterval(intervals.append)
 

@@ -1,4 +1,6 @@
-"""``BufferManager`` in its channel: exclusive and floating buffers, and the credit that they are (the walks of RemoteInputChannelTest)."""
+"""``BufferManager`` in its channel: exclusive and floating buffers, and the credit that they are (the walks of
+RemoteInputChannelTest).
+"""
 
 import threading
 from collections.abc import Iterator
@@ -30,7 +32,9 @@ class Fixture:
         self.pool = self.network.create_buffer_pool(owner="gate", num_required=num_floating, max_buffers=num_floating)
         self.channels: list[RemoteInputChannel] = []
         for index, num_segments in enumerate(exclusive):
-            channel = remote_channel(self.gate, self.client, self.network, index=index, num_segments=num_segments, is_requested=False)
+            channel = remote_channel(
+                self.gate, self.client, self.network, index=index, num_segments=num_segments, is_requested=False
+            )
             channel.set_floating_pool(self.pool)
             channel.request_subpartition()
             self.channels.append(channel)
@@ -79,7 +83,9 @@ def walk() -> Iterator[Fixture]:
 
 
 def test_fewer_buffers_than_required(walk: Fixture) -> None:
-    """RemoteInputChannelTest: credit walk, testAvailableBuffersLessThanRequiredBuffers; FLINK-8747 is its last but one step."""
+    """RemoteInputChannelTest: credit walk, testAvailableBuffersLessThanRequiredBuffers; FLINK-8747 is its last but one
+    step.
+    """
     exclusive = walk.exclusive()
     floating = [walk.floating(), walk.floating()]
     channel = walk.channel
@@ -87,21 +93,33 @@ def test_fewer_buffers_than_required(walk: Fixture) -> None:
     channel.receiver.on_sender_backlog(14)
     assert (walk.state(), walk.pool.num_available) == ((13, 16, True), 0)
     channel.receiver.on_sender_backlog(16)
-    assert (walk.state(), walk.pool.num_available) == ((13, 18, True), 0), "it stands in line already and asks for nothing"
+    assert (walk.state(), walk.pool.num_available) == ((13, 18, True), 0), (
+        "it stands in line already and asks for nothing"
+    )
     exclusive.recycle()
-    assert (walk.state(), walk.pool.num_available) == ((14, 18, True), 0), "an exclusive buffer comes back to its channel"
+    assert (walk.state(), walk.pool.num_available) == ((14, 18, True), 0), (
+        "an exclusive buffer comes back to its channel"
+    )
     floating.pop().recycle()
-    assert (walk.state(), walk.pool.num_available) == ((15, 18, True), 0), "the offer is taken, and the channel stands in line again"
+    assert (walk.state(), walk.pool.num_available) == ((15, 18, True), 0), (
+        "the offer is taken, and the channel stands in line again"
+    )
     channel.receiver.on_sender_backlog(13)
     assert (walk.state(), walk.pool.num_available) == ((15, 15, True), 0), "only the number of required buffers changes"
     floating.pop().recycle()
-    assert (walk.state(), walk.pool.num_available) == ((15, 15, False), 1), "an offer that is not needed stays in the pool"
+    assert (walk.state(), walk.pool.num_available) == ((15, 15, False), 1), (
+        "an offer that is not needed stays in the pool"
+    )
     channel.receiver.on_sender_backlog(15)
-    assert (walk.state(), walk.pool.num_available) == ((16, 17, True), 0), "it takes what is there, and stands in line once more"
+    assert (walk.state(), walk.pool.num_available) == ((16, 17, True), 0), (
+        "it takes what is there, and stands in line once more"
+    )
 
 
 def test_as_many_buffers_as_required(walk: Fixture) -> None:
-    """RemoteInputChannelTest: credit walk, testAvailableBuffersEqualToRequiredBuffers: an exclusive buffer replaces a floating one."""
+    """RemoteInputChannelTest: credit walk, testAvailableBuffersEqualToRequiredBuffers: an exclusive buffer replaces a
+    floating one.
+    """
     exclusive, floating = walk.exclusive(), walk.floating()
 
     walk.channel.receiver.on_sender_backlog(12)
@@ -115,7 +133,9 @@ def test_as_many_buffers_as_required(walk: Fixture) -> None:
 
 
 def test_more_buffers_than_required(walk: Fixture) -> None:
-    """RemoteInputChannelTest: credit walk, testAvailableBuffersMoreThanRequiredBuffers: nothing is taken away, but nothing is added."""
+    """RemoteInputChannelTest: credit walk, testAvailableBuffersMoreThanRequiredBuffers: nothing is taken away, but
+    nothing is added.
+    """
     exclusive, floating = walk.exclusive(), walk.floating()
 
     walk.channel.receiver.on_sender_backlog(12)
@@ -128,7 +148,9 @@ def test_more_buffers_than_required(walk: Fixture) -> None:
 
 
 def test_floating_buffers_are_spread_over_the_channels_that_wait() -> None:
-    """RemoteInputChannelTest: testFairDistributionFloatingBuffers: 3 floating buffers for 3 channels, one each, one credit each."""
+    """RemoteInputChannelTest: testFairDistributionFloatingBuffers: 3 floating buffers for 3 channels, one each, one
+    credit each.
+    """
     it = Fixture(12, 3, 2, 2, 2)
     floating = [it.floating() for _ in range(3)]
     for channel in it.channels:
@@ -145,7 +167,9 @@ def test_floating_buffers_are_spread_over_the_channels_that_wait() -> None:
 
 
 def test_taking_a_buffer_lowers_what_is_required() -> None:
-    """RemoteInputChannelTest: testRequestBuffer: with 2 exclusive buffers 4, 3, 2, 1, 0, without any 2, 1, 0; floating ones go first."""
+    """RemoteInputChannelTest: testRequestBuffer: with 2 exclusive buffers 4, 3, 2, 1, 0, without any 2, 1, 0; floating
+    ones go first.
+    """
     it = Fixture(12, 8, 2, 0)
     taken: list[NetworkBuffer] = []
     found = []
@@ -185,7 +209,12 @@ def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
     buffer = it.channel.receiver.allocate(7, DataType.DATA_BUFFER_WITH_CLEAR_END, is_compressed=True)
 
     assert buffer is not None
-    assert (buffer.size, buffer.data_type, buffer.is_buffer, buffer.is_compressed) == (7, DataType.DATA_BUFFER_WITH_CLEAR_END, True, True)
+    assert (buffer.size, buffer.data_type, buffer.is_buffer, buffer.is_compressed) == (
+        7,
+        DataType.DATA_BUFFER_WITH_CLEAR_END,
+        True,
+        True,
+    )
     buffer.recycle()
     assert it.pool.num_available == 2
     it.end()
@@ -210,7 +239,9 @@ def test_hist_8747_an_offer_that_is_not_needed_does_not_keep_the_channel_out_of_
 
 
 def test_a_blocked_channel_without_exclusive_buffers_gives_its_floating_ones_back() -> None:
-    """RemoteInputChannelTest: testOnUpstreamBlockedAndResumed: 4 and 2, after the barrier 4 and 0, after the next backlog 6 and 4."""
+    """RemoteInputChannelTest: testOnUpstreamBlockedAndResumed: 4 and 2, after the barrier 4 and 0, after the next
+    backlog 6 and 4.
+    """
     it = Fixture(16, 12, 2, 0)
     available, unannounced = [], []
 
@@ -240,7 +271,9 @@ def test_a_blocked_channel_without_exclusive_buffers_gives_its_floating_ones_bac
 
 
 def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_announced_backlog() -> None:
-    """Its initial credit is 0; the announcement of a backlog is what starts the flow, and every data buffer tells of the next ones."""
+    """Its initial credit is 0; the announcement of a backlog is what starts the flow, and every data buffer tells of
+    the next ones.
+    """
     it = Fixture(4, 2, 0)
     channel = it.channel
     refused = channel.receiver.request_buffer()
@@ -256,12 +289,16 @@ def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_anno
         found.buffer.recycle()
 
     assert (refused, granted, orders) == (None, 2, [("request", 0), ("credit", 0)])
-    assert (it.client.orders[2:], channel.take_unannounced_credit()) == ([("credit", 0)], 2), "the pool's offers are credit again"
+    assert (it.client.orders[2:], channel.take_unannounced_credit()) == ([("credit", 0)], 2), (
+        "the pool's offers are credit again"
+    )
     it.end()
 
 
 def test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer() -> None:
-    """One floating buffer, two channels without their own: the barrier of the first sets it free for the second (FLINK-8523, too)."""
+    """One floating buffer, two channels without their own: the barrier of the first sets it free for the second
+    (FLINK-8523, too).
+    """
     it = Fixture(3, 1, 0, 0)
     first, second = it.channels
     first.receiver.on_sender_backlog(1)
@@ -363,7 +400,9 @@ def test_a_floating_buffer_that_is_needed_is_not_given_back() -> None:
 
 
 def test_a_released_channel_wants_nothing() -> None:
-    """RemoteInputChannelTest: testConcurrentNotifyBufferAvailableAndRelease, one after the other: its place in the line goes on."""
+    """RemoteInputChannelTest: testConcurrentNotifyBufferAvailableAndRelease, one after the other: its place in the line
+    goes on.
+    """
     it = Fixture(8, 1, 2, 2)
     held = it.floating()
     for channel in it.channels:
@@ -380,7 +419,9 @@ def test_a_released_channel_wants_nothing() -> None:
 
 
 def test_hist_12852_too_few_buffers_are_said_at_once() -> None:
-    """Exclusive buffers are all or nothing: a gate that cannot have them fails when it is set up instead of waiting for data."""
+    """Exclusive buffers are all or nothing: a gate that cannot have them fails when it is set up instead of waiting for
+    data.
+    """
     it = Fixture(4, 1, 2)
 
     with pytest.raises(Exception, match=r"reduce \(1/2\) \(input channel 9\)"):
@@ -392,9 +433,16 @@ def test_hist_12852_too_few_buffers_are_said_at_once() -> None:
 # ---------------------------------------------------------------- laws and threads
 
 
-@given(steps=st.lists(st.tuples(st.sampled_from(["backlog", "receive", "recycle", "announce", "barrier"]), st.integers(0, 6)), max_size=60))
+@given(
+    steps=st.lists(
+        st.tuples(st.sampled_from(["backlog", "receive", "recycle", "announce", "barrier"]), st.integers(0, 6)),
+        max_size=60,
+    )
+)
 def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> None:
-    """In any order, with and without exclusive buffers: available + unannounced == free, and whoever needs more stands in line."""
+    """In any order, with and without exclusive buffers: available + unannounced == free, and whoever needs more stands
+    in line.
+    """
     it = Fixture(8, 4, 2, 0)
     numbers = [0, 0]
     held: list[NetworkBuffer] = []
@@ -433,7 +481,9 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["backlog", "recycle", "both"])
 def test_backlog_recycling_and_release_race(kind: str, tiny_switch_interval: None) -> None:
-    """RemoteInputChannelTest: testConcurrentOnSenderBacklogAndRelease, ...AndRecycle, testConcurrentRecycleAndRelease: nothing is lost."""
+    """RemoteInputChannelTest: testConcurrentOnSenderBacklogAndRelease, ...AndRecycle, testConcurrentRecycleAndRelease:
+    nothing is lost.
+    """
     for _ in range(60):
         it = Fixture(24, 16, 4)
         channel = it.channel
@@ -448,7 +498,10 @@ def test_backlog_recycling_and_release_race(kind: str, tiny_switch_interval: Non
             for buffer in buffers:
                 buffer.recycle()
 
-        threads = [threading.Thread(target=recycle, args=(exclusive,)), threading.Thread(target=recycle, args=(floating,))]
+        threads = [
+            threading.Thread(target=recycle, args=(exclusive,)),
+            threading.Thread(target=recycle, args=(floating,)),
+        ]
         if kind != "recycle":
             threads.append(threading.Thread(target=backlog))
         if kind != "both":
@@ -460,7 +513,9 @@ def test_backlog_recycling_and_release_race(kind: str, tiny_switch_interval: Non
 
 
 @pytest.mark.slow
-def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_deadlocks(tiny_switch_interval: None) -> None:
+def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_deadlocks(
+    tiny_switch_interval: None,
+) -> None:
     """One thread releases the first channel, whose buffers go to the second one's line; another does the opposite."""
     for _ in range(100):
         it = Fixture(24, 8, 2, 2)
@@ -468,14 +523,22 @@ def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_de
         for channel in it.channels:
             channel.receiver.on_sender_backlog(6)
             channel.take_unannounced_credit()
-        buffers = [[taken for _ in range(3) if (taken := channel.receiver.request_buffer()) is not None] for channel in it.channels]
+        buffers = [
+            [taken for _ in range(3) if (taken := channel.receiver.request_buffer()) is not None]
+            for channel in it.channels
+        ]
 
         def work(channel: RemoteInputChannel, others: list[NetworkBuffer]) -> None:
             for buffer in others:
                 buffer.recycle()
             channel.release()
 
-        run([threading.Thread(target=work, args=(first, buffers[1])), threading.Thread(target=work, args=(second, buffers[0]))])
+        run(
+            [
+                threading.Thread(target=work, args=(first, buffers[1])),
+                threading.Thread(target=work, args=(second, buffers[0])),
+            ]
+        )
 
         it.end()
 
@@ -489,7 +552,9 @@ def run(threads: list[threading.Thread]) -> None:
 
 
 def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
-    """FLINK-9676, FLINK-22946: requests, offers, surplus buffers and orders run while nobody holds the channel's lock."""
+    """FLINK-9676, FLINK-22946: requests, offers, surplus buffers and orders run while nobody holds
+    the channel's lock.
+    """
     it = Fixture(16, 14, 2)
     seen: list[bool] = []
 
@@ -518,7 +583,9 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
 
 
 def test_credit_is_announced_in_lumps_of_half_the_initial_credit() -> None:
-    """Eight buffers: while the sender has credit nobody tells it of less than four new ones, then it is told of all at once."""
+    """Eight buffers: while the sender has credit nobody tells it of less than four new ones, then it is told of all at
+    once.
+    """
     it = Fixture(9, 1, 8)
     held = [it.exclusive() for _ in range(4)]
     it.client.orders.clear()
@@ -537,7 +604,9 @@ def test_credit_is_announced_in_lumps_of_half_the_initial_credit() -> None:
 
 
 def test_a_sender_without_credit_is_told_of_every_new_one() -> None:
-    """Three are saved up: the buffer that uses the last credit announces them, and so does each one that comes back after that."""
+    """Three are saved up: the buffer that uses the last credit announces them, and so does each one that comes back
+    after that.
+    """
     it = Fixture(9, 1, 8)
     held = [it.exclusive() for _ in range(7)]
     it.client.orders.clear()

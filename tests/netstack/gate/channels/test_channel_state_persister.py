@@ -35,26 +35,42 @@ def test_a_barrier_before_the_start_leaves_nothing_to_persist() -> None:
     persister.on_barrier(2)
     persister.stop(1)
 
-    assert (counts, after_start, states(persister), persister.last_seen_barrier) == (True, (False, True), (False, True), 2)
+    assert (counts, after_start, states(persister), persister.last_seen_barrier) == (
+        True,
+        (False, True),
+        (False, True),
+        2,
+    )
 
 
 def test_a_newer_start_makes_an_older_barrier_pointless() -> None:
-    """ChannelStatePersisterTest: testNewBarrierNotOverwrittenByCheckForBarrier: the late one does not end the persisting."""
+    """ChannelStatePersisterTest: testNewBarrierNotOverwrittenByCheckForBarrier: the late one does not end the
+    persisting.
+    """
     persister = ChannelStatePersister()
     persister.on_barrier(1)
 
     persister.start(2)
     late = persister.on_barrier(1)
 
-    assert (late, states(persister), persister.on_barrier(2), states(persister)) == (False, (True, False), True, (False, True))
+    assert (late, states(persister), persister.on_barrier(2), states(persister)) == (
+        False,
+        (True, False),
+        True,
+        (False, True),
+    )
 
 
 def test_a_start_after_a_newer_barrier_is_refused() -> None:
-    """ChannelStatePersisterTest: testLateBarrierOnStartedAndCancelledCheckpoint's twin: the older checkpoint is subsumed."""
+    """ChannelStatePersisterTest: testLateBarrierOnStartedAndCancelledCheckpoint's twin: the older checkpoint is
+    subsumed.
+    """
     persister = ChannelStatePersister()
     persister.on_barrier(7)
 
-    with pytest.raises(CheckpointSubsumedError, match="barrier of checkpoint 7 arrived before checkpoint 6 was started"):
+    with pytest.raises(
+        CheckpointSubsumedError, match="barrier of checkpoint 7 arrived before checkpoint 6 was started"
+    ):
         persister.start(6)
 
     assert states(persister) == (False, True)

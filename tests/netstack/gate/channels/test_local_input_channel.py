@@ -269,7 +269,9 @@ def local(it: Fixture, **options: Any) -> LocalInputChannel:
 
 
 def test_a_missing_partition_is_asked_for_with_growing_delays(it: Fixture) -> None:
-    """LocalInputChannelTest: testPartitionRequestExponentialBackoff: 500, 1000, 2000, 3000 ms, then the error at the next poll."""
+    """LocalInputChannelTest: testPartitionRequestExponentialBackoff: 500, 1000, 2000, 3000 ms, then the error at the
+    next poll.
+    """
     timers = ManualTimers()
     channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
 
@@ -298,7 +300,9 @@ def test_a_partition_that_comes_meanwhile_is_found_by_the_next_attempt(it: Fixtu
 
 
 def test_without_a_backoff_a_missing_partition_is_an_error_at_once(it: Fixture) -> None:
-    """LocalInputChannelTest: testPartitionNotFoundExceptionWhileRequestingPartition, ...WhileRetriggeringRequest: no attempt is left."""
+    """LocalInputChannelTest: testPartitionNotFoundExceptionWhileRequestingPartition, ...WhileRetriggeringRequest: no
+    attempt is left.
+    """
     channel = local(it, backoff=RequestBackoff(), timers=ManualTimers())
 
     with pytest.raises(LocalProtocolError, match="once more before it was requested"):
@@ -316,7 +320,9 @@ def test_a_backoff_without_timers_is_a_bug(it: Fixture) -> None:
 
 
 def test_release_ends_the_retries(it: Fixture) -> None:
-    """LocalInputChannelTest: testConcurrentReleaseAndRetriggerPartitionRequest, in both orders; nothing is due, nothing is asked."""
+    """LocalInputChannelTest: testConcurrentReleaseAndRetriggerPartitionRequest, in both orders; nothing is due, nothing
+    is asked.
+    """
     timers = ManualTimers()
     channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
     channel.request_subpartition()
@@ -395,7 +401,9 @@ def test_a_view_that_is_open_is_not_opened_again(it: Fixture) -> None:
 
 
 def test_resuming_queues_the_channel_again(it: Fixture) -> None:
-    """LocalInputChannelTest: testEnqueueAvailableChannelWhenResuming: data behind a barrier is read once the producer may go on."""
+    """LocalInputChannelTest: testEnqueueAvailableChannelWhenResuming: data behind a barrier is read once the producer
+    may go on.
+    """
     it.manager.register(it.partition)
     it.channel.request_subpartition()
     it.partition.broadcast_event(CheckpointBarrier(1, 2))
@@ -410,11 +418,16 @@ def test_resuming_queues_the_channel_again(it: Fixture) -> None:
 
     assert (barrier[0], barrier[2], blocked) == (DataType.ALIGNED_CHECKPOINT_BARRIER, False, None)
     assert (len(it.gate.notified), it.poll()) == (notified + 1, (DataType.DATA_BUFFER, b"behind", False))
-    assert [(row.is_blocked, row.kind, row.num_queued_buffers) for row in rows] == [(True, "local", 1), (False, "local", 1)]
+    assert [(row.is_blocked, row.kind, row.num_queued_buffers) for row in rows] == [
+        (True, "local", 1),
+        (False, "local", 1),
+    ]
 
 
 def test_orders_in_the_wrong_state(it: Fixture) -> None:
-    """LocalInputChannelTest: testUnblockReleasedChannel, testReleasedChannelAnnounceBufferSize, and a channel that was not opened."""
+    """LocalInputChannelTest: testUnblockReleasedChannel, testReleasedChannelAnnounceBufferSize, and a channel that was
+    not opened.
+    """
     with pytest.raises(LocalProtocolError, match="resumed before it was opened"):
         it.channel.resume_consumption()
     it.channel.announce_buffer_size(512)  # nobody there yet: it is forgotten
@@ -460,7 +473,9 @@ def test_task_events_reach_the_producer(it: Fixture) -> None:
 
 
 def test_what_is_polled_before_the_barrier_is_persisted(it: Fixture) -> None:
-    """LocalInputChannelTest: testCheckpointingInflightData: from the start until the barrier is polled, not before, not after."""
+    """LocalInputChannelTest: testCheckpointingInflightData: from the start until the barrier is polled, not before, not
+    after.
+    """
     writer = RecordingStateWriter()
     channel = local(it, state_writer=writer)
     it.manager.register(it.partition)
@@ -489,11 +504,17 @@ def test_priority_events_are_told_to_the_gate(it: Fixture) -> None:
     it.channel.request_subpartition()
     it.partition.emit_record(b"overtaken", 0)
 
-    it.partition.broadcast_event(CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED)), is_priority=True)
+    it.partition.broadcast_event(
+        CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED)), is_priority=True
+    )
     found = it.channel.next_buffer()
 
     assert found is not None
-    assert (it.gate.priority, found.sequence_number, found.buffer.data_type) == ([0], 0, DataType.PRIORITIZED_EVENT_BUFFER)
+    assert (it.gate.priority, found.sequence_number, found.buffer.data_type) == (
+        [0],
+        0,
+        DataType.PRIORITIZED_EVENT_BUFFER,
+    )
     found.buffer.recycle()
 
 
@@ -509,7 +530,9 @@ class ImpatientGate(SingleInputGate):
 
 
 def test_a_priority_event_that_is_announced_before_the_view_is_there_keeps_its_priority(it: Fixture) -> None:
-    """The partition comes with an unaligned barrier, and the task polls while the view is being opened: the barrier keeps its place."""
+    """The partition comes with an unaligned barrier, and the task polls while the view is being opened: the barrier
+    keeps its place.
+    """
     gate = ImpatientGate("reduce (1/2)")
     gate.polled = []
     gate.add_channel(LocalInputChannel(gate, 0, partition_id_of(), 0, it.manager))
@@ -526,7 +549,9 @@ def test_a_priority_event_that_is_announced_before_the_view_is_there_keeps_its_p
 
 
 def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
-    """LocalInputChannelTest: testConcurrentConsumeMultiplePartitions: 8 producers, 8 consumers with a gate each, 8 channels each."""
+    """LocalInputChannelTest: testConcurrentConsumeMultiplePartitions: 8 producers, 8 consumers with a gate each, 8
+    channels each.
+    """
     num, num_buffers = 8, 16
     network = NetworkBufferPool(num * (num + 1) * 2, 64)
     manager = ResultPartitionManager()
@@ -590,7 +615,9 @@ def test_a_content_is_handed_over_and_its_bytes_are_persisted(it: Fixture, is_pe
     assert found.buffer.content is content
     found.buffer.recycle()
     assert content.num_made == is_pending
-    assert [(checkpoint, sizes) for checkpoint, _, sizes in writer.persisted] == ([(1, [32 * 1024, 8 * 1024])] if is_pending else [])
+    assert [(checkpoint, sizes) for checkpoint, _, sizes in writer.persisted] == (
+        [(1, [32 * 1024, 8 * 1024])] if is_pending else []
+    )
     assert b"".join(bytes(buffer.view) for buffer in writer.kept) == (content.data if is_pending else b"")
     writer.recycle()
     channel.checkpoint_stopped(1)

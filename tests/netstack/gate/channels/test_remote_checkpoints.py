@@ -65,7 +65,9 @@ class Fixture:
             self._send(buffer, 0)
 
     def send_event(self, event: Event, *, has_priority: bool = False, backlog: int = 0) -> None:
-        self._send(NetworkBuffer.unpooled(serialize_event(event), event_data_type(event, has_priority=has_priority)), backlog)
+        self._send(
+            NetworkBuffer.unpooled(serialize_event(event), event_data_type(event, has_priority=has_priority)), backlog
+        )
 
     def send_barrier(self, barrier: CheckpointBarrier) -> None:
         self.send_event(barrier, has_priority=barrier.options.is_unaligned)
@@ -152,7 +154,9 @@ def test_priority_events_come_first(it: Fixture) -> None:
 
 
 def test_a_timeoutable_barrier_is_announced(it: Fixture) -> None:
-    """RemoteInputChannelTest: testRequiresAnnouncement: the announcement overtakes the data, the barrier keeps its place."""
+    """RemoteInputChannelTest: testRequiresAnnouncement: the announcement overtakes the data, the barrier keeps its
+    place.
+    """
     it.send_around(WITH_TIMEOUT)
 
     announcement = it.channel.next_buffer()
@@ -165,7 +169,11 @@ def test_a_timeoutable_barrier_is_announced(it: Fixture) -> None:
     assert event == EventAnnouncement(2, WITH_TIMEOUT)
     assert (announcement.sequence_number, announcement.buffer.data_type) == (2, DataType.PRIORITIZED_EVENT_BUFFER)
     assert announcement.next_data_type is DataType.DATA_BUFFER
-    assert (first_data, barrier.sequence_number, barrier.buffer.data_type) == ([0, 1], 2, DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER)
+    assert (first_data, barrier.sequence_number, barrier.buffer.data_type) == (
+        [0, 1],
+        2,
+        DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER,
+    )
     assert it.poll_numbers(2) == [3, 4]
     assert isinstance(it.gate, RecordingGate)
     assert it.gate.priority == [2]
@@ -185,7 +193,9 @@ def test_only_the_first_priority_event_is_news(it: Fixture) -> None:
 
 
 def test_an_announced_barrier_is_converted() -> None:
-    """RemoteInputChannelTest: testGateNotifiedOnBarrierConversion: the gate is told although it saw the number already."""
+    """RemoteInputChannelTest: testGateNotifiedOnBarrierConversion: the gate is told although it saw
+    the number already.
+    """
     gate = SingleInputGate("reduce (1/2)")
     it = Fixture(gate)
     it.send(1)
@@ -237,10 +247,17 @@ def test_priority_is_seen_by_the_gate() -> None:
     ("event", "data_type", "backlog", "text"),
     [
         (CheckpointBarrier(1, 2), DataType.ALIGNED_CHECKPOINT_BARRIER, 3, "blocks the sender, but says that 3 buffers"),
-        (EventAnnouncement(1, UNALIGNED), DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER, 0, "is not a checkpoint barrier"),
+        (
+            EventAnnouncement(1, UNALIGNED),
+            DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER,
+            0,
+            "is not a checkpoint barrier",
+        ),
     ],
 )
-def test_events_that_contradict_themselves_are_refused(it: Fixture, event: Event, data_type: DataType, backlog: int, text: str) -> None:
+def test_events_that_contradict_themselves_are_refused(
+    it: Fixture, event: Event, data_type: DataType, backlog: int, text: str
+) -> None:
     """They are the channel's error."""
     it.channel.receiver.on_buffer(NetworkBuffer.unpooled(serialize_event(event), data_type), 0, backlog)
 
@@ -269,8 +286,12 @@ def test_what_is_queued_before_the_barrier_is_in_flight(it: Fixture, barrier: Ch
 
 @pytest.mark.parametrize(("num_polled", "expected"), [(1, [1, 2]), (2, [2])])
 @pytest.mark.parametrize("barrier", [UNALIGNED, WITH_TIMEOUT])
-def test_what_was_polled_is_not_in_flight(it: Fixture, barrier: CheckpointBarrier, num_polled: int, expected: list[int]) -> None:
-    """RemoteInputChannelTest: testGetInflightBuffersAfterPollingBuffer, ...AfterProcessingAnnouncement, ...AndBuffer."""
+def test_what_was_polled_is_not_in_flight(
+    it: Fixture, barrier: CheckpointBarrier, num_polled: int, expected: list[int]
+) -> None:
+    """RemoteInputChannelTest: testGetInflightBuffersAfterPollingBuffer,
+    ...AfterProcessingAnnouncement, ...AndBuffer.
+    """
     it.send_around(barrier)
 
     numbers = it.poll_numbers(num_polled)
@@ -319,7 +340,11 @@ def test_a_checkpoint_that_starts_before_its_barrier_persists_until_it_comes(it:
     it.send_barrier(UNALIGNED)
     it.send(5)
 
-    assert it.writer.persisted == [(1, InputChannelInfo(3, 0), [1, 2]), (1, InputChannelInfo(3, 0), [3]), (1, InputChannelInfo(3, 0), [4])]
+    assert it.writer.persisted == [
+        (1, InputChannelInfo(3, 0), [1, 2]),
+        (1, InputChannelInfo(3, 0), [3]),
+        (1, InputChannelInfo(3, 0), [4]),
+    ]
 
 
 def test_a_checkpoint_that_starts_after_its_barrier_persists_what_it_overtook(it: Fixture) -> None:
@@ -346,7 +371,9 @@ def test_a_newer_barrier_subsumes_an_older_checkpoint(it: Fixture) -> None:
     it.send(1)
     it.channel.checkpoint_started(CheckpointBarrier(6, 1, UNALIGNED.options))
     it.send(2)
-    assert [(checkpoint, sizes) for checkpoint, _, sizes in it.writer.persisted] == [(6, [1]), (6, [2])], "an obsolete barrier ends nothing"
+    assert [(checkpoint, sizes) for checkpoint, _, sizes in it.writer.persisted] == [(6, [1]), (6, [2])], (
+        "an obsolete barrier ends nothing"
+    )
 
 
 def test_the_first_barrier_of_a_checkpoint_counts(it: Fixture) -> None:
@@ -360,7 +387,9 @@ def test_the_first_barrier_of_a_checkpoint_counts(it: Fixture) -> None:
 
 
 def test_an_error_of_the_writer_loses_no_buffer(it: Fixture) -> None:
-    """RemoteInputChannelTest: testExceptionOnPersisting: the buffer is in the queue, once, and goes home with the channel."""
+    """RemoteInputChannelTest: testExceptionOnPersisting: the buffer is in the queue, once, and goes home with the
+    channel.
+    """
     it.writer.error = OSError("disk full")
     it.channel.checkpoint_started(UNALIGNED)
 
@@ -372,7 +401,9 @@ def test_an_error_of_the_writer_loses_no_buffer(it: Fixture) -> None:
 
 
 def test_another_threads_writing_takes_ours_along(it: Fixture) -> None:
-    """While one thread hands over, the other only leaves its buffers: the order is that of arrival, no lock is held meanwhile."""
+    """While one thread hands over, the other only leaves its buffers: the order is that of arrival, no lock is held
+    meanwhile.
+    """
     it.send(1)
     unlocked = []
 

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.errors import ConnectionLostError, InsufficientNetworkBuffersError, LocalProtocolError, RemoteProtocolError
+from netstack.errors import (
+    ConnectionLostError,
+    InsufficientNetworkBuffersError,
+    LocalProtocolError,
+    RemoteProtocolError,
+)
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import input_channel_id
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
@@ -70,7 +75,9 @@ def test_too_little_memory_names_the_owner(it: Fixture) -> None:
     """Nothing is taken; the channel can be released all the same."""
     channel = RemoteInputChannel(it.gate, 4, input_channel_id(4, 0), partition_id_of(), 0, it.client)
 
-    with pytest.raises(InsufficientNetworkBuffersError, match=r"required 7, but only .* \(reduce \(1/2\) \(input channel 4\)\)"):
+    with pytest.raises(
+        InsufficientNetworkBuffersError, match=r"required 7, but only .* \(reduce \(1/2\) \(input channel 4\)\)"
+    ):
         channel.assign_exclusive_segments(it.network, 7)
     with pytest.raises(ValueError, match="cannot have -1 exclusive segments"):
         channel.assign_exclusive_segments(it.network, -1)
@@ -117,7 +124,9 @@ def flooded(it: Fixture, sizes: list[int], *, max_events: int = 3, max_bytes: in
         assert buffer is not None
         buffer.view[:] = b"\0\0\0\7" + bytes(size - 4)
         try:
-            channel.receiver.on_response(BufferResponse(channel.channel_id, 0, number, 0, DataType.EVENT_BUFFER, False, (), buffer))
+            channel.receiver.on_response(
+                BufferResponse(channel.channel_id, 0, number, 0, DataType.EVENT_BUFFER, False, (), buffer)
+            )
         except RemoteProtocolError as caught:
             error = str(caught)
             break
@@ -134,7 +143,10 @@ def test_queued_events_are_bounded_in_number_and_bytes(it: Fixture) -> None:
     assert (num_many, num_large) == (3, 2)
     assert "channel 1 of " in too_many
     assert "3 events (12 bytes) wait for the task, at most 3 may (max_queued_events)" in too_many
-    assert "2 events (100 bytes) wait for the task, with 4 more they are more than 100 bytes (max_queued_event_bytes)" in too_large
+    assert (
+        "2 events (100 bytes) wait for the task, with 4 more they are more than 100 bytes (max_queued_event_bytes)"
+        in too_large
+    )
     assert flooded(it, [500]) == (1, "")
     assert flooded(it, [4] * 3) == (3, "")
 
@@ -320,7 +332,9 @@ def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) ->
         it.channel.check_invariants()
         assert it.channel.num_credits_available == credit
         has_order = it.client.orders[-1] == ("credit", 0)
-        assert it.channel.unannounced_credit == 0 or has_order or credit > num_segments // 2, "a sender that runs low is told"
+        assert it.channel.unannounced_credit == 0 or has_order or credit > num_segments // 2, (
+            "a sender that runs low is told"
+        )
     for buffer in held:
         buffer.recycle()
     it.end()
@@ -369,7 +383,11 @@ def test_a_released_channel_takes_nothing_and_says_nothing(it: Fixture) -> None:
     it.channel.acknowledge_all_records_processed()
     it.channel.request_subpartition()
 
-    assert (it.channel.receiver.request_buffer(), it.channel.next_buffer(), it.channel.num_queued_buffers) == (None, None, 0)
+    assert (it.channel.receiver.request_buffer(), it.channel.next_buffer(), it.channel.num_queued_buffers) == (
+        None,
+        None,
+        0,
+    )
     assert len(it.gate.notified) == notified
     assert it.client.orders == [("request", 0), ("cancel", 0)]
 
@@ -386,7 +404,9 @@ def test_a_buffer_on_its_way_during_the_release_goes_home(it: Fixture) -> None:
 
 
 def test_a_release_during_the_request_is_cancelled(it: Fixture) -> None:
-    """The canceler came between the channel's check and the order: its own cancel is too early, so the producer is told to stop again."""
+    """The canceler came between the channel's check and the order: its own cancel is too early, so the producer is told
+    to stop again.
+    """
 
     class ReleasingClient(RecordingClient):
         def request_subpartition(self, channel: RemoteInputChannel, delay_ms: int = 0) -> None:
@@ -419,7 +439,9 @@ def test_the_acknowledgement_is_passed_on(it: Fixture) -> None:
 
 @pytest.mark.slow
 def test_hist_17823_receiving_polling_and_releasing_race(tiny_switch_interval: None) -> None:
-    """RemoteInputChannelTest: testConcurrentGetNextBufferAndRelease, testConcurrentOnBufferAndRelease: every segment comes home, once."""
+    """RemoteInputChannelTest: testConcurrentGetNextBufferAndRelease, testConcurrentOnBufferAndRelease: every segment
+    comes home, once.
+    """
     for _ in range(150):
         it = Fixture(4)
         is_over = threading.Event()

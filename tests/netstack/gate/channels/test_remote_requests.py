@@ -6,7 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
+from netstack.errors import (
+    LocalProtocolError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+    RemoteProtocolError,
+    ResourceClosedError,
+)
 from netstack.gate.channels.partition_state_checker import ProducerState
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.channels.request_backoff import RequestBackoff
@@ -30,10 +36,20 @@ class Fixture:
         self.channels: list[RemoteInputChannel] = []
 
     def channel(
-        self, backoff: RequestBackoff | None = None, gate: RecordingGate | SingleInputGate | None = None, *, is_requested: bool = True
+        self,
+        backoff: RequestBackoff | None = None,
+        gate: RecordingGate | SingleInputGate | None = None,
+        *,
+        is_requested: bool = True,
     ) -> RemoteInputChannel:
         channel = RemoteInputChannel(
-            RecordingGate() if gate is None else gate, 0, input_channel_id(1, 0), partition_id_of(), 0, self.client, backoff=backoff
+            RecordingGate() if gate is None else gate,
+            0,
+            input_channel_id(1, 0),
+            partition_id_of(),
+            0,
+            self.client,
+            backoff=backoff,
         )
         channel.assign_exclusive_segments(self.network, 2)
         self.channels.append(channel)
@@ -154,7 +170,9 @@ def test_without_a_checker_a_failed_request_is_the_error(it: Fixture) -> None:
 
 
 def test_a_failed_request_never_blocks_the_network_thread() -> None:
-    """RemoteInputChannelTest: testOnFailedPartitionRequestDoesNotBlockNetworkThreads (FLINK-13249): while the gate still requests."""
+    """RemoteInputChannelTest: testOnFailedPartitionRequestDoesNotBlockNetworkThreads (FLINK-13249): while the gate
+    still requests.
+    """
     network = NetworkBufferPool(4, SEGMENT)
     checker = ManualStateChecker()
     gate = SingleInputGate("reduce", state_checker=checker)
@@ -241,7 +259,9 @@ def response(channel: RemoteInputChannel, content: bytes, sizes: tuple[int, ...]
 
 
 def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
-    """Under numbers that follow each other, as Flink's client counts; for one credit, which comes back when the last one is recycled."""
+    """Under numbers that follow each other, as Flink's client counts; for one credit, which comes back when the last
+    one is recycled.
+    """
     channel = it.channel()
 
     channel.receiver.on_response(response(channel, b"aabccc", (2, 1, 3)))
@@ -336,7 +356,9 @@ def test_a_channel_describes_itself_in_one_row() -> None:
     """Credits, unannounced, backlog, queue, blocked, last activity; on a clock of its own."""
     network = NetworkBufferPool(16, SEGMENT)
     clock = ManualClock(5)
-    channel = RemoteInputChannel(RecordingGate(), 4, input_channel_id(1, 0), partition_id_of(), 3, RecordingClient(), clock_ns=clock.now_ns)
+    channel = RemoteInputChannel(
+        RecordingGate(), 4, input_channel_id(1, 0), partition_id_of(), 3, RecordingClient(), clock_ns=clock.now_ns
+    )
     channel.assign_exclusive_segments(network, 2)
     channel.request_subpartition()
     channel.receiver.on_response(data(channel, 0, b"12345", backlog=6))
@@ -350,7 +372,12 @@ def test_a_channel_describes_itself_in_one_row() -> None:
 
     assert (row.index, row.kind, row.state, row.is_blocked, row.last_activity_ns) == (4, "remote", "open", True, 5)
     assert row.partition == f"{partition_id_of()}/3"
-    assert (row.num_credits_available, row.num_credits_granted, row.num_unannounced, row.num_required_buffers) == (1, 2, 1, 2)
+    assert (row.num_credits_available, row.num_credits_granted, row.num_unannounced, row.num_required_buffers) == (
+        1,
+        2,
+        1,
+        2,
+    )
     assert (row.num_exclusive_available, row.num_floating_available, row.sender_backlog) == (2, 0, 0)
     assert (row.num_bytes_in, row.num_buffers_in, row.num_queued_buffers, row.queue_size_bytes) == (5, 1, 1, 34)
     channel.resume_consumption()

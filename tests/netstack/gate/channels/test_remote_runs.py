@@ -1,4 +1,6 @@
-"""``RemoteInputChannel`` and ``BufferManager`` with several buffers at once: as one by one, whatever happens in between."""
+"""``RemoteInputChannel`` and ``BufferManager`` with several buffers at once: as one by one, whatever happens in
+between.
+"""
 
 import random
 import threading
@@ -180,7 +182,9 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
         if is_run and num_buffers:
             it.receive(number, num_buffers, backlog)
         elif not is_run:
-            found = [it.channel.receiver.allocate(4, DataType.DATA_BUFFER, is_compressed=False) for _ in range(num_buffers)]
+            found = [
+                it.channel.receiver.allocate(4, DataType.DATA_BUFFER, is_compressed=False) for _ in range(num_buffers)
+            ]
             for position, buffer in enumerate(found):
                 assert buffer is not None
                 it.channel.receiver.on_buffer(buffer, number + position, backlog)
@@ -219,7 +223,13 @@ def test_a_run_that_arrives_during_a_checkpoint_is_persisted(it: Fixture) -> Non
     it.channel.checkpoint_stopped(1)
     it.receive(6, 2)
 
-    assert [(checkpoint, sizes) for checkpoint, _, sizes in it.writer.persisted] == [(1, [4]), (1, [4]), (1, [4]), (1, [4]), (1, [3])]
+    assert [(checkpoint, sizes) for checkpoint, _, sizes in it.writer.persisted] == [
+        (1, [4]),
+        (1, [4]),
+        (1, [4]),
+        (1, [4]),
+        (1, [3]),
+    ]
     assert it.take() == 7
 
 
@@ -284,7 +294,8 @@ class InterruptedDeque(deque[SequenceBuffer]):
     def __getitem__(self, index: SupportsIndex) -> SequenceBuffer:  # type: ignore[override]  # nobody slices a deque
         found = super().__getitem__(index)
         if self.num_looks == self.release_at:
-            self.channel.lifecycle = ChannelLifecycle.RELEASED  # a release has begun, and is as far as its first element
+            # A release has begun, and is as far as its first element.
+            self.channel.lifecycle = ChannelLifecycle.RELEASED
             self.garbage.append(self.popleft()[0])
         self.num_looks += 1
         return found
@@ -292,7 +303,9 @@ class InterruptedDeque(deque[SequenceBuffer]):
 
 @pytest.mark.parametrize("release_at", range(6))
 def test_a_release_that_takes_what_was_looked_at_makes_no_data_of_events(it: Fixture, release_at: int) -> None:
-    """FLINK-17823: each buffer is found by one of the two; an event behind it that was popped in its place is not handed out."""
+    """FLINK-17823: each buffer is found by one of the two; an event behind it that was popped in its place is not
+    handed out.
+    """
     it.receive(0, 2)
     it.receive_event(2, EndOfData(StopMode.DRAIN))
     it.receive(3, 1)
@@ -332,7 +345,9 @@ class LateDeque(deque[SequenceBuffer]):
 
 
 def test_a_run_that_arrives_while_the_last_buffer_is_polled_is_found() -> None:
-    """After the task saw that nothing is left and before it went: it is told, or it sees that there is more; the queue holds it once."""
+    """After the task saw that nothing is left and before it went: it is told, or it sees that there is more; the queue
+    holds it once.
+    """
     it = Fixture(gate=SingleInputGate("reduce"))
     gate = it.gate
     assert isinstance(gate, SingleInputGate)
@@ -365,9 +380,15 @@ class PoppingDeque(deque[SequenceBuffer]):
             self.polled.append(self.popleft()[0])
 
 
-@pytest.mark.parametrize(("num_before", "num_polled", "expected"), [(0, 0, 1), (1, 0, 0), (2, 0, 0), (2, 1, 0), (1, 1, 1), (2, 2, 1)])
-def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(it: Fixture, num_before: int, num_polled: int, expected: int) -> None:
-    """Whoever took the last of the old ones may not have seen the new ones; who has one of the old ones before him will see them."""
+@pytest.mark.parametrize(
+    ("num_before", "num_polled", "expected"), [(0, 0, 1), (1, 0, 0), (2, 0, 0), (2, 1, 0), (1, 1, 1), (2, 2, 1)]
+)
+def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(
+    it: Fixture, num_before: int, num_polled: int, expected: int
+) -> None:
+    """Whoever took the last of the old ones may not have seen the new ones; who has one of the old ones before him will
+    see them.
+    """
     if num_before:
         it.receive(0, num_before)
     before = it.notified
@@ -384,7 +405,9 @@ def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(it: Fixtur
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.usefixtures("tiny_switch_interval")
 def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
-    """One thread receives runs, another one polls them and sleeps on the gate's future only: everything arrives, in order."""
+    """One thread receives runs, another one polls them and sleeps on the gate's future only: everything arrives, in
+    order.
+    """
     it = Fixture(gate=SingleInputGate("reduce"))
     gate, rng, num_total = it.gate, random.Random(seed), 8_000
     assert isinstance(gate, SingleInputGate)
@@ -433,8 +456,13 @@ def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
 
     found = it.channel.receiver.allocate_run(3, 5)
 
-    assert (it.channel.buffer_manager.num_floating_available, it.channel.buffer_manager.num_exclusive_available) == (0, 0)
-    assert {(buffer.size, buffer.data_type, buffer.is_compressed) for buffer in found} == {(3, DataType.DATA_BUFFER, False)}
+    assert (it.channel.buffer_manager.num_floating_available, it.channel.buffer_manager.num_exclusive_available) == (
+        0,
+        0,
+    )
+    assert {(buffer.size, buffer.data_type, buffer.is_compressed) for buffer in found} == {
+        (3, DataType.DATA_BUFFER, False)
+    }
     assert it.channel.receiver.allocate_run(3, 1) == []
     recycle_all(found + held)
 

@@ -13,7 +13,11 @@ def test_it_doubles_up_to_the_maximum() -> None:
     """LocalInputChannelTest: testPartitionRequestExponentialBackoff: 500, 1000, 2000, 3000, then no more."""
     backoff = RequestBackoff(500, 3000)
 
-    assert (delays(backoff, 5), backoff.current_ms, backoff.is_counting_only) == ([500, 1000, 2000, 3000, None], 3000, False)
+    assert (delays(backoff, 5), backoff.current_ms, backoff.is_counting_only) == (
+        [500, 1000, 2000, 3000, None],
+        3000,
+        False,
+    )
 
 
 def test_there_may_be_one_attempt_or_none() -> None:
@@ -28,7 +32,9 @@ def test_flinks_default_ends_at_ten_seconds() -> None:
 
 
 def test_with_a_waiting_producer_the_time_only_counts() -> None:
-    """RemoteInputChannelTest: listener time-out 500, maximum 1000: 500, 1000, 1500, 2000 and then failed; no delay of our own."""
+    """RemoteInputChannelTest: listener time-out 500, maximum 1000: 500, 1000, 1500, 2000 and then failed; no delay of
+    our own.
+    """
     backoff = RequestBackoff(0, 1000, listener_timeout_ms=500)
     currents = []
 
