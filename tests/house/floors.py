@@ -1,0 +1,153 @@
+"""The house: which rooms there are, on which floor each stands, and which modules lie in it.
+
+A module lies in the room with the longest prefix of its name.  A module may import its own floor and those below it,
+and two rooms do not import each other.  ``violations_of`` finds the imports that break this; an import inside a
+function counts as well, one for type checkers does not.
+
+Side:   any.
+Source: ``docs/decisions/005-packages-by-topic.md``.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+
+class Room(NamedTuple):
+    """A topic of the product, on one floor."""
+
+    name: str
+    floor: int
+    prefixes: Sequence[str]
+
+
+ROOMS: Final = (
+    Room("netstack", 0, ("netstack",)),
+    Room(
+        "contracts",
+        0,
+        (
+            "flowlet.errors",
+            "flowlet.records",
+            "flowlet.former_names",
+            "flowlet.common",
+            "flowlet.datastream.connectors.base",
+            "flowlet.datastream.connectors.committer",
+            "flowlet.datastream.connectors.sink_writer",
+            "flowlet.datastream.connectors.write_ahead_sink",
+            "flowlet.datastream.functions",
+            "flowlet.datastream.async_retry_strategies",
+            "flowlet.datastream.async_retry_predicates",
+            "flowlet.datastream.sinks",
+            "flowlet.datastream.output_tag",
+            "flowlet.datastream.state",
+            "flowlet.datastream.states",
+            "flowlet.datastream.time_domain",
+            "flowlet.datastream.timerservice",
+            "flowlet.datastream.user_functions",
+            "flowlet.datastream.window",
+        ),
+    ),
+    Room(
+        "messages",
+        0,
+        (
+            "flowlet.rpc.control_messages",
+            "flowlet.rpc.early_signals",
+            "flowlet.graph.execution_events",
+            "flowlet.graph.execution_state",
+            "flowlet.graph.partitioner",
+        ),
+    ),
+    Room("metrics", 0, ("flowlet.metrics",)),
+    Room("logs", 0, ("flowlet.logs",)),
+    Room(
+        "options",
+        1,
+        (
+            "flowlet.common.config_options",
+            "flowlet.common.configuration",
+            "flowlet.common.execution_config",
+            "flowlet.common.options",
+            "flowlet.common.restart_strategy",
+            "flowlet.common.settings",
+            "flowlet.common.units",
+            "flowlet.datastream.checkpoint_config",
+            "flowlet.datastream.checkpoint_storage",
+            "flowlet.datastream.checkpointing_mode",
+            "flowlet.datastream.execution_mode",
+            "flowlet.datastream.externalized_checkpoint_retention",
+            "flowlet.datastream.state_backend",
+            "flowlet.rpc.config_file",
+        ),
+    ),
+    Room("columns", 1, ("flowlet.columns",)),
+    Room("keys", 1, ("flowlet.keys",)),
+    Room("serde", 1, ("flowlet.serde",)),
+    Room("types", 2, ("flowlet.common.values", "flowlet.serde.declared", "flowlet.serde.types", "flowlet.typed")),
+    Room("graph", 2, ("flowlet.graph",)),
+    Room("splits", 2, ("flowlet.splits",)),
+    Room("state", 3, ("flowlet.state",)),
+    Room("mailbox", 3, ("flowlet.mailbox", "flowlet.timers", "flowlet.watermarks")),
+    Room("chain", 4, ("flowlet.chain", "flowlet.io", "flowlet.operators")),
+    Room("windows", 4, ("flowlet.joins", "flowlet.kernels.windows", "flowlet.windows")),
+    Room(
+        "aggregations",
+        4,
+        (
+            "flowlet.kernels",
+            "flowlet.operators.aggregation_snapshot",
+            "flowlet.operators.keyed_aggregation_operator",
+            "flowlet.operators.keyed_count_operator",
+            "flowlet.operators.keyed_reduce_operator",
+            "flowlet.operators.keyed_sum_operator",
+        ),
+    ),
+    Room("async_io", 4, ("flowlet.async_io",)),
+    Room("sorted_input", 4, ("flowlet.sorted_input",)),
+    Room("task", 5, ("flowlet.task",)),
+    Room("task's checkpoints", 5, ("flowlet.checkpoint", "flowlet.storage")),
+    Room("connectors", 5, ("flowlet.connectors",)),
+    Room("sinks", 5, ("flowlet.sinks",)),
+    Room("jm", 6, ("flowlet.jm",)),
+    Room(
+        "JobManager's checkpoints",
+        6,
+        ("flowlet.jm.checkpoints", "flowlet.jm.job_store", "flowlet.jm.savepoints", "flowlet.state_reader"),
+    ),
+    Room("tm", 6, ("flowlet.tm",)),
+    Room("rpc", 6, ("flowlet.rpc",)),
+    Room("shipping", 6, ("flowlet.shipping",)),
+    Room("datastream", 7, ("flowlet.datastream",)),
+    Room("client", 8, ("flowlet.client",)),
+    Room("ingest", 8, ("flowlet.ingest",)),
+    Room("spark", 8, ("flowlet.spark",)),
+    Room("cli", 9, ("flowlet.__main__", "flowlet.cli")),
+    Room("testing", 9, ("flowlet.testing",)),
+)
+
+
+def room_of(module: str, rooms: Sequence[Room] = ROOMS) -> Room | None:
+    """The room that a module lies in; None: it lies in none."""
+    found: tuple[int, Room] | None = None
+    for room in rooms:
+        for prefix in room.prefixes:
+            if (module == prefix or module.startswith(f"{prefix}.")) and (found is None or len(prefix) > found[0]):
+                found = len(prefix), room
+    return None if found is None else found[1]
+
+
+def violations_of(edges: Mapping[str, set[str]], rooms: Sequence[Room] = ROOMS) -> Iterator[str]:
+    """Imports upward, ``importer > imported``, and pairs of rooms that import each other, ``room <> room``."""
+    both: set[tuple[str, str]] = set()
+    for importer, targets in sorted(edges.items()):
+        here = room_of(importer, rooms)
+        for target in sorted(targets):
+            there = room_of(target, rooms)
+            if here is None or there is None or here == there:
+                continue
+            both.add((here.name, there.name))
+            if there.floor > here.floor:
+                yield f"{importer} > {target}"
+    for first, second in sorted(both):
+        if first < second and (second, first) in both:
+            yield f"{first} <> {second}"

@@ -1,0 +1,44 @@
+"""What breaks a rule of the house today: lists in ``known/``, one key per line, that only get shorter.
+
+Side:   any.
+Rules:  what is found and not listed is new, and refused.  What is listed and no longer found comes off the list, so
+        that it cannot come back.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+FOLDER: Final = Path(__file__).parent / "known"
+COMMAND: Final = "python -m tests.house"
+
+
+def path_of(rule: str) -> Path:
+    """The list of a rule."""
+    return FOLDER / f"{rule}.txt"
+
+
+def known(rule: str) -> set[str]:
+    """The keys on the list of a rule."""
+    path = path_of(rule)
+    if not path.exists():
+        return set()
+    return {line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")}
+
+
+def write(rule: str, keys: Iterable[str]) -> None:
+    """Make these the list of a rule; no list without keys."""
+    lines = sorted(keys)
+    if lines:
+        path_of(rule).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    else:
+        path_of(rule).unlink(missing_ok=True)
+
+
+def complaint(rule: str, found: set[str]) -> str:
+    """What is to do about a rule; empty: nothing."""
+    listed = known(rule)
+    told = [f"breaks the rule {rule}, see CONTRIBUTING.md: {key}" for key in sorted(found - listed)]
+    if listed - found:
+        told += [f"is mended and comes off its list by {COMMAND} --write: {key}" for key in sorted(listed - found)]
+    return "\n".join(told)

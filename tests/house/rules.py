@@ -1,0 +1,150 @@
+"""The rules of the house: each finds what breaks it in the syntax trees of the product, as keys that hold for long.
+
+A key names a module, a class or an import, never a line, so that a list of keys (``known.py``) stays true while code
+moves about.
+
+Side: any.
+"""
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+from tests.house.floors import room_of, violations_of
+
+MIN_LINES: Final = 150
+MAX_LINES: Final = 600
+MAX_MODULES: Final = 15
+MIN_IMPLEMENTERS: Final = 2
+_ONE_IMPLEMENTER: Final = "One implementer"
+# Faces keep the paths of PyFlink: what they hold is what PyFlink's module of that name holds.
+FACES: Final = (
+    "flowlet.common",
+    "flowlet.datastream",
+    "flowlet.errors",
+    "flowlet.state_reader",
+    "flowlet.former_names",
+)
+# Classes that PyFlink has twice, or whose name a contract of its own gives them.
+MAY_BE_TWICE: Final = frozenset({"Context"})
+Trees = Mapping[str, ast.Module]
+"""The modules of the product by name, without packages."""
+
+
+def is_face(module: str) -> bool:
+    """Whether the module keeps a path of PyFlink."""
+    return module.endswith(".__main__") or any(module == face or module.startswith(f"{face}.") for face in FACES)
+
+
+def sizes(sources: Mapping[str, str]) -> Iterator[str]:
+    """Modules of less than ``MIN_LINES`` or more than ``MAX_LINES`` lines."""
+    for name, text in sources.items():
+        num_lines = text.count("\n")
+        if not is_face(name) and not MIN_LINES <= num_lines <= MAX_LINES:
+            yield f"{name} is {'short' if num_lines < MIN_LINES else 'long'}"
+
+
+def package_sizes(sources: Mapping[str, str]) -> Iterator[str]:
+    """Packages of more than ``MAX_MODULES`` modules."""
+    counts: dict[str, int] = {}
+    for name in sources:
+        package = name.rpartition(".")[0]
+        counts[package] = counts.get(package, 0) + 1
+    yield from (package for package, count in counts.items() if count > MAX_MODULES and not is_face(package))
+
+
+def class_names(trees: Trees) -> Iterator[str]:
+    """Names that classes of several modules have."""
+    homes: dict[str, list[str]] = {}
+    for name, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(name)
+    for name, modules in homes.items():
+        if len(modules) > 1 and name not in MAY_BE_TWICE:
+            yield f"{name}: {', '.join(sorted(modules))}"
+
+
+def protocols(trees: Trees) -> Iterator[str]:
+    """Protocols with methods that less than two classes of the product have, all of them.
+
+    A docstring that says "One implementer: WHY" excuses one.
+    """
+    every = [(name, node) for name, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    members = {node: set(_members(node)) for _, node in every if not _is_protocol(node)}
+    for name, node in every:
+        asked = set(_members(node)) - {"__slots__"}
+        if not _is_protocol(node) or asked == {"__call__"} or _ONE_IMPLEMENTER in (ast.get_docstring(node) or ""):
+            continue
+        if sum(asked <= offered for offered in members.values()) < MIN_IMPLEMENTERS:
+            yield f"{name}.{node.name}"
+
+
+def _is_protocol(node: ast.ClassDef) -> bool:
+    return any(ast.unparse(base).partition("[")[0].rpartition(".")[2] == "Protocol" for base in node.bases)
+
+
+def _members(node: ast.ClassDef) -> Iterator[str]:
+    """Names of methods, fields and what methods set on an object."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield each.name
+        elif isinstance(each, ast.Name | ast.Attribute) and isinstance(each.ctx, ast.Store):
+            yield each.id if isinstance(each, ast.Name) else each.attr
+
+
+def tuple_assignments(trees: Trees) -> Iterator[str]:
+    """Functions that assign several values in one statement, ``a, b = x, y``.
+
+    An exchange is none, nor is what stands in a module with a hot path.
+    """
+    for name, tree in trees.items():
+        if "Hot path." in (ast.get_docstring(tree) or ""):
+            continue
+        for where, node in _with_function(tree):
+            if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
+                continue
+            values = {ast.unparse(each) for each in node.value.elts}
+            if any(isinstance(each, ast.Tuple) and set(map(ast.unparse, each.elts)) != values for each in node.targets):
+                yield f"{name}.{where}"
+
+
+def nested_conditionals(trees: Trees) -> Iterator[str]:
+    """Functions with a conditional expression inside another one."""
+    for name, tree in trees.items():
+        for where, node in _with_function(tree):
+            if isinstance(node, ast.IfExp) and sum(isinstance(each, ast.IfExp) for each in ast.walk(node)) > 1:
+                yield f"{name}.{where}"
+
+
+def _with_function(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
+    for child in ast.iter_child_nodes(tree):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield from _with_function(child, f"{where}.{child.name}" if where else child.name)
+        else:
+            yield where or "(module)", child
+            yield from _with_function(child, where)
+
+
+def homeless(names: Iterable[str]) -> Iterator[str]:
+    """Modules that lie in no room."""
+    yield from (name for name in names if room_of(name) is None)
+
+
+def rules(
+    sources: Mapping[str, str], edges: Mapping[str, set[str]], packages: frozenset[str]
+) -> dict[str, Callable[[], Iterable[str]]]:
+    """What breaks each rule, by the rule's name."""
+    files = {name: text for name, text in sources.items() if name not in packages}
+    trees = {name: ast.parse(text) for name, text in files.items()}
+    inside = {name: targets - packages for name, targets in edges.items() if name not in packages}
+    return {
+        "module_sizes": lambda: sizes(files),
+        "package_sizes": lambda: package_sizes(files),
+        "class_names": lambda: class_names(trees),
+        "protocols": lambda: protocols(trees),
+        "tuple_assignments": lambda: tuple_assignments(trees),
+        "nested_conditionals": lambda: nested_conditionals(trees),
+        "floors": lambda: violations_of(inside),
+        "rooms": lambda: homeless(files),
+    }
