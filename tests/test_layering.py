@@ -324,6 +324,7 @@ RULES: Final = (
     "nested_conditionals",
     "floors",
     "rooms",
+    "promises",
 )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from tests.house.floors import room_of, violations_of
+from tests.house.promises import mutants_beyond
+from tests.mutants.registry import MUTANTS
 
 MIN_LINES: Final = 150
 MAX_LINES: Final = 600
@@ -147,4 +149,5 @@ def rules(
         "nested_conditionals": lambda: nested_conditionals(trees),
         "floors": lambda: violations_of(inside),
         "rooms": lambda: homeless(files),
+        "promises": lambda: mutants_beyond({each.id: each.killed_by.partition("::")[0] for each in MUTANTS}),
     }

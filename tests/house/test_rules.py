@@ -7,6 +7,7 @@ import pytest
 
 from tests.house import known
 from tests.house.floors import Room, room_of, violations_of
+from tests.house.promises import beyond_entries
 from tests.house.rules import (
     MAX_LINES,
     MAX_MODULES,
@@ -113,6 +114,22 @@ def test_imports_upward_and_rooms_that_import_each_other_are_named() -> None:
     edges = {"p.a": {"p.up.b", "p.c"}, "p.up.b": {"p.a", "q.c"}, "q.c": {"p.a", "p.up.d"}}
 
     assert list(violations_of(edges, ROOMS)) == ["p.a > p.up.b", "high <> other", "low <> other"]
+
+
+@pytest.mark.parametrize(
+    ("statement", "beyond"),
+    [
+        ("from netstack import NetstackConfig", set()),
+        ("from flowlet.datastream import MapFunction", set()),
+        ("from flowlet.windows.window_operator import WindowOperator", set()),
+        ("from flowlet.windows import aligned_windows", {"flowlet.windows.aligned_windows"}),
+        ("from netstack.buffer.pool_account import PoolAccount", {"netstack.buffer.pool_account"}),
+        ("import flowlet.chain.preview", {"flowlet.chain.preview"}),
+        ("from tests.waiting import PATIENCE_S", set()),
+    ],
+)
+def test_what_is_no_entry_is_named(statement: str, beyond: set[str]) -> None:
+    assert beyond_entries(ast.parse(statement)) == beyond
 
 
 def test_a_list_only_gets_shorter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,157 @@
+"""Where the promises of a room stand: in tests that know the public packages and the entries of rooms, nothing else.
+
+A room is changed behind its entries.  Then the tests of what it is made of change with it, or go, and those of its
+entries say that nothing was lost.  So every mutant (``tests/mutants``) dies by a test that imports entries alone, but
+those of ``RACES``: they need interleavings that are forced inside.
+
+Side: any.
+"""
+
+import ast
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parent.parent.parent
+
+PUBLIC: Final = (
+    "flowlet.common",
+    "flowlet.datastream",
+    "flowlet.errors",
+    "flowlet.ingest",
+    "flowlet.metrics",
+    "flowlet.records",
+    "flowlet.spark",
+    "flowlet.state_reader",
+    "flowlet.testing",
+)
+# By room: modules that the rest of the house calls, and what goes in and comes out of them.
+ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
+    "netstack": (
+        "netstack.availability",
+        "netstack.config",
+        "netstack.connection_manager",
+        "netstack.environment",
+        "netstack.errors",
+        "netstack.eventloop",
+        "netstack.ids",
+        "netstack.security",
+        "netstack.testing",
+    ),
+    "netstack.wire": (
+        "netstack.wire.events",
+        "netstack.wire.frame_decoder",
+        "netstack.wire.frame_seal",
+        "netstack.wire.gate_access",
+        "netstack.wire.message_bytes",
+        "netstack.wire.messages",
+    ),
+    "netstack.flow": ("netstack.flow.handshake",),
+    "netstack.buffer": (
+        "netstack.buffer.local_buffer_pool",
+        "netstack.buffer.memory_segment",
+        "netstack.buffer.network_buffer",
+        "netstack.buffer.network_buffer_pool",
+    ),
+    "netstack.partition": (
+        "netstack.partition.bounded_blocking_result_partition",
+        "netstack.partition.channel_state",
+        "netstack.partition.in_flight_data",
+        "netstack.partition.result_partition",
+        "netstack.partition.result_partition_manager",
+        "netstack.partition.result_partition_type",
+        "netstack.partition.result_subpartition_view",
+    ),
+    "netstack.transport": (
+        "netstack.transport.client",
+        "netstack.transport.handler",
+        "netstack.transport.message_codec",
+        "netstack.transport.network_channel",
+        "netstack.transport.server",
+    ),
+    "netstack.handlers": (
+        "netstack.handlers.partition_request_client_handler",
+        "netstack.handlers.partition_request_queue",
+        "netstack.handlers.partition_request_server_handler",
+        "netstack.handlers.view_reader",
+    ),
+    "netstack.gate": (
+        "netstack.gate.buffer_or_event",
+        "netstack.gate.channels.input_channel",
+        "netstack.gate.channels.local_input_channel",
+        "netstack.gate.channels.partition_state_checker",
+        "netstack.gate.channels.remote_input_channel",
+        "netstack.gate.channels.request_backoff",
+        "netstack.gate.input_gate",
+        "netstack.gate.single_input_gate",
+        "netstack.gate.union_input_gate",
+    ),
+    "messages": ("flowlet.rpc.control_messages", "flowlet.graph.execution_state", "flowlet.graph.partitioner"),
+    "options": ("flowlet.common.settings",),
+    "state": (
+        "flowlet.state.heap_keyed_state_backend",
+        "flowlet.state.keyed_state_snapshot",
+        "flowlet.state.operator_state_backend",
+        "flowlet.state.operator_state_snapshot",
+    ),
+    "mailbox": (
+        "flowlet.mailbox.task_mailbox",
+        "flowlet.timers.time_api",
+        "flowlet.watermarks.status_watermark_valve",
+        "flowlet.watermarks.watermark_multiplexer",
+    ),
+    "windows": ("flowlet.windows.window_operator",),
+    "task": ("flowlet.task.create_stream_task", "flowlet.task.task_environment"),
+    "task's checkpoints": (
+        "flowlet.checkpoint.barrier_orders",
+        "flowlet.checkpoint.checkpoint_error",
+        "flowlet.checkpoint.single_checkpoint_barrier_handler",
+        "flowlet.checkpoint.snapshots",
+        "flowlet.checkpoint.subtask_checkpoint_coordinator",
+        "flowlet.checkpoint.channel_state_writer",
+        "flowlet.storage.checkpoint_storage",
+        "flowlet.storage.manifest",
+    ),
+    "JobManager's checkpoints": (
+        "flowlet.jm.checkpoints.checkpoint_coordinator",
+        "flowlet.jm.checkpoints.checkpoint_failures",
+        "flowlet.jm.checkpoints.former_checkpoint",
+        "flowlet.jm.checkpoints.checkpoint_topology",
+        "flowlet.jm.checkpoints.coordinator_events",
+        "flowlet.jm.checkpoints.job_checkpoints",
+    ),
+}
+# Mutants that only a forced interleaving of threads kills.
+RACES: Final[frozenset[str]] = frozenset()
+
+
+def beyond_entries(test: ast.Module) -> set[str]:
+    """The modules of the product that a test file imports though they are no entry."""
+    known = {*PUBLIC, *(entry for entries in ENTRIES.values() for entry in entries)}
+    return {module for module in _imported(test) if module != "netstack" and not _is_within(module, *known)}
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module is not None
+            and _is_within(node.module, "flowlet", "netstack")
+        ):
+            # Names of a package itself are public in netstack; elsewhere they are its modules.
+            is_package = node.module != "netstack" and "." not in node.module.removeprefix("flowlet.")
+            yield from (f"{node.module}.{each.name}" if is_package else node.module for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (each.name for each in node.names if _is_within(each.name, "flowlet", "netstack"))
+
+
+def _is_within(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(f"{package}.") for package in packages)
+
+
+def mutants_beyond(killers: Mapping[str, str]) -> Iterator[str]:
+    """Mutants that die by a test whose file imports more than entries; ``killers``: that file by mutant."""
+    beyond = {
+        path: beyond_entries(ast.parse((ROOT / path).read_text(encoding="utf-8"))) for path in set(killers.values())
+    }
+    yield from (f"{mutant}: {path}" for mutant, path in killers.items() if beyond[path] and mutant not in RACES)
