@@ -338,7 +338,7 @@ def found() -> dict[str, set[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_what_breaks_a_rule_of_the_house_only_gets_less(rule: str, found: dict[str, set[str]]) -> None:
-    """The lists in ``tests/house/known`` say what breaks it today."""
+    """The lists in ``tests/house/lists`` say what breaks it today."""
     told = complaint(rule, found[rule])
 
     assert not told, told

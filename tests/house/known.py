@@ -1,4 +1,4 @@
-"""What breaks a rule of the house today: lists in ``known/``, one key per line, that only get shorter.
+"""What breaks a rule of the house today: lists in ``lists/``, one key per line, that only get shorter.
 
 Side:   any.
 Rules:  what is found and not listed is new, and refused.  What is listed and no longer found comes off the list, so
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-FOLDER: Final = Path(__file__).parent / "known"
+FOLDER: Final = Path(__file__).parent / "lists"
 COMMAND: Final = "python -m tests.house"
 
 
