@@ -452,8 +452,9 @@ def in_child(*arguments: str, environ: Mapping[str, str], timeout_s: float = 6 *
 def held(names: Sequence[str], minutes: float) -> list[Result]:
     """How much more each case's process has at the end than after a tenth of the time.
 
-    Raises: WrongResultError: a case ended without a figure; those that have not begun do not begin, and those that run
-        end first.
+    Raises:
+        WrongResultError: a case ended without a figure; those that have not begun do not begin, and those that run end
+            first.
     """
     pool = ThreadPoolExecutor(os.cpu_count())
     try:

@@ -42,10 +42,10 @@ class Chunk:
         values: one object per record.
         timestamps: one per record, or None.
 
-    Attributes: columns: the records by column, read only; None if there is only the list (see ``columns_of``). keys:
-        the key of each record, from the edge's key selector when the record was emitted; None if no keys were taken, or
-        if they are a
-            field (``Columns.key_position``).
+    Attributes:
+        columns: the records by column, read only; None if there is only the list (see ``columns_of``).
+        keys: the key of each record, from the edge's key selector when the record was emitted; None if no keys were
+            taken, or if they are a field (``Columns.key_position``).
         key_column: the keys as a column, if there is one.
         key_field: for a list, which field of each record is the very key, if known.
     """

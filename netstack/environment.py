@@ -243,9 +243,11 @@ class NetworkEnvironment:
         Waits at most ``request_buffers_timeout_s`` for guaranteed buffers that others still use; not on the loop
         thread.
 
-        Args: owner: who reads; named in errors. channels: what each channel reads. state_checker: asked for the state
-            of a producer whose partition is not found; the request of a live one is repeated.  None:
-                the channel fails.
+        Args:
+            owner: who reads; named in errors.
+            channels: what each channel reads.
+            state_checker: asked for the state of a producer whose partition is not found; the request of a live one is
+                repeated.  None: the channel fails.
 
         Raises:
             ConfigError: a remote channel would have neither exclusive nor floating buffers.

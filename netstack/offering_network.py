@@ -85,9 +85,13 @@ class OfferingNetwork:
 
     Threading: ``create_partition`` on any thread; everything else on the loop thread.
 
-    Args: environment: has the partitions. loop: of ``environment``. clock: monotonic seconds, for idle connections.
-        clock_ms: the wall clock, for tokens. tls: certificates for TaskManagers on other machines; the handshake with
-        the token is then inside TLS.  None: loopback only.
+    Args:
+        environment: has the partitions.
+        loop: of ``environment``.
+        clock: monotonic seconds, for idle connections.
+        clock_ms: the wall clock, for tokens.
+        tls: certificates for TaskManagers on other machines; the handshake with the token is then inside TLS.  None:
+            loopback only.
     """
 
     def __init__(

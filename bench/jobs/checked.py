@@ -261,8 +261,10 @@ def check_last_values(reports: Reports, expected: Mapping[Any, Any]) -> None:
 def check_increments(reports: Reports, sources: Iterable[Mapping[Any, list[int]]]) -> None:
     """Per key: the increments of all sources together, those of each source in its order.
 
-    Args: reports: of sinks that looked at everything. sources: for each of them, the values of each key in its order;
-        no value comes from two sources unless all are equal.
+    Args:
+        reports: of sinks that looked at everything.
+        sources: for each of them, the values of each key in its order; no value comes from two sources unless all are
+            equal.
 
     Raises:
         WrongOutputError: something is lost, doubled or out of order.

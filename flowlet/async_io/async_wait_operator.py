@@ -51,12 +51,15 @@ class AsyncWaitOperator(StreamOperator):
 
     Restored records are called again in ``open``.
 
-    Args: function: an object with a coroutine method ``async_invoke(value)``, or a coroutine function; returns a list.
-        timeout_ms: for all attempts of one record together; 0: none. capacity: places for records and watermarks; while
-        all are taken, further elements wait in the queue, and the task reads no input. is_ordered: whether results keep
-        the order of the records. retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
-        name: of the operator. create_calls: makes the ``CallRunner``, given what to call when outcomes wait; tests
-        replace it.
+    Args:
+        function: an object with a coroutine method ``async_invoke(value)``, or a coroutine function; returns a list.
+        timeout_ms: for all attempts of one record together; 0: none.
+        capacity: places for records and watermarks; while all are taken, further elements wait in the queue, and the
+            task reads no input.
+        is_ordered: whether results keep the order of the records.
+        retry_strategy: PyFlink's ``AsyncRetryStrategy``; None: the first outcome counts.
+        name: of the operator.
+        create_calls: makes the ``CallRunner``, given what to call when outcomes wait; tests replace it.
 
     Raises:
         JobGraphError: the function is not asynchronous.

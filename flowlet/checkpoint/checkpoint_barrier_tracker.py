@@ -53,8 +53,10 @@ class _Count:
 class CheckpointBarrierTracker:
     """The barriers of one task, several checkpoints at a time.  Threading: one thread.
 
-    Args: num_channels: of all gates, all open. checkpoints_after_finish: whether a channel that ends counts as if its
-        barrier had arrived; otherwise it aborts the checkpoints.
+    Args:
+        num_channels: of all gates, all open.
+        checkpoints_after_finish: whether a channel that ends counts as if its barrier had arrived; otherwise it aborts
+            the checkpoints.
     """
 
     def __init__(self, num_channels: int, *, checkpoints_after_finish: bool = True) -> None:

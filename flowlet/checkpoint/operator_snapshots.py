@@ -74,8 +74,10 @@ class OperatorSnapshots:
     ) -> Mapping[str, OperatorSnapshot]:
         """Each operator's state: a value, or a callable that makes it on another thread.
 
-        Raises: FlowletError: a state cannot be written, for example a value of another type than declared; names the
-            operator.  Exception: whatever a user function raises.
+        Raises:
+            FlowletError: a state cannot be written, for example a value of another type than declared; names the
+                operator.
+            Exception: whatever a user function raises.
         """
         snapshots = {}
         # It names no file that a checkpoint of the job may remove, and every back end reads it.
@@ -104,8 +106,9 @@ class OperatorSnapshots:
     def restore(self, states: Mapping[str, object]) -> None:
         """Restore state and timers of every operator, tail first (None: it has none); before the operators are opened.
 
-        Raises: StateRestoreError: an operator's state has another version than the operator reads, or another number of
-            key groups.
+        Raises:
+            StateRestoreError: an operator's state has another version than the operator reads, or another number of key
+                groups.
         """
         for each in reversed(self._operators):
             state = states.get(each.operator_id, _NOTHING)

@@ -15,11 +15,14 @@ class RecoveredStream:
     """What was under way from one former producer to one former consumer, from the beginning of an element to the end
     of one.
 
-    Args: gate: the index of the gate that would have got it. channel: the index of the same channel in that gate; None:
-        there is none any more, so only the records count. pieces: the serialized elements, cut anywhere. select: which
-        of the records are this subtask's; None: all. operator: the index of the operator in the chain that reads it;
-        above 0, the gate is no more. find_class: gives the running class for one that the records of another program
-        refer to; None: this program wrote them.
+    Args:
+        gate: the index of the gate that would have got it.
+        channel: the index of the same channel in that gate; None: there is none any more, so only the records count.
+        pieces: the serialized elements, cut anywhere.
+        select: which of the records are this subtask's; None: all.
+        operator: the index of the operator in the chain that reads it; above 0, the gate is no more.
+        find_class: gives the running class for one that the records of another program refer to; None: this program
+            wrote them.
     """
 
     gate: int

@@ -61,8 +61,11 @@ class _Phase(Enum):
 class SingleCheckpointBarrierHandler:
     """The barriers of one task, one checkpoint at a time.  Threading: one thread.
 
-    Args: num_channels: of all gates, all open. mode: of the whole task. checkpoints_after_finish: whether a channel
-        that ends counts as if its barrier had arrived; otherwise it aborts the checkpoint.
+    Args:
+        num_channels: of all gates, all open.
+        mode: of the whole task.
+        checkpoints_after_finish: whether a channel that ends counts as if its barrier had arrived; otherwise it aborts
+            the checkpoint.
     """
 
     def __init__(

@@ -75,10 +75,12 @@ def _do_nothing() -> None:
 class OperatorState:
     """The state of one operator; immutable.
 
-    Args: own: the result of the operator's ``snapshot_state``; None: it has no state. timers: by key group, then by the
-        name of the timer service. version: ``state_version`` of the operator that gave ``own``. keyed: the keyed state
-        of the operator's functions, by key group; None: they have none.  A sequence, only in a restore: those of
-            former subtasks, of which the back end takes its own key groups.
+    Args:
+        own: the result of the operator's ``snapshot_state``; None: it has no state.
+        timers: by key group, then by the name of the timer service.
+        version: ``state_version`` of the operator that gave ``own``.
+        keyed: the keyed state of the operator's functions, by key group; None: they have none.  A sequence, only in a
+            restore: those of former subtasks, of which the back end takes its own key groups.
         by_subtask: the operator state of its functions; None: they have none.
     """
 
@@ -93,8 +95,10 @@ class OperatorState:
 class OperatorSnapshot:
     """The result of the synchronous part for one operator.
 
-    Args: finish: the asynchronous part, which returns the state; runs on the snapshot pool and must not use what the
-        operator changes. discard: releases what the synchronous part holds, instead of or after ``finish``.
+    Args:
+        finish: the asynchronous part, which returns the state; runs on the snapshot pool and must not use what the
+            operator changes.
+        discard: releases what the synchronous part holds, instead of or after ``finish``.
     """
 
     finish: Callable[[], object]
@@ -105,9 +109,12 @@ class OperatorSnapshot:
 class SubtaskState:
     """What a subtask acknowledges.
 
-    Args: operators: ``OperatorState`` by operator id. channels: the in-flight data. is_finished: whether the operators
-        have finished; the subtask is then not run again after a restore. location: the directory of a savepoint, where
-        the state is to be kept; empty: where the job keeps its checkpoints.
+    Args:
+        operators: ``OperatorState`` by operator id.
+        channels: the in-flight data.
+        is_finished: whether the operators have finished; the subtask is then not run again after a restore.
+        location: the directory of a savepoint, where the state is to be kept; empty: where the job keeps its
+            checkpoints.
     """
 
     operators: Mapping[str, object] = field(default_factory=dict)

@@ -76,8 +76,9 @@ def assigned_states(
         former: the vertices of the checkpoint that had any of them.
         place: the subtask.
 
-    Raises: StateRestoreError: an operator's state has another version or number of key groups, or cannot be divided;
-        the message names it.
+    Raises:
+        StateRestoreError: an operator's state has another version or number of key groups, or cannot be divided; the
+            message names it.
     """
     found = {}
     for vertex in former:

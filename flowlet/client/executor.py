@@ -64,9 +64,12 @@ def execute(
 ) -> RunningJob:
     """Start a job; returns when the JobManager has taken it.  Ctrl-C before that takes it back.
 
-    Args: job_graph: what runs. target: where. dependencies: the files that travel with it. keep: called with the job
-        before the JobManager is asked.  A Ctrl-C can come when this has returned and the caller has no hold of
-            the result yet: a caller that kept the job can take it back then, too.
+    Args:
+        job_graph: what runs.
+        target: where.
+        dependencies: the files that travel with it.
+        keep: called with the job before the JobManager is asked.  A Ctrl-C can come when this has returned and the
+            caller has no hold of the result yet: a caller that kept the job can take it back then, too.
 
     Raises:
         JobGraphError: the graph is not valid.

@@ -177,9 +177,11 @@ class RunningJob:
 
         Ctrl-C cancels it.  ``progress``: whether standard error shows it meanwhile.
 
-        Raises: JobExecutionError: it failed or was cancelled; the text shows task, record and error, the cause the
-            user's traceback.  RpcConnectError: the JobManager is gone.  TimeoutError: it has not ended within
-            ``timeout``.
+        Raises:
+            JobExecutionError: it failed or was cancelled; the text shows task, record and error, the cause the user's
+                traceback.
+            RpcConnectError: the JobManager is gone.
+            TimeoutError: it has not ended within ``timeout``.
         """
         try:
             with self._progress() if is_wanted(progress) else contextlib.nullcontext():

@@ -22,9 +22,9 @@ _UNCHANGING: Final = (
 class ArrowColumn(Column):
     """An Arrow array, untouched: texts, instants, nulls, dictionaries.
 
-    Args: array: a ``pyarrow.Array``, not chunked; this module imports pyarrow, which takes longer than all of the
-        package, when it is asked
-            for something.
+    Args:
+        array: a ``pyarrow.Array``, not chunked; this module imports pyarrow, which takes longer than all of the
+            package, when it is asked for something.
     """
 
     __slots__ = ("array",)

@@ -135,10 +135,11 @@ class _IdlenessTimer:
 class WatermarksWithIdleness(WatermarkGenerator):
     """Another generator, and idleness if there is no record for a while.
 
-    Args: generator: called while there are records. idle_timeout_ns: > 0; rounded up to the interval of periodic calls.
+    Args:
+        generator: called while there are records.
+        idle_timeout_ns: > 0; rounded up to the interval of periodic calls.
         now_ns: a monotonic clock that stands still while slow consumers keep the task from reading its input: a
-        back-pressured stream is
-            not idle (FLINK-35886).
+            back-pressured stream is not idle (FLINK-35886).
 
     Raises:
         JobGraphError: the timeout is not positive.

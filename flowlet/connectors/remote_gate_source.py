@@ -115,9 +115,12 @@ class RemoteGateSource(Source):
     ) -> None:
         """Read from ``gate``; all functions are called on the task thread.
 
-        Args: gate: of this subtask. report: called whenever a partition or an attempt has ended. request_mark: asks the
-            JobManager for a completion mark with a higher number than this; None: there is no JobManager, so the
-                end of data is acknowledged once the source's chain has processed everything before it.
+        Args:
+            gate: of this subtask.
+            report: called whenever a partition or an attempt has ended.
+            request_mark: asks the JobManager for a completion mark with a higher number than this; None: there is no
+                JobManager, so the end of data is acknowledged once the source's chain has processed everything before
+                it.
             retries: which attempts have the same records.
             takes_checkpoints: whether records that a checkpoint or another attempt has brought are left out; also done
                 if the job begins with a checkpoint.
@@ -162,10 +165,12 @@ class RemoteGateSource(Source):
 class RemoteGateReader:
     """The reader of one subtask.  Threading: the task thread.
 
-    Args: gate: where the records come from. report, request_mark, retries, takes_checkpoints, waits_for_checkpoints: as
-        for ``RemoteGateSource.bind``. declared: the format of the records; None: any objects, and the producers are
-        trusted. restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records
-        were sent themselves.
+    Args:
+        gate: where the records come from.
+        report, request_mark, retries, takes_checkpoints, waits_for_checkpoints: as for ``RemoteGateSource.bind``.
+        declared: the format of the records; None: any objects, and the producers are trusted.
+        restore: makes the records from what was sent, and raises SerdeError if it cannot; None: the records were sent
+            themselves.
     """
 
     never_waits = True

@@ -74,8 +74,11 @@ class JobManagerCheckpointStorage(CheckpointStorage):
 class FileSystemCheckpointStorage(CheckpointStorage):
     """Keeps checkpoints as files.
 
-    Args: checkpoint_path: a directory, or the URL of one. file_state_size_threshold: smaller state would stand in the
-        manifest itself; kept, and without an effect, which a warning says. write_buffer_size: likewise.
+    Args:
+        checkpoint_path: a directory, or the URL of one.
+        file_state_size_threshold: smaller state would stand in the manifest itself; kept, and without an effect, which
+            a warning says.
+        write_buffer_size: likewise.
 
     Raises:
         ConfigError: an argument is wrong.

@@ -109,10 +109,11 @@ class ColumnStream(DataStream):
     ) -> "ColumnStream":
         """Take timestamps from a column, for a whole batch at once, and emit watermarks.
 
-        Args: column: name or position of a column of timestamps (those without a time zone are in UTC), dates, or
-            milliseconds since 1970. max_out_of_orderness: how far a row may be behind the latest one before it; None:
-            rows are in order. idle_timeout: after how long without a row others do not wait for a subtask of this
-            stream; None: they wait.
+        Args:
+            column: name or position of a column of timestamps (those without a time zone are in UTC), dates, or
+                milliseconds since 1970.
+            max_out_of_orderness: how far a row may be behind the latest one before it; None: rows are in order.
+            idle_timeout: after how long without a row others do not wait for a subtask of this stream; None: they wait.
 
         Raises:
             JobGraphError: there is no such column, its values are no times, or a duration is none.
@@ -135,8 +136,10 @@ class ColumnStream(DataStream):
     def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:  # type: ignore[override]  # keys are columns here
         """Join the rows of two streams of columns with equal keys in the same window.
 
-        Args: other: the right side. how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``: whose rows come out alone
-            where the other side has none.
+        Args:
+            other: the right side.
+            how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``: whose rows come out alone where the other side has
+                none.
 
         Raises:
             JobGraphError: it is no stream of columns of the same environment.

@@ -181,11 +181,11 @@ class EnvironmentSources(ABC):
         The batches are not copied: nothing may write into their memory later, such as into a numpy array of which one
         was made.
 
-        Args: source: a ``pyarrow.Table`` or ``RecordBatch``, an iterable of batches, or anything with
-            ``__arrow_c_stream__`` (a
-                ``RecordBatchReader``, a DataFrame of pandas or polars, a relation of DuckDB), which is read to its end
-                here and travels with the job; or a function of subtask and parallelism that gives an iterable of record
-                batches, and runs in each task.
+        Args:
+            source: a ``pyarrow.Table`` or ``RecordBatch``, an iterable of batches, or anything with
+                ``__arrow_c_stream__`` (a ``RecordBatchReader``, a DataFrame of pandas or polars, a relation of DuckDB),
+                which is read to its end here and travels with the job; or a function of subtask and parallelism that
+                gives an iterable of record batches, and runs in each task.
             schema: of the batches; needed for a function and for an empty iterable.
             source_name: for people.
 

@@ -80,9 +80,10 @@ class KeyedStream(DataStream):
     def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
         """The first record of each key, its field replaced by the sum so far.
 
-        Args: position_to_sum: position or name of the field; for records that are numbers, 0. emit: ``"row"``: one
-            result per record; ``"batch"``: one per key and chunk.  The size of chunks depends on the network; the last
-                result of each key does not.
+        Args:
+            position_to_sum: position or name of the field; for records that are numbers, 0.
+            emit: ``"row"``: one result per record; ``"batch"``: one per key and chunk.  The size of chunks depends on
+                the network; the last result of each key does not.
         """
         _check_position("sum", position_to_sum)
         emits_batches = emits_batches_of("sum", emit)

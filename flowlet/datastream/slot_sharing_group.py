@@ -133,8 +133,9 @@ class SlotSharingGroup:
         def build(self) -> "SlotSharingGroup":
             """Build the group.
 
-            Raises: JobGraphError: the name is empty; or resources are set, but not both the cores and the memory for
-                objects.
+            Raises:
+                JobGraphError: the name is empty; or resources are set, but not both the cores and the memory for
+                    objects.
             """
             has_any = self._cpu_cores is not None or self._sizes or self._external
             if has_any and (self._cpu_cores is None or "task_heap_memory" not in self._sizes):

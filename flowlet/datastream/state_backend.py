@@ -56,8 +56,9 @@ class HashMapStateBackend(StateBackend):
 class EmbeddedRocksDBStateBackend(StateBackend):
     """Keeps state in RocksDB on the local disks of the TaskManagers; needs the extra ``rocksdb``.
 
-    Args: enable_incremental_checkpointing: whether a checkpoint keeps only what has changed since the last complete
-        one; left out, the option
+    Args:
+        enable_incremental_checkpointing: whether a checkpoint keeps only what has changed since the last complete one;
+        left out, the option
             ``execution.checkpointing.incremental`` says so.
     """
 

@@ -65,15 +65,16 @@ class WindowedColumnStream:
     def agg(self, **aggregations: Any) -> "ColumnStream":
         """Several aggregations at once: ``agg(total=("amount", "sum"), mean=("amount", "mean"), n="count")``.
 
-        Args: aggregations: for each column of results a column and one of ``sum``, ``mean``, ``min``, ``max``,
-            ``count`` (of values that are
-                not null), ``first`` and ``last`` (by event time); or ``"count"``, of rows.
+        Args:
+            aggregations: for each column of results a column and one of ``sum``, ``mean``, ``min``, ``max``, ``count``
+                (of values that are not null), ``first`` and ``last`` (by event time); or ``"count"``, of rows.
 
         Nulls are left out; a window without a value has a null.  Sums of integers are int64, and fail the job where
         that is too small.
 
-        Raises: JobGraphError: a column is missing or of a type that cannot be aggregated so, or the windows are of
-            another kind.
+        Raises:
+            JobGraphError: a column is missing or of a type that cannot be aggregated so, or the windows are of another
+                kind.
         """
         import pyarrow as pa
 

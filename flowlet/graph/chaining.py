@@ -83,8 +83,11 @@ def build_job_graph(
 ) -> JobGraph:
     """Build the job graph of a stream graph.
 
-    Args: graph: the graph to cut. make_operator: makes the operator of a node; called once per node. make_chained:
-        combines an operator, the index of the one it reads in its chain (-1 for the head), and the edge between them.
+    Args:
+        graph: the graph to cut.
+        make_operator: makes the operator of a node; called once per node.
+        make_chained: combines an operator, the index of the one it reads in its chain (-1 for the head), and the edge
+            between them.
 
     Raises:
         JobGraphError: the result is not valid.

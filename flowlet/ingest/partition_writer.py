@@ -162,9 +162,9 @@ class PartitionWriter:
             records: of the gate's type.
             timestamps: of the records, in milliseconds since the epoch; None: they have none.
 
-        Raises: GateTypeError: a record or a timestamp is not of its type; names the first such record and its field.
-            Nothing of the list was
-                sent.
+        Raises:
+            GateTypeError: a record or a timestamp is not of its type; names the first such record and its field.
+                Nothing of the list was sent.
             GateEndedError: the gate's job has ended.
             GateLostError: the connection was lost.
             UserFunctionError: the gate's key selector failed.
@@ -218,9 +218,9 @@ class PartitionWriter:
         processed``, until every operator and sink has processed every record.  Windows, sums and timers keep records as
         state: their results may come later.
 
-        Raises: GateLostError: the connection was lost, for ``resume_timeout_s`` if the job takes checkpoints, or it
-            took longer than
-                ``timeout_s``; the attempt is aborted.
+        Raises:
+            GateLostError: the connection was lost, for ``resume_timeout_s`` if the job takes checkpoints, or it took
+                longer than ``timeout_s``; the attempt is aborted.
             GateEndedError: the gate's job has ended.
         """
         self._check_open()

@@ -45,12 +45,17 @@ def open_gate(
 ) -> "GateClient":
     """Look up a remote gate.
 
-    Args: gate: the name given to ``env.from_remote_gate``. jobmanager: host:port. timeout_s: of the look-up, and of
-        each offer. secret_file: of the cluster; None: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``.
+    Args:
+        gate: the name given to ``env.from_remote_gate``.
+        jobmanager: host:port.
+        timeout_s: of the look-up, and of each offer.
+        secret_file: of the cluster; None: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``.
         wait_for_gate_s: how long to ask again if there is no JobManager yet, or no running job with this gate.
-        wait_for_room_s: as for ``GateClient``. committed_job: the writes of this ``PartitionOffer.job`` count only once
-        they are committed (``GateClient.commit``). resume_timeout_s: as for ``GateClient``. max_kept_bytes: as for
-        ``GateClient``.
+        wait_for_room_s: as for ``GateClient``.
+        committed_job: the writes of this ``PartitionOffer.job`` count only once they are committed
+            (``GateClient.commit``).
+        resume_timeout_s: as for ``GateClient``.
+        max_kept_bytes: as for ``GateClient``.
 
     Raises:
         GateNotFoundError: no job has it, or its tasks did not run within ``timeout_s``.
@@ -90,10 +95,13 @@ class GateClient:
     With a ``GateDescription`` from elsewhere it needs no secret, and asks the JobManager only about failures, retries
     and commits.
 
-    Args: description: of the gate. timeout_s: of each offer and each question. wait_for_room_s: how long an offer waits
-        while the gate has as many producers as it may have, or no memory for another one. resume_timeout_s: how long a
-        call tries to go on when the gate was lost, because a TaskManager or the JobManager ended.  Only if the
-            gate's job takes checkpoints; without them the call fails at once.
+    Args:
+        description: of the gate.
+        timeout_s: of each offer and each question.
+        wait_for_room_s: how long an offer waits while the gate has as many producers as it may have, or no memory for
+            another one.
+        resume_timeout_s: how long a call tries to go on when the gate was lost, because a TaskManager or the JobManager
+            ended.  Only if the gate's job takes checkpoints; without them the call fails at once.
         max_kept_bytes: about how many bytes of a partition that no checkpoint holds are kept to be sent again; then
             calls wait for a checkpoint.  One call may bring more.
     """
@@ -117,11 +125,14 @@ class GateClient:
         """Offer a partition to every subtask of the gate; returns when all have accepted, or the partition is counted
         already.
 
-        Raises: AttemptRefusedError: the gate has seen this attempt before, or had no room for another producer within
-            ``wait_for_room_s``.  GateEndedError: it accepts no more partitions.  GateTypeError: its type has changed
-            since the description was made.  GateAccessError: the token is wrong or has expired.  GateUnreachableError:
-            a TaskManager cannot be reached.  GateLostError: a TaskManager did not answer in time, or the connection was
-            lost.
+        Raises:
+            AttemptRefusedError: the gate has seen this attempt before, or had no room for another producer within
+                ``wait_for_room_s``.
+            GateEndedError: it accepts no more partitions.
+            GateTypeError: its type has changed since the description was made.
+            GateAccessError: the token is wrong or has expired.
+            GateUnreachableError: a TaskManager cannot be reached.
+            GateLostError: a TaskManager did not answer in time, or the connection was lost.
         """
         return PartitionWriter(producer_runtime(), self.description, offer, self._limits)
 

@@ -88,8 +88,9 @@ def try_contents(
         chunk: given away.
         max_element_bytes: the limit of readers of its bytes.
 
-    Returns: None if it is better serialized as a whole: a list that is too large, or columns that stay too large in
-        short parts, such as those that share a large dictionary or have one very long text.
+    Returns:
+        None if it is better serialized as a whole: a list that is too large, or columns that stay too large in short
+        parts, such as those that share a large dictionary or have one very long text.
     """
     size = estimated_bytes(chunk)
     if size <= MAX_CONTENT_BYTES:

@@ -134,14 +134,19 @@ class SliceableHead(ChainHead, Protocol):
 class InputProcessor:
     """Reads all gates of one input, in turns; task thread only, except ``current_watermark``.
 
-    Args: gates: at least one, with their channels. head: gets the elements. name: the task's, for error messages.
-        on_end: called once when all data has ended and is drained, after the last watermark. on_mark: gets a channel,
-        and the completion mark that arrived on it; None: its data has ended. are_checkpointed: whether the gates handle
-        barriers; if not, a barrier is the producer's error. limits: of the elements that arrive. takes_late_data:
-        whether producers may send records behind their end of data, such as sinks after their last commit. by_record:
-        each ``process_input`` hands over one record only, for an operator that selects its inputs. slices: holds what
-        was read, so that a mail or a barrier need not wait for a whole chunk; the head is a ``SliceableHead`` then.
-            None: chunks are processed as they come.
+    Args:
+        gates: at least one, with their channels.
+        head: gets the elements.
+        name: the task's, for error messages.
+        on_end: called once when all data has ended and is drained, after the last watermark.
+        on_mark: gets a channel, and the completion mark that arrived on it; None: its data has ended.
+        are_checkpointed: whether the gates handle barriers; if not, a barrier is the producer's error.
+        limits: of the elements that arrive.
+        takes_late_data: whether producers may send records behind their end of data, such as sinks after their last
+            commit.
+        by_record: each ``process_input`` hands over one record only, for an operator that selects its inputs.
+        slices: holds what was read, so that a mail or a barrier need not wait for a whole chunk; the head is a
+            ``SliceableHead`` then.  None: chunks are processed as they come.
     """
 
     def __init__(

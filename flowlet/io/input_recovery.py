@@ -60,9 +60,11 @@ class InputRecovery:
     def process(self, max_pieces: int, should_stop: Callable[[], bool]) -> bool:
         """Process up to ``max_pieces`` pieces; calls ``should_stop`` after each.  Returns whether more are left.
 
-        Raises: UserFunctionError: a user function failed.  SerdeError: an element cannot be deserialized.
+        Raises:
+            UserFunctionError: a user function failed.
+            SerdeError: an element cannot be deserialized.
             StateRestoreError: a stream ends within an element, or another program wrote it, whose classes this one
-            cannot stand in for.
+                cannot stand in for.
         """
         if not self._process_pending(should_stop):
             return True

@@ -31,11 +31,13 @@ class OutputFlusher:
 
     Threading: ``arm`` and ``close`` on the task thread; the timer fires on the loop thread.
 
-    Args: targets: what to flush. timeout_ms: milliseconds. schedule_timer: calls a function on the loop thread after a
-        delay in seconds; may be called from any thread. on_error: gets the error of a failed flush, on the loop thread.
+    Args:
+        targets: what to flush.
+        timeout_ms: milliseconds.
+        schedule_timer: calls a function on the loop thread after a delay in seconds; may be called from any thread.
+        on_error: gets the error of a failed flush, on the loop thread.
         on_time: called with each flush, on the loop thread: results that were not written yet are due, too.  Returns
-        whether more may
-            come before the task arms the timer again, which then fires again.
+            whether more may come before the task arms the timer again, which then fires again.
     """
 
     def __init__(

@@ -25,8 +25,10 @@ Records = tuple[Any, ...]
 class JoinBuffer:
     """The records of the current key.
 
-    Args: first: by timestamp its first records. more: the rest by timestamp and number: 1, 2, ... are whole blocks, 0
-        says how many these are, and has the newest records.
+    Args:
+        first: by timestamp its first records.
+        more: the rest by timestamp and number: 1, 2, ... are whole blocks, 0 says how many these are, and has the
+            newest records.
     """
 
     __slots__ = ("_first", "_more")

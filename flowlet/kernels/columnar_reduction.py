@@ -82,9 +82,12 @@ class Layout:
 class ColumnarReduction:
     """The running result of each key, in columns.
 
-    Args: aggregate: what is computed. field: position or name of a field; None: records are scalars. num_fields: the
-        length that tuples must have; None: any record with the field will do. skips_nulls: whether nulls in the field
-        are skipped, and None and instants can be keys; else such chunks are refused.
+    Args:
+        aggregate: what is computed.
+        field: position or name of a field; None: records are scalars.
+        num_fields: the length that tuples must have; None: any record with the field will do.
+        skips_nulls: whether nulls in the field are skipped, and None and instants can be keys; else such chunks are
+            refused.
     """
 
     def __init__(

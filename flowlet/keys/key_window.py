@@ -26,8 +26,9 @@ _MARGIN: Final = 255  # windows begin and end at multiples of one more, so that 
 class KeyWindow:
     """Where the table is, and what is in it.
 
-    Args: function: of an array of int64, gives an array as long; what it says of a key is true until the owner writes
-        into ``table``.
+    Args:
+        function: of an array of int64, gives an array as long; what it says of a key is true until the owner writes
+            into ``table``.
     """
 
     __slots__ = ("_budget", "_first", "_function", "_last", "table")

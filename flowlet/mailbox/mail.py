@@ -31,10 +31,14 @@ class Mail:
     ``priority`` does not order mails: a take for priority p sees only mails of priority >= p, so an operator that
     yields never runs mails of the operators before it.  A deferrable mail always has the lowest priority.
 
-    Args: action: called without arguments on the mailbox thread.  If it has a method ``cancel``, that is called when
-        the mail is dropped. priority: index of the operator in the chain, or MIN_PRIORITY or MAX_PRIORITY. description:
-        a ``%`` format, expanded with ``args`` only on demand. args: for ``description``. options: how the mail is
-        treated. action_executor: runs the action.
+    Args:
+        action: called without arguments on the mailbox thread.  If it has a method ``cancel``, that is called when the
+            mail is dropped.
+        priority: index of the operator in the chain, or MIN_PRIORITY or MAX_PRIORITY.
+        description: a ``%`` format, expanded with ``args`` only on demand.
+        args: for ``description``.
+        options: how the mail is treated.
+        action_executor: runs the action.
     """
 
     __slots__ = ("_action", "_action_executor", "_args", "_description", "is_urgent", "priority", "sender_priority")

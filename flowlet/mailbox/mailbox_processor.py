@@ -89,10 +89,13 @@ class MailboxProcessor:
 
     Threading: the loop runs on the mailbox's thread; any thread may call the four methods named in the module header.
 
-    Args: default_action: processes a bounded piece of input. mailbox: the task's. timings: records when the thread
-        waits, and for what. action_executor: runs the mails of this loop's executors.  It does not run control mails,
-        so no lock can delay a cancellation. after_long: called after a mail or a default action that took more than
-        ``LONG_NS``.
+    Args:
+        default_action: processes a bounded piece of input.
+        mailbox: the task's.
+        timings: records when the thread waits, and for what.
+        action_executor: runs the mails of this loop's executors.  It does not run control mails, so no lock can delay a
+            cancellation.
+        after_long: called after a mail or a default action that took more than ``LONG_NS``.
     """
 
     def __init__(

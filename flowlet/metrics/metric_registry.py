@@ -165,9 +165,11 @@ class MetricRegistry:
 
     Threading: the operator's thread; ``values`` and ``num_refused`` any.
 
-    Args: now_ns: a monotonic clock, for meters; it is asked once per meter and sample. start_sampling: called once,
-        when there is a first gauge or meter: from then on ``sample`` is to be called at intervals. on_gauge_error: gets
-        the name of a gauge and its first error.
+    Args:
+        now_ns: a monotonic clock, for meters; it is asked once per meter and sample.
+        start_sampling: called once, when there is a first gauge or meter: from then on ``sample`` is to be called at
+            intervals.
+        on_gauge_error: gets the name of a gauge and its first error.
     """
 
     __slots__ = (

@@ -224,9 +224,13 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
 
     Input 2 is the broadcast stream.
 
-    Args: function: an object with ``process_element(value, ctx)``, ``process_broadcast_element(value, ctx)`` and
-        perhaps ``on_timer``. descriptors: of the broadcast states. key_selector: of the stream that is not broadcast;
-        None: it is not keyed. is_batch: as for ``ProcessOperator``. name: for people.
+    Args:
+        function: an object with ``process_element(value, ctx)``, ``process_broadcast_element(value, ctx)`` and perhaps
+            ``on_timer``.
+        descriptors: of the broadcast states.
+        key_selector: of the stream that is not broadcast; None: it is not keyed.
+        is_batch: as for ``ProcessOperator``.
+        name: for people.
     """
 
     _broadcast_context: ProcessContext  # set by open

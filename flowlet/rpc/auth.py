@@ -173,9 +173,13 @@ class RequestVerifier:
     ) -> AcceptedRequest | Refusal:
         """Verify the head of a request.  Only accepted requests add to the memory of nonces.
 
-        Args: header: its ``X-Flowlet-Auth``. line: what else the signature covers. now_ms: by a clock that is never put
-            back; otherwise a nonce could be forgotten while its request is still valid. key: what it must be signed
-            with; None: the secret. remember: False: the request comes again, to be accepted.
+        Args:
+            header: its ``X-Flowlet-Auth``.
+            line: what else the signature covers.
+            now_ms: by a clock that is never put back; otherwise a nonce could be forgotten while its request is still
+                valid.
+            key: what it must be signed with; None: the secret.
+            remember: False: the request comes again, to be accepted.
         """
         if header is None:
             return Refusal.MISSING

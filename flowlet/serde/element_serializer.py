@@ -78,9 +78,9 @@ _FRAMED_CHUNK_HEADER: Final = struct.Struct(">iBBBI")
 class StreamElementSerializer:
     """Serializes elements with their length in front.  Threading: any; it has no state.
 
-    Args: values: None: a chunk is one element (tag 64), whose columns need no declared type.  Otherwise each record is
-        an element of its own
-            (tags 0 and 1), as in Flink, with its value in the format of this serializer.
+    Args:
+        values: None: a chunk is one element (tag 64), whose columns need no declared type.  Otherwise each record is an
+            element of its own (tags 0 and 1), as in Flink, with its value in the format of this serializer.
         max_element_bytes: the receiver's limit.
         declared: of chunks whose reader knows their type and unpickles nothing.  They are sent without keys.
     """
@@ -107,9 +107,9 @@ class StreamElementSerializer:
         A chunk of several records may exceed ``max_element_bytes``; the caller then splits it.  ``codes``: the
         channel's dictionary, if any.
 
-        Raises: SerdeError: the chunk has too many records, or a record has another type than declared, cannot be
-            pickled, or is too large on
-                its own; the message says which.
+        Raises:
+            SerdeError: the chunk has too many records, or a record has another type than declared, cannot be pickled,
+                or is too large on its own; the message says which.
         """
         if type(element) is Chunk:
             return self.serialize_chunk(element, codes)

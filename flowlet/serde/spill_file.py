@@ -25,8 +25,9 @@ class SpillFile:
     Threading: one thread.
     Life cycle: ``close``, or drop it; views stay valid until they are dropped.
 
-    Raises: SerdeError: the file cannot be created or written; the message names the directory.  Also from ``append``,
-        ``view``, ``pieces``.
+    Raises:
+        SerdeError: the file cannot be created or written; the message names the directory.  Also from ``append``,
+            ``view``, ``pieces``.
     """
 
     __slots__ = ("__weakref__", "_close", "_directory", "_file", "_map", "_size")

@@ -75,8 +75,10 @@ def unpack(
     ``check_cancelled`` is called before each entry and each mebibyte; what it raises ends this.  ``is_read_only``:
     whether nobody may write into the files; their folders take further ones, such as compiled modules.
 
-    Raises: UnpackError: it is no archive, is broken, wants to be written elsewhere or has links, or becomes too large;
-        says which entry.  OSError: the disk is full, or the folder cannot be written.
+    Raises:
+        UnpackError: it is no archive, is broken, wants to be written elsewhere or has links, or becomes too large; says
+            which entry.
+        OSError: the disk is full, or the folder cannot be written.
     """
     limits = limits or UnpackLimits()
     folder.mkdir(mode=0o700)

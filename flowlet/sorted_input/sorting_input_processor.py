@@ -32,9 +32,10 @@ _MAX_STEPS: Final = 256  # then what was emitted is flushed; not measured
 class SortedInput:
     """The sink of one input that is sorted, in the place of the chain's head; task thread only.
 
-    Args: sorter: gets the records. key_selector: of records whose sender did not take the key.  With a ``ColumnValue``
-        the sender's keys are not used: they may be
-            numbers in the place of instants and dates.
+    Args:
+        sorter: gets the records.
+        key_selector: of records whose sender did not take the key.  With a ``ColumnValue`` the sender's keys are not
+            used: they may be numbers in the place of instants and dates.
         head: gets latency markers at once.
         attention: the task's.
     """
@@ -106,10 +107,11 @@ class SortingInputProcessor:
     """Reads all inputs of a task with at least one that is sorted or read last; task thread only, except
     ``current_watermark``.
 
-    Args: inputs: in the order of the head's. end_keys: called when the keys that were handed over have ended; None:
-        nothing happens at the end of a key. must_end_singly: asked when the records are handed over: whether
-        ``end_keys`` must be called for each single key, or records of
-            several inputs must meet in the order of their timestamps.
+    Args:
+        inputs: in the order of the head's.
+        end_keys: called when the keys that were handed over have ended; None: nothing happens at the end of a key.
+        must_end_singly: asked when the records are handed over: whether ``end_keys`` must be called for each single
+            key, or records of several inputs must meet in the order of their timestamps.
         slices: of the records that are handed over.
     """
 

@@ -43,8 +43,9 @@ class SpilledRun:
         limits: of the elements in which records are written.
         name: the task's, for errors.
 
-    Raises: FlowletError: the file cannot be made or written, such as on a full disk; the message names the directory.
-        Also from ``blocks``.
+    Raises:
+        FlowletError: the file cannot be made or written, such as on a full disk; the message names the directory.  Also
+            from ``blocks``.
     """
 
     def __init__(self, blocks: Iterable[Block], directory: str | None, limits: ElementLimits, name: str) -> None:

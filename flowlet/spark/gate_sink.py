@@ -61,14 +61,18 @@ class GateSink:
         gate and one day; whenever the driver pickles the sink for a Spark job, a token that is older than 12 hours is
         replaced.  The workers have no secret.
 
-    Args: gate: the name given to ``env.from_remote_gate``. jobmanager: host:port. secret_file: the cluster's; None:
-        ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``. timeout_s: of the look-up, and of each offer of a
-        partition. schema: of the DataFrame; types are then compared here, before anything runs, otherwise value by
-        value in the workers. chunk_rows: how many rows are sent together.  A row waits for the others of its chunk.
+    Args:
+        gate: the name given to ``env.from_remote_gate``.
+        jobmanager: host:port.
+        secret_file: the cluster's; None: ``$FLOWLET_SECRET_FILE``, else ``~/.flowlet/secret``.
+        timeout_s: of the look-up, and of each offer of a partition.
+        schema: of the DataFrame; types are then compared here, before anything runs, otherwise value by value in the
+            workers.
+        chunk_rows: how many rows are sent together.  A row waits for the others of its chunk.
         wait_for_gate_s: how long to ask again if there is no JobManager yet, or no running job with this gate.
-        wait_for_room_s: how long a partition waits for a place among the gate's producers. resume_timeout_s: how long a
-        partition waits for a gate that was lost, if the gate's job takes checkpoints. max_kept_bytes: how much of a
-        partition may wait for a checkpoint; see ``GateClient``.
+        wait_for_room_s: how long a partition waits for a place among the gate's producers.
+        resume_timeout_s: how long a partition waits for a gate that was lost, if the gate's job takes checkpoints.
+        max_kept_bytes: how much of a partition may wait for a checkpoint; see ``GateClient``.
 
     Raises:
         GateError: there is no such gate or no JobManager, or the secret is wrong; names gate and JobManager.
@@ -131,9 +135,11 @@ class GateSink:
     def __call__(self, rows: Any) -> None:
         """Push one partition; called by Spark.
 
-        Raises: TypeError: this may be a record: Spark's ``foreach`` calls with each, and its fields would be taken for
-            records.  GateError: the gate, its job or the connection was lost, or the attempt was refused; names the
-            gate.  SchemaMismatchError: a row does not fit; names the column.
+        Raises:
+            TypeError: this may be a record: Spark's ``foreach`` calls with each, and its fields would be taken for
+                records.
+            GateError: the gate, its job or the connection was lost, or the attempt was refused; names the gate.
+            SchemaMismatchError: a row does not fit; names the column.
         """
         if not isinstance(rows, Iterable) or isinstance(rows, _RECORDS):
             raise TypeError(

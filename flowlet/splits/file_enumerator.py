@@ -68,8 +68,10 @@ class FileSplitEnumerator:
     def discover(self, num_readers: int) -> None:
         """List all files; empty ones have no split.
 
-        Raises: FlowletError: a file or folder is missing or cannot be read, or is compressed in a way that no reader
-            knows; names it.  ConfigError: the charset is unknown.
+        Raises:
+            FlowletError: a file or folder is missing or cannot be read, or is compressed in a way that no reader knows;
+                names it.
+            ConfigError: the charset is unknown.
         """
         keeps_line_ends(self.files.charset)
         found = [_Found.of(_sendable(file)) for path in self.files.paths for file in _files(path)]

@@ -89,8 +89,9 @@ class KafkaSplitEnumerator:
     def discover(self, num_readers: int) -> None:
         """Find the partitions and where to begin.
 
-        Raises: FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has
-            no fallback.
+        Raises:
+            FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has no
+                fallback.
         """
         found = self._search({}, self.topics.start)
         self._num_readers = num_readers

@@ -261,8 +261,9 @@ class HeapKeyedStateBackend:
         """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one
         job.
 
-        Raises: StateRestoreError: the snapshot has another version, another number of key groups, or two snapshots
-            differ about a state.
+        Raises:
+            StateRestoreError: the snapshot has another version, another number of key groups, or two snapshots differ
+                about a state.
         """
         if self._tables:
             raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")

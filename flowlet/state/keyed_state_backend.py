@@ -95,8 +95,9 @@ class KeyedStateBackend(Protocol):
         """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one
         job.
 
-        Raises: StateRestoreError: the snapshot has another form, version or number of key groups, or two snapshots
-            differ about a state.
+        Raises:
+            StateRestoreError: the snapshot has another form, version or number of key groups, or two snapshots differ
+                about a state.
         """
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:

@@ -32,9 +32,11 @@ class StateKind(Enum):
 class TypeForm:
     """A declared type, such that a later flowlet can tell what it was.
 
-    Args: name: ``Row``, ``Tuple``, ``Map``, ``List`` or another kind of array, the name of a basic type, or the text of
-        any other type. parts: of the fields, of key and value, or of the element. fields: the names of the fields of a
-        row.
+    Args:
+        name: ``Row``, ``Tuple``, ``Map``, ``List`` or another kind of array, the name of a basic type, or the text of
+            any other type.
+        parts: of the fields, of key and value, or of the element.
+        fields: the names of the fields of a row.
     """
 
     name: str
@@ -52,9 +54,12 @@ class TypeForm:
 class StateDescription:
     """What a restart must declare again.
 
-    Args: kind: what is kept for a key. type_name: the declared type as text. has_ttl: whether each entry is a pair of
-        what the user stored and when it was last used, in milliseconds of processing time. type_form: the declared
-        type; None: only the same text is the same type.
+    Args:
+        kind: what is kept for a key.
+        type_name: the declared type as text.
+        has_ttl: whether each entry is a pair of what the user stored and when it was last used, in milliseconds of
+            processing time.
+        type_form: the declared type; None: only the same text is the same type.
     """
 
     kind: StateKind

@@ -24,9 +24,9 @@ def row_converter(
         declared: what the program says.
         now_ms: entries that begin to expire were last used then.
 
-    Raises: StateRestoreError: they do not go together; names the state, both types and what to do.  The converter
-        raises it, too: of a value
-            that is not of the type that was declared for it.
+    Raises:
+        StateRestoreError: they do not go together; names the state, both types and what to do.  The converter raises
+            it, too: of a value that is not of the type that was declared for it.
     """
     convert = _value_converter(name, written, declared)
     if convert is None and written.has_ttl == declared.has_ttl:

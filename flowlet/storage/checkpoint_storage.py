@@ -34,9 +34,11 @@ class CheckpointStorage(StateFiles):
 
     Threading: any thread.  The subtasks of a checkpoint may write from different processes.
 
-    Args: url: the absolute path of a directory, or its ``file:`` URL; it is made when the first file is written.  Other
-        URLs are fsspec's. job_id: 32 hex digits. key: of the MAC of manifests: ``manifest_key`` of the cluster's
-        secret.
+    Args:
+        url: the absolute path of a directory, or its ``file:`` URL; it is made when the first file is written.  Other
+            URLs are fsspec's.
+        job_id: 32 hex digits.
+        key: of the MAC of manifests: ``manifest_key`` of the cluster's secret.
 
     Raises:
         StorageError: the URL cannot be used; the message names it and what to do.
@@ -74,9 +76,9 @@ class CheckpointStorage(StateFiles):
     def read_manifest(self, checkpoint_id: int) -> CheckpointManifest:
         """What ``write_manifest`` wrote.
 
-        Raises: StorageError: it is missing, changed, or of another cluster, job or checkpoint; or a file of the
-            checkpoint is missing or has
-                another size; the message names the file.
+        Raises:
+            StorageError: it is missing, changed, or of another cluster, job or checkpoint; or a file of the checkpoint
+                is missing or has another size; the message names the file.
         """
         return self._read_manifest(self._folder(checkpoint_id))
 

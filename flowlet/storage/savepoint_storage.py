@@ -59,9 +59,9 @@ class SavepointStorage(StateFiles):
     def read_manifest(self) -> CheckpointManifest:
         """What ``write_manifest`` wrote.
 
-        Raises: StorageError: it is missing, changed, or of another cluster; or a file of the savepoint is missing or
-            has another size; the
-                message names the file.
+        Raises:
+            StorageError: it is missing, changed, or of another cluster; or a file of the savepoint is missing or has
+                another size; the message names the file.
         """
         if self._files.size(_HERE, MANIFEST) is None:
             raise StorageError(

@@ -98,8 +98,9 @@ def decode_state(
         names: of the operators by their ids, for people.
         classes: of the program that runs, if another one has written the state; None: classes are as they were written.
 
-    Raises: StateRestoreError: the bytes are of another version, or name what does not exist here; the message names
-        operator and class.
+    Raises:
+        StateRestoreError: the bytes are of another version, or name what does not exist here; the message names
+            operator and class.
     """
     head, position = _read_head(content)
     reader = _PartReader(content, position, classes)

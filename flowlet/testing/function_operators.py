@@ -40,8 +40,9 @@ def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
         function: an object of a class of ``flowlet.datastream``, or an operator, which is returned.
         key_selectors: one for each input of a keyed stream; none for a stream without keys.
 
-    Raises: JobGraphError: the function is of another class (a plain callable could be any function), or key selectors
-        are missing.
+    Raises:
+        JobGraphError: the function is of another class (a plain callable could be any function), or key selectors are
+            missing.
     """
     match function:
         case StreamOperator():

@@ -58,11 +58,13 @@ class OperatorHarness:
         ``finish`` -> ``close``.  Each of the first three steps includes the ones before it.  ``with`` opens and closes
         the operator.
 
-    Args: operator: an operator, or a function object of ``flowlet.datastream``. key_selectors: one for each input of a
-        function on a keyed stream. place: the subtask as which it runs. now_ms: the start of the manual clock.
+    Args:
+        operator: an operator, or a function object of ``flowlet.datastream``.
+        key_selectors: one for each input of a function on a keyed stream.
+        place: the subtask as which it runs.
+        now_ms: the start of the manual clock.
         is_shipped: whether the operator is pickled and unpickled first, as on its way to a TaskManager; then
-        ``harness.operator`` runs, and
-            not the test's own object.
+            ``harness.operator`` runs, and not the test's own object.
         checks_leaks: whether ``close`` fails if threads or descriptors are left that did not exist before ``setup``.
 
     Raises:
@@ -166,8 +168,9 @@ class OperatorHarness:
         """Close the operator and check what it leaves behind; also without ``finish``, as when a job is cancelled;
         idempotent.
 
-        Raises: AssertionError: threads, descriptors or (after ``finish``) mails are left, or a chunk was changed after
-            it was emitted.
+        Raises:
+            AssertionError: threads, descriptors or (after ``finish``) mails are left, or a chunk was changed after it
+                was emitted.
         """
         if self.state is HarnessState.CLOSED:
             return

@@ -28,11 +28,17 @@ class KeyedTimerServiceManager:
 
     Life cycle: ``restore`` before the first ``timer_service``; ``close`` at the end.
 
-    Args: key_context: the operator's. clock: the operator's. key_groups: this subtask's. max_parallelism: the number of
-        key groups. should_interrupt: see ``KeyedTimerService``. executor: the operator's; None: watermarks are never
-        interrupted. clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task
-        looks for a barrier. is_batch: every service is a ``BatchTimerService``. has_records_behind: whether records
-        follow the present watermark that cannot wait for a mail.
+    Args:
+        key_context: the operator's.
+        clock: the operator's.
+        key_groups: this subtask's.
+        max_parallelism: the number of key groups.
+        should_interrupt: see ``KeyedTimerService``.
+        executor: the operator's; None: watermarks are never interrupted.
+        clock_ns: of a monotonic clock, after ``BUDGET_NS`` of which timers are interrupted, too: the task looks for a
+            barrier.
+        is_batch: every service is a ``BatchTimerService``.
+        has_records_behind: whether records follow the present watermark that cannot wait for a mail.
     """
 
     def __init__(

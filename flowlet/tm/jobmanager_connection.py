@@ -169,12 +169,13 @@ class JobManagerConnection:
     async def run(self) -> None:
         """Register and serve the session, again and again.
 
-        Raises: RegistrationRefusedError: the JobManager refused this TaskManager.  AuthenticationError: TaskManager and
-            JobManager have different secrets.  Not after the first session: whoever answers without a
-                proof then is another process, on the port of a JobManager that is gone, and must not end this one.
-                Before it, nothing tells such a process from a JobManager with another secret.  That is a mistake of
-                whoever starts this TaskManager, to be told at once; and a stranger who holds the port keeps the
-                JobManager from it anyway.
+        Raises:
+            RegistrationRefusedError: the JobManager refused this TaskManager.
+            AuthenticationError: TaskManager and JobManager have different secrets.  Not after the first session:
+                whoever answers without a proof then is another process, on the port of a JobManager that is gone, and
+                must not end this one.  Before it, nothing tells such a process from a JobManager with another secret.
+                That is a mistake of whoever starts this TaskManager, to be told at once; and a stranger who holds the
+                port keeps the JobManager from it anyway.
             JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
         clock = self._clock

@@ -74,9 +74,9 @@ class ShippedFolders:
 
         ``beside``: the names of modules that the job brings as sources.
 
-        Raises: DeploymentError: a task of another job needs another version of a module, or another working directory;
-            or a file would hide a
-                module that is loaded here.
+        Raises:
+            DeploymentError: a task of another job needs another version of a module, or another working directory; or a
+                file would hide a module that is loaded here.
         """
         # Each once: files of the same content lie in one folder.
         used = list(dict.fromkeys([*paths.import_path, *([] if paths.packages is None else [paths.packages])]))

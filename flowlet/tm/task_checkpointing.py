@@ -147,8 +147,10 @@ class TaskCheckpointing:
 
         ``operators``: those of its chain by their ids in hex.
 
-        Raises: StateRestoreError: the state cannot be restored; the message names the task, the checkpoint, and the
-            file or the operator.  StorageError: the checkpoints' directory cannot be used.
+        Raises:
+            StateRestoreError: the state cannot be restored; the message names the task, the checkpoint, and the file or
+                the operator.
+            StorageError: the checkpoints' directory cannot be used.
         """
         descriptor = self._descriptor
         settings = descriptor.settings.checkpoints

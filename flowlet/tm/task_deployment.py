@@ -121,8 +121,10 @@ def create_task_from_descriptor(
     mark that has passed the chain; all are called on the task thread.  ``runs_light_tasks``: light tasks run on the
     loop thread.  ``open_checkpointing`` makes what a job with checkpoints needs, and reads the state to restore.
 
-    Raises: DeploymentError: the operators or a partitioner could not be loaded, or the job takes checkpoints, and this
-        TaskManager cannot.  StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
+    Raises:
+        DeploymentError: the operators or a partitioner could not be loaded, or the job takes checkpoints, and this
+            TaskManager cannot.
+        StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
         InsufficientNetworkBuffersError: the network memory is too small for the task.
     """
     chain = load_chain(descriptor.chain, descriptor.task_name, descriptor.code.pieces)

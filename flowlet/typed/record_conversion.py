@@ -77,9 +77,11 @@ class RecordConversion:
     def covers(self, kind: type, field_types: Sequence[type | None] | None, *, may_round: bool = False) -> bool:
         """Whether records of this shape need no conversion one by one, only ``checked`` by column.
 
-        Args: kind: the exact type of the record. field_types: of a tuple, the exact type of each field, None where it
-            is not known; None for any other record. may_round: whether ``checked`` may change fields: nobody has looked
-            at them yet.
+        Args:
+            kind: the exact type of the record.
+            field_types: of a tuple, the exact type of each field, None where it is not known; None for any other
+                record.
+            may_round: whether ``checked`` may change fields: nobody has looked at them yet.
         """
         types = self._field_types(kind, field_types)
         found = (kind,) if field_types is None else field_types

@@ -85,9 +85,10 @@ def value_converter(
 ) -> Convert | None:
     """The function that converts a record to its declared type; None: records stay as they are.
 
-    Args: type_info: the declared type. is_collected: whether the user's program gets the records: it gets Java's
-        shortest text of a FLOAT as a number, times without
-            fractions of seconds, and primitive arrays of bytes as lists.
+    Args:
+        type_info: the declared type.
+        is_collected: whether the user's program gets the records: it gets Java's shortest text of a FLOAT as a number,
+            times without fractions of seconds, and primitive arrays of bytes as lists.
         refuse: called in place of a slower conversion of records that are not exactly of their type; raises what the
             caller wants.
 

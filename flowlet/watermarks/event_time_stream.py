@@ -83,11 +83,15 @@ class WatermarkEmitter:
 class EventTimeStream:
     """Applies a watermark strategy to one stream of records; task thread only.
 
-    Args: strategy: the user's. ctx: the operator's; its clock limits timestamps, its counters count records with
-        timestamps above the limit. output: takes the records. emitter: the operator's; flushed behind the records that
-        caused its output. said_to: what the generator calls: the emitter itself, or one of several parts that are
-        combined there. now_ns: the clock for idleness. loop_owner: a stream of the same strategy and output whose loop
-        takes the records of this one, too; None: it has its own.
+    Args:
+        strategy: the user's.
+        ctx: the operator's; its clock limits timestamps, its counters count records with timestamps above the limit.
+        output: takes the records.
+        emitter: the operator's; flushed behind the records that caused its output.
+        said_to: what the generator calls: the emitter itself, or one of several parts that are combined there.
+        now_ns: the clock for idleness.
+        loop_owner: a stream of the same strategy and output whose loop takes the records of this one, too; None: it has
+            its own.
     """
 
     def __init__(

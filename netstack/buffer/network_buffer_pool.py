@@ -177,10 +177,14 @@ class NetworkBufferPool:
         """A pool that can always have ``num_required`` segments, and its share of the others up to ``max_buffers``
         (None: no limit).
 
-        Args: owner: who it is for; named in errors. num_required: the guarantee. max_buffers: how far it may grow.
-            num_subpartitions: how many ``max_buffers_per_channel`` counts for. max_buffers_per_channel: as soon as one
-            subpartition has so many, the pool says that it is unavailable; it refuses nothing. max_overdraft_buffers:
-            how many it may have beyond its size, so that a started record can be finished.
+        Args:
+            owner: who it is for; named in errors.
+            num_required: the guarantee.
+            max_buffers: how far it may grow.
+            num_subpartitions: how many ``max_buffers_per_channel`` counts for.
+            max_buffers_per_channel: as soon as one subpartition has so many, the pool says that it is unavailable; it
+                refuses nothing.
+            max_overdraft_buffers: how many it may have beyond its size, so that a started record can be finished.
 
         Raises:
             InsufficientNetworkBuffersError: that many cannot be guaranteed.

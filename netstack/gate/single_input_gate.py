@@ -56,9 +56,11 @@ class SingleInputGate(InputQueue[InputChannel]):
     Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` ->
         ``close``.
 
-    Args: state_checker: knows the state of producers whose partitions are not found; without one that is the channel's
-        error at once. decompressor: restores compressed buffers; without one they are an error. clock_ns: the monotonic
-        clock for timeouts.
+    Args:
+        state_checker: knows the state of producers whose partitions are not found; without one that is the channel's
+            error at once.
+        decompressor: restores compressed buffers; without one they are an error.
+        clock_ns: the monotonic clock for timeouts.
     """
 
     def __init__(

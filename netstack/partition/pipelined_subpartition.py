@@ -86,9 +86,12 @@ class PipelinedSubpartition:
         barriers: ``_barriers`` and, written once, ``channel_state`` and ``info``.  Events and time-outs; data buffers
             never.
 
-    Args: index: which subpartition of its partition it is. parent: the partition. sends_empty_buffers: whether a
-        finished buffer without unread bytes is sent too: a receiver without exclusive buffers has to learn
-            that the room it made for it is free again.  Its reader can ask for it later (``send_empty_buffers``).
+    Args:
+        index: which subpartition of its partition it is.
+        parent: the partition.
+        sends_empty_buffers: whether a finished buffer without unread bytes is sent too: a receiver without exclusive
+            buffers has to learn that the room it made for it is free again.  Its reader can ask for it later
+            (``send_empty_buffers``).
     """
 
     __slots__ = (
@@ -196,8 +199,9 @@ class PipelinedSubpartition:
             consumer: a data buffer, or an event, which goes before everything else if it has priority.
             partial_record_length: how many of the first bytes belong to a record that began in an earlier buffer.
 
-        Returns: the buffer size the consumer wants from now on; or ``ADD_REFUSED`` (and ``consumer`` is closed) if
-            nobody will read it.
+        Returns:
+            the buffer size the consumer wants from now on; or ``ADD_REFUSED`` (and ``consumer`` is closed) if nobody
+            will read it.
 
         Raises:
             LocalProtocolError: a barrier is marked as something it is not; ``consumer`` is closed.

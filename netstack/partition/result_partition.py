@@ -40,10 +40,13 @@ class ResultPartition(BufferWritingResultPartition):
     ``_unprocessed``, ``_release_listeners``, ``_consumer_listeners``.  What the writing side adds belongs to the task
     thread.
 
-    Args: partition_type: how it is consumed and released. partition_index: which output of its task it is; channel
-        state is kept under it. sends_empty_buffers: whether its receivers have no exclusive buffers, and so have to see
-        empty buffers too. compressor: makes buffers smaller on their way to the reader (an extension: Flink compresses
-        blocking partitions only). new_subpartition: makes the subpartitions of another kind of partition.
+    Args:
+        partition_type: how it is consumed and released.
+        partition_index: which output of its task it is; channel state is kept under it.
+        sends_empty_buffers: whether its receivers have no exclusive buffers, and so have to see empty buffers too.
+        compressor: makes buffers smaller on their way to the reader (an extension: Flink compresses blocking partitions
+            only).
+        new_subpartition: makes the subpartitions of another kind of partition.
     """
 
     def __init__(
@@ -160,8 +163,10 @@ class ResultPartition(BufferWritingResultPartition):
 
         A range is read as a whole or refused as a whole: of one that is refused nothing is lost or consumed.
 
-        Raises: PartitionNotFoundError: the partition or subpartition was released.  LocalProtocolError: there is no
-            such subpartition, it is read already, or it is not finished (blocking types).
+        Raises:
+            PartitionNotFoundError: the partition or subpartition was released.
+            LocalProtocolError: there is no such subpartition, it is read already, or it is not finished (blocking
+                types).
         """
         last = index if last is None else last
         if not 0 <= index <= last < self.num_subpartitions:

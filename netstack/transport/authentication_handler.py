@@ -49,12 +49,16 @@ class AuthenticationHandler(ChannelHandler):
 
     Life cycle: calls ``on_ready`` (after ``channel_active``) or ``on_failed``, once.
 
-    Args: handshake: this end of the handshake. loop: for the two timers. timeout_s: from connected to ready; time in
-        which this loop stood still does not count. failure_delay_s: from a failure to the close. pins: SHA-256 digests
-        of the accepted certificates; empty: every certificate that TLS accepts. on_ready: the connection is ready.
-        on_failed: the connection failed; gets the cause. late_after_s: a peer that hangs up so long after this end
-        began to dial may have waited for it in vain, or was late itself: that is
-            a ``LateHandshakeError``.
+    Args:
+        handshake: this end of the handshake.
+        loop: for the two timers.
+        timeout_s: from connected to ready; time in which this loop stood still does not count.
+        failure_delay_s: from a failure to the close.
+        pins: SHA-256 digests of the accepted certificates; empty: every certificate that TLS accepts.
+        on_ready: the connection is ready.
+        on_failed: the connection failed; gets the cause.
+        late_after_s: a peer that hangs up so long after this end began to dial may have waited for it in vain, or was
+            late itself: that is a ``LateHandshakeError``.
         logs: limits the log of failures of all connections of one server; None: no limit.
     """
 

@@ -38,10 +38,13 @@ async def connect(
 ) -> NetworkChannel:
     """Connect and authenticate; returns a channel whose handlers have seen ``channel_active``.
 
-    Args: config: with the secret, or with the token of ``gate`` in its place. connection_id: the peer's address.
-        handlers_factory: makes the handlers of the pipeline. timeout_s: for the connection, TLS and the handshake
-        together; time in which this loop stood still does not count. gate: the gate to offer partitions to; None: the
-        connection is for partition requests.
+    Args:
+        config: with the secret, or with the token of ``gate`` in its place.
+        connection_id: the peer's address.
+        handlers_factory: makes the handlers of the pipeline.
+        timeout_s: for the connection, TLS and the handshake together; time in which this loop stood still does not
+            count.
+        gate: the gate to offer partitions to; None: the connection is for partition requests.
 
     Raises:
         AuthenticationError: one end did not prove that it knows the secret, or TLS failed.

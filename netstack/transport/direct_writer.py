@@ -41,10 +41,14 @@ class DirectWriter:
     Life cycle: until ``close``; afterwards ``try_begin`` returns False.
     Ownership: owns ``sock``.
 
-    Args: sock: non-blocking, a duplicate of the transport's. outbound: the channel's frames that the kernel has not
-        taken. turn: the channel's. is_open: whether the channel still takes frames. flush_threadsafe: makes the loop
-        write what is in ``outbound``. barred_threads: ids of threads that ``try_begin`` refuses.  Default: the calling
-        thread (the loop's) and the main thread.
+    Args:
+        sock: non-blocking, a duplicate of the transport's.
+        outbound: the channel's frames that the kernel has not taken.
+        turn: the channel's.
+        is_open: whether the channel still takes frames.
+        flush_threadsafe: makes the loop write what is in ``outbound``.
+        barred_threads: ids of threads that ``try_begin`` refuses.  Default: the calling thread (the loop's) and the
+            main thread.
     """
 
     __slots__ = (

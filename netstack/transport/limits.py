@@ -22,8 +22,9 @@ _BURST_S: Final = 10.0
 class ReplyBudget:
     """Counts the replies that were written while the channel was not writable.
 
-    Args: num_expected: further replies that may be due at once although the peer did nothing wrong: to requests that
-        time out together.
+    Args:
+        num_expected: further replies that may be due at once although the peer did nothing wrong: to requests that time
+            out together.
     """
 
     __slots__ = ("_max_bytes", "_max_messages", "_num_bytes", "_num_messages")

@@ -334,9 +334,9 @@ class MessageDecoder(ChannelHandler):
     def channel_read(self, ctx: ChannelHandlerContext, message: object) -> None:
         """Decode the bytes in the read buffer (``message`` is their number) and fire each message.
 
-        Raises: RemoteProtocolError: a frame is broken; the good ones before it were fired.  The error goes to
-            ``exception_caught`` of the
-                handlers behind this one.
+        Raises:
+            RemoteProtocolError: a frame is broken; the good ones before it were fired.  The error goes to
+                ``exception_caught`` of the handlers behind this one.
         """
         assert type(message) is int, "the transport tells how many bytes it read"
         decoder, is_known = self._decoder, self._is_known

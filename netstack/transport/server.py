@@ -170,9 +170,9 @@ class NetworkServer:
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; port 0 picks a free one.  Returns (host, port) to connect to.
 
-        Raises: ConfigError: ``config.security`` is not set, its certificates cannot be read, or it is not TLS and
-            ``host`` is not a loopback
-                address; or the kernel does not have ``config.congestion_control``.
+        Raises:
+            ConfigError: ``config.security`` is not set, its certificates cannot be read, or it is not TLS and ``host``
+                is not a loopback address; or the kernel does not have ``config.congestion_control``.
             OSError: the address cannot be bound.
             ResourceClosedError: the server was closed.
         """

@@ -176,10 +176,11 @@ class FrameDecoder:
     def accept(self, message_ids: frozenset[int], seal: FrameSeal | None = None, *, is_known: bool = True) -> None:
         """Accept the messages with these ids, and no others, from the next ``buffer_updated`` on.
 
-        Args: message_ids: in a range that ``FRAME_BYTES`` knows. seal: checks the seals behind all later frames; None:
-            there are none. is_known: False: the peer is a stranger, so there is little memory for it, and
-            ``buffer_updated`` returns at most one message:
-                the answer to it decides how the bytes behind it are read.
+        Args:
+            message_ids: in a range that ``FRAME_BYTES`` knows.
+            seal: checks the seals behind all later frames; None: there are none.
+            is_known: False: the peer is a stranger, so there is little memory for it, and ``buffer_updated`` returns at
+                most one message: the answer to it decides how the bytes behind it are read.
         """
         self._limits = {message_id: self._limits_of(message_id) for message_id in message_ids}
         self._seal = seal

@@ -184,9 +184,9 @@ def encode_buffer_response_header(
 def encode(message: Message) -> bytes:
     """The frame of any message but ``BufferResponse``, whose payload is written without a copy.
 
-    Raises: LocalProtocolError: a field is out of range, an id has the wrong length, the frame exceeds
-        ``MAX_FRAME_BYTES``, or the message is a
-            ``BufferResponse``.
+    Raises:
+        LocalProtocolError: a field is out of range, an id has the wrong length, the frame exceeds ``MAX_FRAME_BYTES``,
+            or the message is a ``BufferResponse``.
     """
     try:
         message_id, body = _encode_body(message)

@@ -70,13 +70,19 @@ STAGE: Final = Stage()
 class Job:
     """A program with its results.
 
-    Args: build: makes the streams. sources: the sources that stop half-way. is_keyed: it has keyed state, and runs with
-        both state back ends. options: more of its configuration, where a checkpoint is taken. prepare: makes its input
-        files in the working directory. outcome: the results of a run that ended, if they are not in ``STAGE``, or not
-        those alone. counts_first: results of the run that wrote the savepoint count; otherwise the one that is restored
-        gives all results. takes_checkpoint: a retained checkpoint is stored, not a savepoint. options_of_others: the
-        same of its other runs. needs: a package without which it cannot run. around: makes what a run stands in, such
-        as a broker; called with whether the run goes on behind the half.
+    Args:
+        build: makes the streams.
+        sources: the sources that stop half-way.
+        is_keyed: it has keyed state, and runs with both state back ends.
+        options: more of its configuration, where a checkpoint is taken.
+        prepare: makes its input files in the working directory.
+        outcome: the results of a run that ended, if they are not in ``STAGE``, or not those alone.
+        counts_first: results of the run that wrote the savepoint count; otherwise the one that is restored gives all
+            results.
+        takes_checkpoint: a retained checkpoint is stored, not a savepoint.
+        options_of_others: the same of its other runs.
+        needs: a package without which it cannot run.
+        around: makes what a run stands in, such as a broker; called with whether the run goes on behind the half.
     """
 
     build: Callable[[StreamExecutionEnvironment], None]

@@ -28,8 +28,10 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
         options: the environment's.
         default_directory: where they are kept if no option says so; None: the option is needed.
 
-    Raises: ConfigError: an option is not of its type, or has no effect.  JobGraphError: there is no directory,
-        checkpoints cannot be kept in what it names, or unaligned ones do not go with the rest.
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+        JobGraphError: there is no directory, checkpoints cannot be kept in what it names, or unaligned ones do not go
+            with the rest.
     """
     interval_ms = known.CHECKPOINT_INTERVAL.find(options)
     savepoint_directory = known.SAVEPOINT_DIRECTORY.find(options) or ""

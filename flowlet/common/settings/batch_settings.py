@@ -16,9 +16,12 @@ DEFAULT_SORT_MEMORY_BYTES: Final = 128 << 20  # Flink's
 class BatchSettings:
     """What ``execution.batch-shuffle-mode`` and ``execution.sorted-inputs.*`` decide.
 
-    Args: is_blocking: results between tasks are written completely before they are read, and stages run one after the
-        other. sorts_inputs: keyed inputs are sorted by key. ends_keys: timers fire and state is dropped at the end of
-        each key; else at the end of the input. sort_memory_bytes: of one task, for all its inputs.
+    Args:
+        is_blocking: results between tasks are written completely before they are read, and stages run one after the
+            other.
+        sorts_inputs: keyed inputs are sorted by key.
+        ends_keys: timers fire and state is dropped at the end of each key; else at the end of the input.
+        sort_memory_bytes: of one task, for all its inputs.
     """
 
     is_blocking: bool = True

@@ -25,9 +25,10 @@ _LOWEST: Final = {
 class CheckpointSettings:
     """What ``enable_checkpointing`` and ``execution.checkpointing.*`` decide.
 
-    Args: interval_ms: from one trigger to the next; None: only savepoints are taken, on request. directory: an absolute
-        path, its ``file:`` URL, or a URL of fsspec, that all TaskManagers and the JobManager reach; empty if only
-            savepoints are taken.
+    Args:
+        interval_ms: from one trigger to the next; None: only savepoints are taken, on request.
+        directory: an absolute path, its ``file:`` URL, or a URL of fsspec, that all TaskManagers and the JobManager
+            reach; empty if only savepoints are taken.
         is_exactly_once: barriers are aligned; otherwise they are only counted (at least once).
         timeout_ms: after it a checkpoint that is not complete fails.
         min_pause_ms: from the end of one checkpoint to the next trigger, at least.
@@ -45,8 +46,9 @@ class CheckpointSettings:
             are kept.
         savepoint_directory: where savepoints are written if nobody says where; empty: whoever wants one must say it.
 
-    Raises: JobGraphError: a number is out of range, the directory is missing, or unaligned checkpoints do not go with
-        the rest.
+    Raises:
+        JobGraphError: a number is out of range, the directory is missing, or unaligned checkpoints do not go with the
+            rest.
     """
 
     interval_ms: int | None

@@ -42,11 +42,14 @@ _LOWEST: Final = {
 class RestartSettings:
     """The options of all strategies; each uses its own.
 
-    Args: kind: the strategy. attempts: FIXED_DELAY: so many restarts. delay_ms: FIXED_DELAY, FAILURE_RATE: before each
-        restart. max_failures: FAILURE_RATE: more within ``interval_ms`` fail the job. interval_ms: see
-        ``max_failures``. initial_backoff_ms: EXPONENTIAL_DELAY: before the first restart; then times ``multiplier`` up
-        to ``max_backoff_ms``, each changed at
-            random by up to ``jitter`` of itself.
+    Args:
+        kind: the strategy.
+        attempts: FIXED_DELAY: so many restarts.
+        delay_ms: FIXED_DELAY, FAILURE_RATE: before each restart.
+        max_failures: FAILURE_RATE: more within ``interval_ms`` fail the job.
+        interval_ms: see ``max_failures``.
+        initial_backoff_ms: EXPONENTIAL_DELAY: before the first restart; then times ``multiplier`` up to
+            ``max_backoff_ms``, each changed at random by up to ``jitter`` of itself.
         reset_ms: EXPONENTIAL_DELAY: after so long without a failure the backoff begins anew.
         max_attempts: EXPONENTIAL_DELAY: so many restarts without that; -1: any number.
         is_regional: only the regions that failed start again; False: all tasks.

@@ -15,9 +15,11 @@ from netstack.late import dataclass
 class StateSettings:
     """What ``state.backend.*`` and ``execution.checkpointing.incremental`` decide.
 
-    Args: is_rocksdb: in RocksDB on the local disks; else on the heap. is_incremental: a checkpoint keeps only the files
-        of RocksDB that the last complete one has not. directories: of RocksDB on each TaskManager, which its operators
-        use one after the other; empty: where its temporary files are.
+    Args:
+        is_rocksdb: in RocksDB on the local disks; else on the heap.
+        is_incremental: a checkpoint keeps only the files of RocksDB that the last complete one has not.
+        directories: of RocksDB on each TaskManager, which its operators use one after the other; empty: where its
+            temporary files are.
     """
 
     is_rocksdb: bool = False

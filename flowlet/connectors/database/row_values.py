@@ -23,11 +23,14 @@ _REALS: Final = frozenset({float, int, type(None)})
 class RowValues:
     """Converts the records of one sink.
 
-    Args: names: of the fields, in the order of the statement; a ``Row`` with these names may have them in another
-        order. plain: types of values that need no conversion. converted: from any value to one that the driver takes;
-        raises TypeError or ValueError if there is none. max_int: larger integers need a look; None: there is no such
-        limit. types: the declared types of the fields, of which integers, dates, times and points in time are checked;
-        None: unknown. holds_nan: whether the database keeps a float that is no number.
+    Args:
+        names: of the fields, in the order of the statement; a ``Row`` with these names may have them in another order.
+        plain: types of values that need no conversion.
+        converted: from any value to one that the driver takes; raises TypeError or ValueError if there is none.
+        max_int: larger integers need a look; None: there is no such limit.
+        types: the declared types of the fields, of which integers, dates, times and points in time are checked; None:
+            unknown.
+        holds_nan: whether the database keeps a float that is no number.
     """
 
     def __init__(

@@ -204,8 +204,10 @@ class KafkaReader:
     def poll_chunk(self) -> Chunk | None:
         """The next records of one partition, 1,000 at most; an empty chunk if there are none just now, None at the end.
 
-        Raises: FlowletError: a partition cannot be read, or its offset is not there any more; names topic, partition
-            and servers.  Exception: what the schema raised.
+        Raises:
+            FlowletError: a partition cannot be read, or its offset is not there any more; names topic, partition and
+                servers.
+            Exception: what the schema raised.
         """
         if not self._fetched:
             if not self._splits:

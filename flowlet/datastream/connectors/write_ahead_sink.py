@@ -74,10 +74,10 @@ class WriteAheadTarget(ABC):
 class WriteAheadSink(Sink, SupportsCommitter):
     """Base class of sinks whose rows wait in the checkpoint until it is complete.
 
-    Attributes: max_commit_bytes: a transaction has about so many bytes of pickled rows, and is read into memory as a
-        whole. marker_retention_ms: how long the target keeps a marker at least.  Rows that are older and have no marker
-        fail the job, because
-            nothing tells any more whether they were written.
+    Attributes:
+        max_commit_bytes: a transaction has about so many bytes of pickled rows, and is read into memory as a whole.
+        marker_retention_ms: how long the target keeps a marker at least.  Rows that are older and have no marker fail
+            the job, because nothing tells any more whether they were written.
         max_retries: how often a transaction is tried again, after pauses of a second, before the job fails and
             restarts; at most 10.
     """

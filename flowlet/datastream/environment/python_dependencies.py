@@ -24,9 +24,10 @@ class PythonDependencies:
     def set_python_requirements(self, requirements_file_path: str, requirements_cache_dir: str | None = None) -> None:
         """Install with pip, on every TaskManager, what a requirements file names.
 
-        Args: requirements_file_path: in pip's format. requirements_cache_dir: a folder of packages, as ``pip download
-            -d`` makes it, which is shipped and has all that is needed;
-                left out, pip asks its index.
+        Args:
+            requirements_file_path: in pip's format.
+            requirements_cache_dir: a folder of packages, as ``pip download -d`` makes it, which is shipped and has all
+                that is needed; left out, pip asks its index.
         """
         python_options.set_requirements(self._configuration, requirements_file_path, requirements_cache_dir)
 

@@ -214,8 +214,9 @@ class CsvRowSerializationSchema(SerializationSchema):
     def serialize(self, element: Any) -> bytes | None:
         """The line.
 
-        Raises: ValueError: it is no row of the type, CSV cannot hold a value, or a field needs quotes, which are
-            disabled; names the field.
+        Raises:
+            ValueError: it is no row of the type, CSV cannot hold a value, or a field needs quotes, which are disabled;
+                names the field.
         """
         if element is None:
             return None

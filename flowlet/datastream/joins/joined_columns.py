@@ -58,11 +58,13 @@ class JoinedColumnStreams:
     def select(self, **columns: tuple[str, str]) -> "ColumnStream":
         """The key, ``window_start``, ``window_end`` and these columns of each pair of rows.
 
-        Args: columns: for each column of results ``("left", column)`` or ``("right", column)``; none: all columns but
-            the keys.
+        Args:
+            columns: for each column of results ``("left", column)`` or ``("right", column)``; none: all columns but the
+                keys.
 
-        Raises: JobGraphError: keys or windows are missing, the keys are of different types, or a column is missing or
-            there twice.
+        Raises:
+            JobGraphError: keys or windows are missing, the keys are of different types, or a column is missing or there
+                twice.
         """
         (left, right), (left_key, right_key) = self._sides, self._keys
         if left_key is None or right_key is None or self._assigner is None:

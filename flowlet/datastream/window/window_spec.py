@@ -26,12 +26,16 @@ __all__ = ["WindowSpec"]
 class WindowSpec:
     """What is done with windows.
 
-    Args: assigner: puts records into windows. trigger: decides when they are evaluated. evictor: takes records out;
-        None: nothing does. allowed_lateness_ms: how long windows stay after their end. late_tag_id: the side output of
-        late records; None: they are dropped and counted. combine: a ``ReduceFunction`` or a callable of two records, an
-        ``AggregateFunction``, or None: all records are kept. function: is called with the records, or with what was
-        combined: an object with ``apply`` or ``process``; None: what was combined
-            is the result.
+    Args:
+        assigner: puts records into windows.
+        trigger: decides when they are evaluated.
+        evictor: takes records out; None: nothing does.
+        allowed_lateness_ms: how long windows stay after their end.
+        late_tag_id: the side output of late records; None: they are dropped and counted.
+        combine: a ``ReduceFunction`` or a callable of two records, an ``AggregateFunction``, or None: all records are
+            kept.
+        function: is called with the records, or with what was combined: an object with ``apply`` or ``process``; None:
+            what was combined is the result.
         state_type: the declared type of what is kept: of a record, or of the accumulator.
         is_keyed: whether ``function`` is given the key.
     """

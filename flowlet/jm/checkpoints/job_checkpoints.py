@@ -138,14 +138,20 @@ class JobCheckpoints:
     ``task_state_changed``, then ``stop``; ``close`` when the job has ended: it removes all checkpoints that are not
     retained.
 
-    Args: clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock
-        back. fail: fails the run of the tasks, with a ``CheckpointsFailedError``; it may call ``stop``.
-        call_in_background: for the storage. key: of the MAC of manifests. timers: the loop; None: the running one.
-        open_storage: called in the background with the directory, the job id and ``key``, for each use. open_savepoint:
-        the same for a savepoint, with its location and ``key``. on_completed: called when ``last_completed_id`` has
-        changed. completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that
-        it triggered. may_trigger: whether no later JobManager will use this id again. reader_lag: what waits for the
-        client now.
+    Args:
+        clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock
+            back.
+        fail: fails the run of the tasks, with a ``CheckpointsFailedError``; it may call ``stop``.
+        call_in_background: for the storage.
+        key: of the MAC of manifests.
+        timers: the loop; None: the running one.
+        open_storage: called in the background with the directory, the job id and ``key``, for each use.
+        open_savepoint: the same for a savepoint, with its location and ``key``.
+        on_completed: called when ``last_completed_id`` has changed.
+        completed: what an earlier JobManager has completed, the oldest first; ``next_id``: above all ids that it
+            triggered.
+        may_trigger: whether no later JobManager will use this id again.
+        reader_lag: what waits for the client now.
     """
 
     def __init__(

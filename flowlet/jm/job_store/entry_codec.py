@@ -42,8 +42,9 @@ def encode_entry(entry: object, kind: str, job_id: str, key: bytes) -> bytes:
 def decode_entry(data: bytes, decoder: msgspec.msgpack.Decoder[T], kind: str, job_id: str, key: bytes, path: str) -> T:
     """What ``encode_entry`` was given.
 
-    Raises: StorageError: the bytes are cut off, changed, of another place, or were written with another key; the
-        message names ``path``.
+    Raises:
+        StorageError: the bytes are cut off, changed, of another place, or were written with another key; the message
+            names ``path``.
     """
     if data[: len(_MAGIC)] != _MAGIC[: len(data)]:
         raise StorageError(f"job store file {path} is none of flowlet: it was changed after it was written; {_ADVICE}")

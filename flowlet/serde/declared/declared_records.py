@@ -60,8 +60,9 @@ class DeclaredRecords:
         """At least one record, checked, in columns; in a list where columns cannot hold them: rows that change a table,
         or without fields.
 
-        Raises: ValueMismatchError: a record does not fit; names the first one and its field, says what is expected, and
-            shows the value.
+        Raises:
+            ValueMismatchError: a record does not fit; names the first one and its field, says what is expected, and
+                shows the value.
         """
         column = self._column
         try:

@@ -198,8 +198,9 @@ if sys.version_info >= (3, 12):
 class ProgramPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no types
     """cloudpickle's pickler, for whole programs.
 
-    Attributes: generators: the generators of random numbers that are in the pickle with their states: all copies give
-        the same numbers.
+    Attributes:
+        generators: the generators of random numbers that are in the pickle with their states: all copies give the same
+            numbers.
     """
 
     dispatch_table = ChainMap(_REDUCERS, cloudpickle.Pickler.dispatch_table)

@@ -31,8 +31,9 @@ _COMPRESSION_OF_BATCH: Final = 4 + 2 * 3
 def message_of_batch(batch: Any, schema: pa.Schema) -> pa.Buffer:
     """The batch as one Arrow IPC message without its schema.
 
-    Raises: ValueMismatchError: it is no batch of exactly this schema (metadata may differ); the message names the first
-        other field.
+    Raises:
+        ValueMismatchError: it is no batch of exactly this schema (metadata may differ); the message names the first
+            other field.
     """
     if not isinstance(batch, pa.RecordBatch):
         raise mismatch(batch, "a pyarrow.RecordBatch")

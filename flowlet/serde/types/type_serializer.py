@@ -56,8 +56,9 @@ class TypeSerializer(ABC):
     def serialize(self, value: Any, output: DataOutput) -> None:
         """Append the value's bytes.
 
-        Raises: ValueMismatchError: the value is not of the type; names the field and the value.  Bytes of earlier
-            fields stay appended.
+        Raises:
+            ValueMismatchError: the value is not of the type; names the field and the value.  Bytes of earlier fields
+                stay appended.
         """
 
     @abstractmethod

@@ -87,8 +87,9 @@ class GarbageCollectorTuning:
     Life cycle: ``freeze`` when the first task was deployed, ``thaw`` when the last one has ended, so that garbage does
         not pile up.
 
-    Args: threshold: the collector runs when this many more objects were created than freed; 0: it never runs while
-        there are tasks.
+    Args:
+        threshold: the collector runs when this many more objects were created than freed; 0: it never runs while there
+            are tasks.
 
     Raises:
         ConfigError: the threshold is out of range.

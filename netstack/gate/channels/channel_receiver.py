@@ -130,8 +130,9 @@ class ChannelReceiver:
     def on_response(self, response: BufferResponse) -> None:
         """Take in one message of the sender and its buffer; nothing after the release.
 
-        Raises: RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the message
-            contradicts itself.
+        Raises:
+            RemoteProtocolError: the sequence number is wrong, the sender overdrew its credit, or the message
+                contradicts itself.
         """
         _, _, sequence_number, backlog, _, _, partial_sizes, buffer = response
         if buffer is None:

@@ -48,9 +48,12 @@ _RELEASED: Final = ChannelLifecycle.RELEASED
 class LocalInputChannel(InputChannel):
     """A channel that reads its producer's view directly; buffers are the producer's own and go back to its pool.
 
-    Args: wait_timeout_ms: how long to wait for the partition before its producer is looked after; None waits until the
-        release. backoff: how often the wait is repeated; with an own ``timers`` back-off nobody waits at the manager,
-        it is asked again. timers: needed for such a back-off.
+    Args:
+        wait_timeout_ms: how long to wait for the partition before its producer is looked after; None waits until the
+            release.
+        backoff: how often the wait is repeated; with an own ``timers`` back-off nobody waits at the manager, it is
+            asked again.
+        timers: needed for such a back-off.
     """
 
     takes_contents = True

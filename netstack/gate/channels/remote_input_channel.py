@@ -58,10 +58,12 @@ class RemoteInputChannel(InputChannel):
     Ownership: what it received belongs to it until it is polled; all is given back after ``release`` and the recycling
                of every buffer.
 
-    Args: backoff: what happens when the producer does not know the partition and is asked again; default: nothing is
-        asked again. channel_info: what ``state_writer`` calls this channel. max_queued_events: how many events may wait
-        for the task; they need no credit, so nothing else bounds them. max_queued_event_bytes: likewise; a single one
-        may be larger.
+    Args:
+        backoff: what happens when the producer does not know the partition and is asked again; default: nothing is
+            asked again.
+        channel_info: what ``state_writer`` calls this channel.
+        max_queued_events: how many events may wait for the task; they need no credit, so nothing else bounds them.
+        max_queued_event_bytes: likewise; a single one may be larger.
     """
 
     def __init__(
