@@ -104,6 +104,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "task": ("flowlet.task.create_stream_task", "flowlet.task.task_environment"),
     "task's checkpoints": (
         "flowlet.checkpoint.barrier_orders",
+        "flowlet.checkpoint.checkpoint_barrier_tracker",
         "flowlet.checkpoint.checkpoint_error",
         "flowlet.checkpoint.single_checkpoint_barrier_handler",
         "flowlet.checkpoint.snapshots",
@@ -111,6 +112,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "flowlet.checkpoint.channel_state_writer",
         "flowlet.storage.checkpoint_storage",
         "flowlet.storage.manifest",
+        "flowlet.storage.state_codec",
     ),
     "JobManager's checkpoints": (
         "flowlet.jm.checkpoints.checkpoint_coordinator",

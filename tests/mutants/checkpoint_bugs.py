@@ -22,7 +22,6 @@ _CODEC: Final = "flowlet.storage.state_codec"
 
 _COORDINATED: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_coordinator.py"
 _OF_A_JOB: Final = "tests/flowlet/jm/checkpoints/test_job_checkpoints.py"
-_KEPT: Final = "tests/flowlet/jm/checkpoints/test_completed_checkpoints.py"
 _FAILURES: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_failures.py"
 _ALIGNED: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_handler_aligned.py"
 _ALTERNATING: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_handler_alternating.py"
@@ -420,6 +419,6 @@ CHECKPOINT_BUGS: Final = (
         "        self._parts = {}\n        for entry in self._manifests[-1].subtasks:\n"
         "            self._parts.setdefault(entry.vertex_id, {})[entry.subtask] = entry\n",
         "",
-        f"{_KEPT}::test_without_the_newest_the_one_before_is_restored",
+        f"{_OF_A_JOB}::test_the_job_goes_back_to_the_states_of_the_older_checkpoint",
     ),
 )

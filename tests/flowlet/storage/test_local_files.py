@@ -11,7 +11,6 @@ import pytest
 
 from flowlet.errors import StorageError
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 
 # Numpy has threads, and we fork.
@@ -390,19 +389,18 @@ def test_a_writer_makes_again_what_another_process_removes_as_empty(
     """The last checkpoint of a job is discarded, and the directory of the job with it, just when
     the next one begins.
     """
-    files, mkdir, num_left = LocalFiles(tmp_path), os.mkdir, 3
+    storage, mkdir, num_left = CheckpointStorage(str(tmp_path), JOB), os.mkdir, 3
 
     def mkdir_in_vain(name: str, mode: int, *, dir_fd: int) -> None:
         nonlocal num_left
         mkdir(name, mode, dir_fd=dir_fd)
-        if name == "job" and num_left > 0:
+        if name == JOB and num_left > 0:
             num_left -= 1
             os.rmdir(name, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "mkdir", mkdir_in_vain)
-    files.write(("job", "chk-1"), "a", b"x")
 
-    assert files.read(("job", "chk-1"), "a", 1) == b"x"
+    assert storage.read_state(storage.write_state(1, "a", LARGE)) == LARGE
 
 
 @pytest.mark.parametrize("num_writes", [4, 5])
@@ -410,12 +408,12 @@ def test_files_that_appear_while_a_folder_is_removed_are_removed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_writes: int
 ) -> None:
     """Late writers of an aborted checkpoint; who never ends is told of."""
-    files, rmdir, names = LocalFiles(tmp_path), os.rmdir, iter("abcde"[:num_writes])
-    files.write(("job", "chk-1"), "first", b"x")
+    storage, rmdir, names = CheckpointStorage(str(tmp_path), JOB), os.rmdir, iter("abcde"[:num_writes])
+    storage.write_state(1, "first", LARGE)
 
     def rmdir_late(name: str, *, dir_fd: int) -> None:
         if (late := next(names, None)) is not None:
-            (tmp_path / "job" / "chk-1" / late).write_bytes(b"x")
+            (tmp_path / JOB / "chk-1" / late).write_bytes(b"x")
         rmdir(name, dir_fd=dir_fd)
 
     monkeypatch.setattr(os, "rmdir", rmdir_late)
@@ -423,18 +421,17 @@ def test_files_that_appear_while_a_folder_is_removed_are_removed_too(
         with pytest.raises(
             StorageError, match="chk-1 cannot be removed: other processes still write into it; try again when they have"
         ):
-            files.remove_folder(("job", "chk-1"))
+            storage.discard(1)
     else:
-        files.remove_folder(("job", "chk-1"))
+        storage.discard(1)
 
-    assert (tmp_path / "job").exists() == (num_writes == 5)
+    assert (tmp_path / JOB).exists() == (num_writes == 5)
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
 def test_a_step_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     """An fsync that failed is never tried again: the kernel may have dropped what it could not write."""
-    files = LocalFiles(tmp_path)
-    files.write(("f",), "first", b"x")
+    write(tmp_path, "first")
 
     def fail(*_: object, **__: object) -> None:
         raise OSError(5, "Input/output error")
@@ -442,11 +439,11 @@ def test_a_step_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(os, step, fail)
         with pytest.raises(
-            StorageError, match="/f/second cannot be written: the disk reports an I/O error; check the disk and the log"
+            StorageError, match="/chk-1/second cannot be written: the disk reports an I/O error; check the disk and the log"
         ):
-            files.write(("f",), "second", b"x")
+            write(tmp_path, "second")
 
-    assert files.names(("f",)) == ["first"]
+    assert os.listdir(tmp_path / JOB / "chk-1") == ["first"]
 
 
 def test_a_file_system_that_cannot_sync_directories_is_good_enough(
@@ -460,11 +457,9 @@ def test_a_file_system_that_cannot_sync_directories_is_good_enough(
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", fail_for_folders)
-    files = LocalFiles(tmp_path)
+    storage = CheckpointStorage(str(tmp_path), JOB)
 
-    files.write(("f",), "a", b"x")
-
-    assert files.read(("f",), "a", 1) == b"x"
+    assert storage.read_state(storage.write_state(1, "a", LARGE)) == LARGE
 
 
 def test_an_unknown_failure_is_told_in_the_systems_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -474,4 +469,4 @@ def test_an_unknown_failure_is_told_in_the_systems_words(tmp_path: Path, monkeyp
     monkeypatch.setattr(os, "fsync", fail)
 
     with pytest.raises(StorageError, match="cannot be written: Host is down; mend that, or set execution"):
-        LocalFiles(tmp_path).write(("f",), "a", b"x")
+        write(tmp_path)

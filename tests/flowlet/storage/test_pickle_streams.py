@@ -4,6 +4,8 @@ import pickle
 
 import pytest
 
+from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
+from flowlet.storage import state_codec
 from flowlet.storage.pickle_streams import PickleReader, PickleWriter
 
 
@@ -40,3 +42,30 @@ def test_pickles_of_every_protocol_pass(protocol: int, value: object) -> None:
     pickle.Pickler(writer, protocol).dump(value)
 
     assert pickle.Unpickler(PickleReader(memoryview(b"".join(writer.pieces)))).load() == value
+
+
+def test_other_threads_may_run_after_every_64_kib(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C's pickler keeps the interpreter's lock while it calls nothing in Python: heartbeats would stop."""
+    num_calls = {"write": 0, "read": 0}
+
+    class CountingWriter(PickleWriter):
+        def write(self, piece: bytes | bytearray | memoryview) -> int:
+            num_calls["write"] += 1
+            return super().write(piece)
+
+    class CountingReader(PickleReader):
+        def read(self, size: int) -> bytes:
+            num_calls["read"] += 1
+            return super().read(size)
+
+    monkeypatch.setattr(state_codec, "PickleWriter", CountingWriter)
+    monkeypatch.setattr(state_codec, "PickleReader", CountingReader)
+    own = {key: float(key) for key in range(200_000)}
+
+    state = SubtaskState({"a": OperatorState(own)})
+    content = state_codec.encode_state(state)
+    assert state_codec.decode_state(content) == state
+
+    num_frames = len(content) // 65_536
+    assert num_frames > 20
+    assert min(num_calls.values()) >= num_frames

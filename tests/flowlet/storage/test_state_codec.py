@@ -17,7 +17,6 @@ from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.storage import state_codec
-from flowlet.storage.pickle_streams import PickleReader, PickleWriter
 from flowlet.storage.state_codec import decode_state, encode_state
 
 
@@ -103,32 +102,6 @@ def test_large_arrays_are_copied_once() -> None:
         tracemalloc.stop()
 
     assert peak < 1.2 * len(content)
-
-
-def test_other_threads_may_run_after_every_64_kib(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C's pickler keeps the interpreter's lock while it calls nothing in Python: heartbeats would stop."""
-    num_calls = {"write": 0, "read": 0}
-
-    class CountingWriter(PickleWriter):
-        def write(self, piece: bytes | bytearray | memoryview) -> int:
-            num_calls["write"] += 1
-            return super().write(piece)
-
-    class CountingReader(PickleReader):
-        def read(self, size: int) -> bytes:
-            num_calls["read"] += 1
-            return super().read(size)
-
-    monkeypatch.setattr(state_codec, "PickleWriter", CountingWriter)
-    monkeypatch.setattr(state_codec, "PickleReader", CountingReader)
-    own = {key: float(key) for key in range(200_000)}
-
-    content = encode_state(state_of(own))
-    assert own_of(content) == own
-
-    num_frames = len(content) // 65_536
-    assert num_frames > 20
-    assert min(num_calls.values()) >= num_frames
 
 
 @pytest.mark.parametrize("size", [0, 1, 1000, 65_535, 65_536, 65_537, 1_000_000])

@@ -350,6 +350,44 @@ def test_the_job_goes_back_once_however_many_tasks_cannot_be_restored() -> None:
     assert rig.storage.manifests.keys() == {1, 3}
 
 
+def test_the_job_goes_back_to_the_states_of_the_older_checkpoint() -> None:
+    """Of its tasks and of its sources, not those of the checkpoint that cannot be restored."""
+    rig = Rig(replace(SETTINGS, num_retained=2, restore_fallback=True))
+    number = 0
+    rig.checkpoints.add_source(vertex_id("s"), lambda: b"splits %d" % number)
+    rig.start()
+    for number in (1, 2):
+        rig.timers.advance(0.125)
+        for name, tm_id in TMS.items():
+            state = StateHandle(number, b"sum")
+            rig.checkpoints.report(tm_id, CheckpointAcknowledged(attempt(name), number, state))
+        rig.answer()
+    rig.checkpoints.stop()
+    source, sink = vertex_id("s"), vertex_id("t")
+    newest = rig.checkpoints.restored_state(sink, 0), rig.checkpoints.source_state(source)
+
+    assert rig.checkpoints.fall_back(2)
+
+    assert newest == (RestoredState(2, [RestoredPart(0, StateHandle(2, b"sum"))]), b"splits 2")
+    for each in (source, sink):
+        assert rig.checkpoints.restored_state(each, 0) == RestoredState(1, [RestoredPart(0, StateHandle(1, b"sum"))])
+    assert rig.checkpoints.source_state(source) == b"splits 1"
+
+
+def test_a_subtask_that_has_ended_is_restored_as_ended() -> None:
+    """With the id of the checkpoint; a vertex that has no state there gets the id alone."""
+    rig = Rig()
+    rig.start()
+    rig.timers.advance(0.125)
+    rig.checkpoints.report(TMS["s"], CheckpointAcknowledged(attempt("s"), 1, None, is_finished=True))
+    rig.checkpoints.report(TMS["t"], CheckpointAcknowledged(attempt("t"), 1, None))
+    rig.answer()
+    rig.checkpoints.stop()
+
+    assert rig.checkpoints.restored_state(vertex_id("s"), 0) == RestoredState(1, [], is_finished=True)
+    assert rig.checkpoints.restored_state(vertex_id("t"), 0) == RestoredState(1)
+
+
 def test_a_manifest_that_cannot_be_written_fails_its_checkpoint() -> None:
     rig = Rig()
     rig.start()
