@@ -27,7 +27,7 @@ _ALIGNED: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_handl
 _ALTERNATING: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_handler_alternating.py"
 _TRACKED: Final = "tests/flowlet/checkpoint/test_checkpoint_barrier_tracker.py"
 _WRITTEN: Final = "tests/flowlet/checkpoint/test_channel_state_writer.py"
-_OPERATORS: Final = "tests/flowlet/checkpoint/test_operator_snapshots.py"
+_OPERATORS: Final = "tests/promises/task/test_restored_operators.py"
 _PERSISTED: Final = "tests/netstack/gate/channels/test_channel_state_persister.py"
 _REMOTE: Final = "tests/netstack/gate/channels/test_remote_checkpoints.py"
 _TIMED: Final = "tests/netstack/partition/test_timeoutable_barriers.py"
@@ -355,7 +355,7 @@ CHECKPOINT_BUGS: Final = (
         _SNAPSHOTS,
         "                each.timers.restore(state.timers)\n",
         "                pass\n",
-        f"{_OPERATORS}::test_timers_belong_to_the_state_of_their_operator",
+        f"{_OPERATORS}::test_keyed_state_and_timers_are_those_at_the_barrier",
     ),
     Mutant(
         "keyed_state_is_not_restored",
@@ -364,7 +364,7 @@ CHECKPOINT_BUGS: Final = (
         _SNAPSHOTS,
         "                    each.keyed_state.restore(part)\n",
         "                    pass\n",
-        f"{_OPERATORS}::test_keyed_state_is_taken_with_the_barrier_and_comes_back",
+        f"{_OPERATORS}::test_keyed_state_and_timers_are_those_at_the_barrier",
     ),
     Mutant(
         "keyed_state_is_taken_after_the_barrier",
@@ -373,7 +373,7 @@ CHECKPOINT_BUGS: Final = (
         _SNAPSHOTS,
         "                    else each.keyed_state.snapshot(metadata.checkpoint_id, is_full=is_full)\n",
         "                    else (lambda each=each: each.keyed_state.snapshot(0, is_full=is_full)())\n",
-        f"{_OPERATORS}::test_keyed_state_is_taken_with_the_barrier_and_comes_back",
+        f"{_OPERATORS}::test_keyed_state_and_timers_are_those_at_the_barrier",
     ),
     Mutant(
         "state_of_another_version_is_restored",

@@ -13,7 +13,6 @@ _RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
 
 _RELAYS: Final = "tests/netstack/handlers/test_relays.py"
 _DIRECT: Final = "tests/netstack/handlers/test_direct_sending.py"
-_TASK: Final = "tests/flowlet/task/test_stream_task"
 _SPLITS: Final = "tests/flowlet/watermarks/test_watermark_multiplexer.py"
 
 OWN_BUGS: Final = (
@@ -384,7 +383,7 @@ OWN_BUGS: Final = (
         "flowlet.task.stream_task",
         "        for partition in self._partitions:\n            if partition.partition_type.is_blocking:\n",
         "        for partition in self._partitions[:1]:\n            if partition.partition_type.is_blocking:\n",
-        f"{_TASK}.py::TestFinishHandshake::test_every_partition_has_to_be_acknowledged",
+        "tests/promises/task/test_finish_handshake.py::test_every_partition_has_to_be_acknowledged",
     ),
     Mutant(
         "barriers_overtake_on_pointwise_edges",
@@ -393,7 +392,7 @@ OWN_BUGS: Final = (
         "flowlet.task.checkpoint_wiring",
         "return not partitioner.is_pointwise and not isinstance(partitioner, Broadcast)",
         "return not isinstance(partitioner, Broadcast)",
-        f"{_TASK}_checkpoints.py::test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_edges",
+        "tests/flowlet/task/test_stream_task_checkpoints.py::test_an_unaligned_barrier_stays_behind_the_data_of_pointwise_and_broadcast_edges",
     ),
     Mutant(
         "two_idle_splits_make_the_source_idle",

@@ -439,7 +439,7 @@ def test_a_step_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch:
         patch.setattr(os, step, fail)
         with pytest.raises(
-            StorageError, match="/chk-1/second cannot be written: the disk reports an I/O error; check the disk and the log"
+            StorageError, match="/second cannot be written: the disk reports an I/O error; check the disk and the log"
         ):
             write(tmp_path, "second")
 

@@ -5,11 +5,9 @@ Its end and its checkpoints have files of their own.
 Source: Flink ``StreamTaskTest``, ``StreamTaskNetworkInputTest``: also scenarios that take a whole task.
 """
 
-import itertools
 import os
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +25,7 @@ from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from netstack.errors import NetstackError
 from netstack.partition.result_partition import ResultPartition
-from netstack.wire.events import EndOfData, EndOfPartition, StopMode
+from netstack.wire.events import StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Noting, Tasks, chain, is_parked, send, serialized, source, step_until_idle
 from tests.waiting import spin_until
@@ -36,85 +34,6 @@ FULL = "x" * (SEGMENT_BYTES - 100)  # fills a buffer by itself
 
 
 class TestFinishHandshake:
-    def test_the_end_goes_step_by_step(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Records, last watermark, end of data; end of partition only after the consumer acknowledged."""
-        partition = network.partition()
-        reader = network.reader(partition)
-        task = tasks.restored(tasks.source(source([1, 2]), outputs=[edge(partition)]))
-
-        step_until_idle(task)
-        elements = reader.read()
-        events_before = list(reader.events)
-        assert "to process all data" in (task.waiting_for or "")
-        reader.view.acknowledge_all_data_processed()
-        step_until_idle(task)
-        tasks.finish(task)
-
-        assert elements == [Chunk([1, 2]), MAX_WATERMARK]
-        assert events_before == [EndOfData(StopMode.DRAIN)]
-        reader.read()
-        assert reader.events[1:] == [EndOfPartition()]
-        reader.view.release()
-
-    def test_every_partition_has_to_be_acknowledged(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """In any order: no end of partition before the slowest consumer has processed all data."""
-        for order in itertools.permutations(range(3)):
-            partitions = [network.partition() for _ in order]
-            readers = [network.reader(partition) for partition in partitions]
-            task = tasks.restored(tasks.source(source([1]), outputs=[edge(partition) for partition in partitions]))
-            step_until_idle(task)
-
-            for index in order:
-                assert "to process all data" in (task.waiting_for or ""), f"{index} of {order}"
-                readers[index].read()
-                readers[index].view.acknowledge_all_data_processed()
-                step_until_idle(task)
-            tasks.finish(task)
-
-            for reader in readers:
-                reader.read()
-                assert reader.events == [EndOfData(StopMode.DRAIN), EndOfPartition()]
-                reader.view.release()
-
-    def test_a_consumer_waits_for_the_end_of_its_partitions(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """Its own end of data goes out before, its own end of partition after."""
-        upstream, downstream = network.partition(), network.partition()
-        reader = network.reader(downstream)
-        task = tasks.task("middle", Recorder(), gates=[network.gate(upstream)], outputs=[edge(downstream)])
-        tasks.restored(task)
-        upstream.notify_end_of_data(StopMode.DRAIN)
-
-        step_until_idle(task)
-        reader.read()
-        assert reader.events == [EndOfData(StopMode.DRAIN)]
-        assert "end of partition" in (task.waiting_for or "")
-        reader.view.acknowledge_all_data_processed()
-        step_until_idle(task)
-        assert "end of partition" in (task.waiting_for or "")
-        upstream.finish()
-        step_until_idle(task)
-        tasks.finish(task)
-
-        reader.read()
-        assert reader.events == [EndOfData(StopMode.DRAIN), EndOfPartition()]
-        reader.view.release()
-
-    def test_stopping_without_draining_finishes_nothing(self, network: LocalNetwork, tasks: Tasks) -> None:
-        """No last watermark, no finish(); the mode is passed on."""
-        upstream, downstream = network.partition(), network.partition()
-        reader = network.reader(downstream)
-        recorder = Recorder()
-        task = tasks.task("middle", recorder, gates=[network.gate(upstream)], outputs=[edge(downstream)])
-        tasks.restored(task)
-        upstream.notify_end_of_data(StopMode.NO_DRAIN)
-
-        step_until_idle(task)
-        reader.read()
-
-        assert recorder.calls == ["open"]
-        assert reader.events == [EndOfData(StopMode.NO_DRAIN)]
-        reader.view.release()
-
     def test_mails_run_before_the_operators_finish(self, tasks: Tasks) -> None:
         """Also deferrable ones: they were skipped once, and windows never fired (FLINK-39481)."""
         recorder = Recorder()
@@ -144,29 +63,6 @@ class TestFinishHandshake:
 
         assert order == ["mail after ['open']"]
         assert recorder.calls[-2:] == ["finish", "close"]
-
-    @pytest.mark.parametrize("depth", range(1, 6))
-    def test_mails_posted_at_the_very_end_still_run(self, tasks: Tasks, depth: int) -> None:
-        """A mail that posts a mail that posts a mail, from finish() on (FLINK-24846)."""
-        recorder = Recorder()
-        ran: list[int] = []
-
-        def post(level: int) -> None:
-            if level <= depth:
-                task.mailbox_processor.executor().execute(partial(run, level), "mail %d", level)
-
-        def run(level: int) -> None:
-            ran.append(level)
-            post(level + 1)
-
-        class Last(Recorder):
-            def finish(self) -> None:
-                post(1)
-
-        task = tasks.source(source(), Last(), recorder)
-        task.invoke()
-
-        assert ran == list(range(1, depth + 1))
 
 
 class TestWaiting:

@@ -2,90 +2,16 @@
 their own tests.
 """
 
-from collections.abc import Callable
-
 import pytest
 
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.graph.partitioner import Broadcast, Forward, Partitioner, Rebalance, Rescale
-from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk
-from flowlet.task.create_stream_task import StreamTask, create_stream_task
-from flowlet.task.task_environment import Checkpointing
-from netstack.partition.result_partition import ResultPartition
+from flowlet.task.create_stream_task import create_stream_task
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, StopMode, deserialize_event
-from tests.flowlet.checkpoint.doubles import ManualTimers
-from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
+from tests.flowlet.task.checkpointed_tasks import VERTEX, Remembering, Rig
+from tests.flowlet.task.local_network import LocalNetwork, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, send, source, step_until_idle
-
-VERTEX = "2" * 32
-
-
-class Remembering(Recorder):
-    """Keeps how many records it saw."""
-
-    operator_id = b"remembering oper"
-
-    def __init__(self) -> None:
-        super().__init__("remembering")
-        self.restored: object = "nothing was called"
-        self.notified: list[tuple[str, int]] = []
-
-    def initialize_state(self, state: object | None) -> None:
-        self._note("initialize")
-        self.restored = state
-
-    def snapshot_state(self, checkpoint_id: int) -> object:
-        return len(self.values)
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        self.notified.append(("complete", checkpoint_id))
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        self.notified.append(("aborted", checkpoint_id))
-
-
-class Rig:
-    """A task with a store in memory; asynchronous parts run when the test says so."""
-
-    def __init__(self, network: LocalNetwork) -> None:
-        self.network = network
-        self.store = InMemoryCheckpointStore()
-        self.pool: list[Callable[[], None]] = []
-        self.partition = network.partition()
-        self.reader = network.reader(self.partition)
-
-    def checkpointing(self, **restored: object) -> Checkpointing:
-        responder = self.store.responder_of(VERTEX, 0)
-        operator_id = Remembering.operator_id.hex()
-        states = {operator_id: OperatorState(restored["state"])} if restored else {}
-        return Checkpointing(responder, self.pool.append, ManualTimers(), InMemoryChannelStateWriter(), restored=states)
-
-    def task(
-        self, *operators: Remembering | SourceOperator, producers: list[ResultPartition], **restored: object
-    ) -> StreamTask:
-        gates = [self.network.gate(producer) for producer in producers]
-        outputs = [edge(self.partition, source=len(operators) - 1)]
-        environment = self.network.environment("joint", gates=gates, outputs=outputs)
-        environment.checkpointing = self.checkpointing(**restored)
-        return create_stream_task(environment, chain(*operators))
-
-    def run_async(self) -> None:
-        while self.pool:
-            self.pool.pop(0)()
-
-    def read(self) -> list[object]:
-        """The records that came out; a barrier stops the view, as it would stop a channel."""
-        values = self.reader.read_values()
-        self.reader.view.resume_consumption()
-        return values + self.reader.read_values()
-
-    def state_of(self, checkpoint_id: int) -> object:
-        found = self.store.state_of(checkpoint_id, VERTEX, 0).operators[Remembering.operator_id.hex()]
-        assert isinstance(found, OperatorState)
-        return found.own
 
 
 @pytest.fixture
@@ -138,7 +64,8 @@ def test_a_source_is_triggered_by_a_mail(network: LocalNetwork, tasks: Tasks, ri
 def test_state_is_given_back_before_an_operator_opens(network: LocalNetwork, tasks: Tasks, rig: Rig) -> None:
     operator = Remembering()
 
-    task = tasks.restored(rig.task(operator, producers=[network.partition()], state=5))
+    states = {Remembering.operator_id.hex(): OperatorState(5)}
+    task = tasks.restored(rig.task(operator, producers=[network.partition()], restored=states))
 
     assert operator.restored == 5
     assert task.environment.checkpointing is not None
@@ -147,12 +74,12 @@ def test_state_is_given_back_before_an_operator_opens(network: LocalNetwork, tas
     rig.reader.view.release()
 
 
-def test_notifications_reach_operators_once_and_only_while_they_run(
+def test_notifications_reach_every_operator_once_and_only_while_they_run(
     network: LocalNetwork, tasks: Tasks, rig: Rig
 ) -> None:
     """Ignored before the start; repeated ids are skipped."""
-    operator = Remembering()
-    task = rig.task(operator, producers=[network.partition()])
+    head, tail = Remembering(), Remembering()
+    task = rig.task(head, tail, producers=[network.partition()])
     assert task.checkpoints is not None
     task.checkpoints.notify_checkpoint_complete_async(1)
     tasks.restored(task)
@@ -162,7 +89,7 @@ def test_notifications_reach_operators_once_and_only_while_they_run(
 
     step_until_idle(task)
 
-    assert operator.notified == [("complete", 1), ("complete", 2), ("aborted", 3)]
+    assert head.notified == tail.notified == [("complete", 1), ("complete", 2), ("aborted", 3)]
     rig.reader.view.release()
 
 
