@@ -1,56 +1,43 @@
 """What the tests of partitions and gates share."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.buffer_consumer import BufferConsumer
 from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ProducerFailedError
-from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_partition_id
-from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight_data import InFlightData
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
-from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.partition.result_subpartition import ResultSubpartition
-from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
-from netstack.wire.events import (
-    Alignment,
-    CheckpointBarrier,
-    CheckpointOptions,
-    Event,
-    deserialize_event,
-    event_data_type,
-    serialize_event,
-)
+from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.wire.events import CheckpointBarrier, CheckpointOptions, event_data_type, serialize_event
 from netstack.wire.messages import DataType
+from tests.netstack.partition.producing import (
+    SEGMENT,
+    TIMEOUTABLE,
+    UNALIGNED,
+    Producing,
+    RecordingListener,
+    RecordingStateWriter,
+    partition_id_of,
+    read,
+    recycled_sizes,
+    sizes,
+)
 
-SEGMENT = 1024
-
-
-def partition_id_of(number: int = 0) -> ResultPartitionID:
-    return ResultPartitionID(
-        intermediate_partition_id(b"d" * 16, number), execution_attempt_id(b"g" * 16, b"v" * 16, number, 0)
-    )
-
-
-class RecordingListener:
-    """Counts how often it was told."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.priority_sequence_numbers: list[int] = []
-
-    def notify_data_available(self) -> None:
-        self.count += 1
-
-    def notify_priority_event(self, sequence_number: int) -> None:
-        self.priority_sequence_numbers.append(sequence_number)
+# What tests of the inside take from here as well.
+__all__ = [
+    "SEGMENT",
+    "TIMEOUTABLE",
+    "UNALIGNED",
+    "Producing",
+    "RecordingListener",
+    "RecordingStateWriter",
+    "partition_id_of",
+    "read",
+    "recycled_sizes",
+    "sizes",
+]
 
 
 class RecordingParent:
@@ -115,48 +102,6 @@ class Arena:
         with self._lock:
             self.num_out += 1
         return BufferBuilder(MemorySegment(memoryview(bytearray(size))), self)
-
-
-class RecordingStateWriter:
-    """Keeps the sizes of what it gets, and recycles it."""
-
-    def __init__(self) -> None:
-        self.output: list[tuple[int, ResultSubpartitionInfo, int, list[int]]] = []
-        self.futures: list[tuple[int, InFlightData]] = []
-
-    def add_input_data(
-        self,
-        checkpoint_id: int,
-        channel: InputChannelInfo,
-        start_sequence_number: int,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
-        raise AssertionError("a producer has no input")
-
-    def add_output_data(
-        self,
-        checkpoint_id: int,
-        subpartition: ResultSubpartitionInfo,
-        start_sequence_number: int,
-        buffers: Sequence[NetworkBuffer],
-    ) -> None:
-        self.output.append((checkpoint_id, subpartition, start_sequence_number, recycled_sizes(buffers)))
-
-    def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
-    ) -> None:
-        self.futures.append((checkpoint_id, data))
-
-
-def recycled_sizes(buffers: Sequence[NetworkBuffer]) -> list[int]:
-    sizes = [buffer.size for buffer in buffers]
-    for buffer in buffers:
-        buffer.recycle()
-    return sizes
-
-
-UNALIGNED = CheckpointOptions(alignment=Alignment.UNALIGNED)
-TIMEOUTABLE = CheckpointOptions(alignment=Alignment.ALIGNED, aligned_timeout_ms=100)
 
 
 def barrier(
@@ -239,99 +184,8 @@ def next_one(it: Reading) -> tuple[int, bool, int, bool]:
     return found.buffer.size, is_available, found.backlog, found.next_data_type.is_event
 
 
-def read(view: ResultSubpartitionView) -> tuple[bytes, list[Event]]:
-    """Everything that can be polled, committed or flushed or not; the buffers are recycled."""
-    content, events = bytearray(), []
-    while (found := view.next_buffer()) is not None:
-        if found.buffer.is_buffer:
-            content.extend(found.buffer.view)
-        else:
-            events.append(deserialize_event(found.buffer.view))
-        found.buffer.recycle()
-    return bytes(content), events
-
-
-def sizes(view: ResultSubpartitionView) -> list[int]:
-    """The sizes of all that can be polled; the buffers are recycled."""
-    found_sizes = []
-    while (found := view.next_buffer()) is not None:
-        found_sizes.append(found.buffer.size)
-        found.buffer.recycle()
-    return found_sizes
-
-
-class Producing:
-    """A partition with a view of each subpartition."""
-
-    def __init__(
-        self,
-        num_subpartitions: int = 2,
-        *,
-        segment: int = SEGMENT,
-        num_segments: int = 64,
-        max_buffers: int | None = None,
-        max_per_channel: int | None = None,
-        partition_type: ResultPartitionType = ResultPartitionType.PIPELINED_BOUNDED,
-        compressor: BufferCompressor | None = None,
-        with_views: bool = True,
-    ) -> None:
-        self.network = NetworkBufferPool(num_segments, segment)
-        self.pool = self.network.create_buffer_pool(
-            owner="map (1/2)",
-            num_required=1,
-            max_buffers=max_buffers,
-            num_subpartitions=num_subpartitions,
-            max_buffers_per_channel=max_per_channel,
-        )
-        self.partition = ResultPartition(
-            partition_id_of(),
-            num_subpartitions,
-            self.pool,
-            "map (1/2)",
-            partition_type=partition_type,
-            partition_index=2,
-            compressor=compressor,
-        )
-        self.listeners = [RecordingListener() for _ in range(num_subpartitions)]
-        self.views: list[ResultSubpartitionView] = []
-        if with_views:
-            self.views = [
-                self.partition.create_subpartition_view(index, listener)
-                for index, listener in enumerate(self.listeners)
-            ]
-
-    def warm_up(self) -> None:
-        """Let the pool hold its segments, free."""
-        self.pool.recycle_run([self.pool.request_segment_blocking() for _ in range(self.pool.num_buffers)], -1)
-
-    def subpartition(self, index: int) -> ResultSubpartition:
-        return self.partition._subpartitions[index]
-
-    def poll(self, index: int) -> int:
-        """The size of the next element."""
-        found = self.views[index].next_buffer()
-        assert found is not None, f"nothing to poll in {self.subpartition(index)!r}"
-        found.buffer.recycle()
-        return found.buffer.size
-
-    def partial_lengths(self, index: int) -> list[int]:
-        """How many of the first bytes of each queued buffer belong to a record that began before it."""
-        subpartition = self.subpartition(index)
-        assert isinstance(subpartition, PipelinedSubpartition)
-        return [consumer.partial_record_length for consumer in subpartition._buffers]
-
-    def queued(self) -> list[int]:
-        return [self.subpartition(index).num_queued_buffers for index in range(self.partition.num_subpartitions)]
-
-    def close(self) -> None:
-        """Whatever a test did: after close and release of all views the memory is complete."""
-        self.partition.check_invariants()
-        self.partition.close()
-        for view in self.views:
-            view.release()
-        if self.partition.partition_type.is_reconsumable:
-            self.partition.release()
-        assert self.partition.is_released
-        self.network.check_invariants()
-        self.network.destroy()
-        assert self.network.num_available == self.network.num_total, f"leaked: {self.network!r}"
+def partial_lengths(it: Producing, index: int) -> list[int]:
+    """How many of the first bytes of each queued buffer belong to a record that began before it."""
+    subpartition = it.partition.subpartitions[index]
+    assert isinstance(subpartition, PipelinedSubpartition)
+    return [consumer.partial_record_length for consumer in subpartition._buffers]

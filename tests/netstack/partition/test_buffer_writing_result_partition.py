@@ -31,6 +31,7 @@ from tests.netstack.partition.doubles import SEGMENT as SIZE
 from tests.netstack.partition.doubles import (
     Producing,
     RecordingListener,
+    partial_lengths,
     read,
     sizes,
 )
@@ -75,7 +76,7 @@ def test_a_record_may_span_buffers(small: Producing) -> None:
 
     assert read(small.views[0])[0] == b"!" + record
     small.partition.emit_record(record, 0)
-    lengths = small.partial_lengths(0)
+    lengths = partial_lengths(small, 0)
     assert lengths == [6, 16, 11], "the open buffer began with the 6 last bytes of the record before"
     assert sizes(small.views[0]) == [10, 16, 11]
 
@@ -88,7 +89,7 @@ def test_emit_record_with_record_spanning_multiple_buffers(it: Producing) -> Non
     it.partition.emit_record(bytes(partial), 0)
     it.partition.emit_record(bytes(SIZE), 0)
 
-    assert (it.queued(), it.partial_lengths(0)) == ([2, 0], [0, partial])
+    assert (it.queued(), partial_lengths(it, 0)) == ([2, 0], [0, partial])
 
 
 def test_broadcast_record_with_record_spanning_multiple_buffers(it: Producing) -> None:
@@ -97,7 +98,7 @@ def test_broadcast_record_with_record_spanning_multiple_buffers(it: Producing) -
     it.partition.broadcast_record(bytes(partial))
     it.partition.broadcast_record(bytes(SIZE))
 
-    assert (it.queued(), [it.partial_lengths(index) for index in range(2)]) == ([2, 2], [[0, partial]] * 2)
+    assert (it.queued(), [partial_lengths(it, index) for index in range(2)]) == ([2, 2], [[0, partial]] * 2)
 
 
 def test_an_exact_fit_asks_for_no_further_buffer(small: Producing) -> None:

@@ -19,6 +19,7 @@ from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
     Arena,
+    Producing,
     Reading,
     RecordingListener,
     RecordingParent,
@@ -923,3 +924,24 @@ def test_hist_20383_17823_release_races_with_writing_and_reading(end: str, tiny_
         view.release()
         assert arena.num_out == 0
         subpartition.check_invariants()
+
+
+@pytest.mark.parametrize("end", ["finish", "release"])
+def test_add_on_finished_and_released_partition(end: str) -> None:
+    """ResultPartitionTest.testAddOnFinished/ReleasedPartition: the consumer is closed, nobody is
+    told (rows D30, D32).
+    """
+    it = Producing()
+    if end == "finish":
+        it.partition.finish()
+    else:
+        it.partition.release()
+    arena, count = Arena(), it.listeners[0].count
+    builder = arena.builder()
+    consumer = builder.create_buffer_consumer()
+    builder.append_and_commit(b"abc")
+    builder.close()
+
+    assert it.partition.subpartitions[0].add(consumer) == ADD_REFUSED
+    assert (arena.num_out, it.listeners[0].count) == (0, count)
+    it.close()

@@ -12,8 +12,6 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
-from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
-from netstack.partition.pipelined_subpartition import ADD_REFUSED
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_partition_type import ResultPartitionType
@@ -24,11 +22,10 @@ from netstack.wire.events import (
     Event,
     StopMode,
 )
-from tests.netstack.partition.doubles import SEGMENT as SIZE
-from tests.netstack.partition.doubles import (
+from tests.netstack.partition.producing import SEGMENT as SIZE
+from tests.netstack.partition.producing import (
     TIMEOUTABLE,
     UNALIGNED,
-    Arena,
     Producing,
     RecordingListener,
     RecordingStateWriter,
@@ -217,25 +214,6 @@ def test_views_are_refused_with_a_reason(small: Producing) -> None:
         small.partition.create_subpartition_view(1, RecordingListener())
 
 
-@pytest.mark.parametrize("end", ["finish", "release"])
-def test_add_on_finished_and_released_partition(it: Producing, end: str) -> None:
-    """ResultPartitionTest.testAddOnFinished/ReleasedPartition: the consumer is closed, nobody is
-    told (rows D30, D32).
-    """
-    if end == "finish":
-        it.partition.finish()
-    else:
-        it.partition.release()
-    arena, count = Arena(), it.listeners[0].count
-    builder = arena.builder()
-    consumer = builder.create_buffer_consumer()
-    builder.append_and_commit(b"abc")
-    builder.close()
-
-    assert it.subpartition(0).add(consumer) == ADD_REFUSED
-    assert (arena.num_out, it.listeners[0].count) == (0, count)
-
-
 def test_create_subpartition_on_failing_partition(it: Producing) -> None:
     """ResultPartitionTest.testCreateSubpartitionOnFailingPartition: not found any more."""
     manager = ResultPartitionManager()
@@ -269,7 +247,6 @@ def test_release_all_at_failure(it: Producing, is_failure: bool) -> None:
 def test_approximate_partitions_wait_for_their_next_consumer() -> None:
     """ResultPartitionType.PIPELINED_APPROXIMATE: no consumer's end releases it."""
     it = Producing(1, partition_type=ResultPartitionType.PIPELINED_APPROXIMATE)
-    assert isinstance(it.subpartition(0), PipelinedApproximateSubpartition)
     it.partition.emit_record(b"abc", 0)
     it.views[0].release()
     it.views = [it.partition.create_subpartition_view(0, RecordingListener())]

@@ -31,6 +31,7 @@ from tests.netstack.partition.doubles import (
     RecordingParent,
     barrier,
     event,
+    partial_lengths,
     recycled_sizes,
     unaligned_barrier,
 )
@@ -418,7 +419,7 @@ def test_long_records_say_where_they_began(num_bytes: int, prefix: int) -> None:
     it.partition.emit_record(record, 0)
     it.partition.flush(0)
 
-    lengths = it.partial_lengths(0)
+    lengths = partial_lengths(it, 0)
     ends = list(range(SIZE, prefix + num_bytes, SIZE))
     assert lengths == [0, *(min(SIZE, prefix + num_bytes - end) for end in ends)]
     content = b""
