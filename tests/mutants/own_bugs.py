@@ -362,7 +362,7 @@ OWN_BUGS: Final = (
         "netstack.buffer.local_buffer_pool",
         "        if count >= self._max_per_channel > count - num_segments:\n",
         "        if count >= self._max_per_channel >= count - num_segments:\n",
-        "tests/netstack/buffer/test_segment_runs.py::test_a_run_that_ends_a_maximum_makes_the_pool_available",
+        "tests/promises/buffer/test_segments_of_pools.py::test_a_run_that_ends_a_maximum_makes_the_pool_available",
     ),
     Mutant(
         "event_behind_the_last_paid_buffer_waits_for_credit",

@@ -16,7 +16,7 @@ from tests.mutants.window_bugs import WINDOW_BUGS
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
 _HANDLERS: Final = "tests/netstack/handlers/test_hist_handlers.py"
 _HISTORY: Final = "tests/netstack/partition/test_history.py"
-_POOLS: Final = "tests/netstack/buffer/test_local_buffer_pool.py"
+_POOLS: Final = "tests/promises/buffer/test_segments_of_pools.py"
 _MANAGER: Final = "tests/netstack/gate/channels/test_buffer_manager.py"
 _ORDERS: Final = "tests/netstack/gate/test_gate_orders.py"
 
@@ -226,7 +226,7 @@ FLINK_BUGS: Final = (
         "netstack.buffer.local_buffer_pool",
         "        if self._is_destroyed or account.num_requested > account.num_buffers:",
         "        if account.num_requested > account.num_buffers:",
-        "tests/netstack/buffer/test_local_buffer_pool.py::test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost",
+        f"{_POOLS}::test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost",
     ),
     Mutant(
         "cancel_looks_at_ready_readers_only",

@@ -3,7 +3,6 @@ of its bugs.
 """
 
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -115,32 +114,6 @@ def test_buffers_and_builders_come_from_the_pool_and_go_back(
     assert (bounded.request_buffer_nowait(), bounded.request_builder_nowait()) == (None, None)
     for segment in taken:
         bounded.recycle(segment)
-
-
-def test_hist_19964_a_segment_that_meets_a_destroyed_pool_is_not_lost() -> None:
-    """It is on its way from another pool's recycle when the waiting pool ends (FLINK-19964)."""
-    network = NetworkBufferPool(8, 32)
-    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=8)
-    used = [take(user) for _ in range(8)]
-    waiting = network.create_buffer_pool(owner="waiting", num_required=1, max_buffers=1)
-    account = waiting._account
-    offers: list[bool] = []
-    original = waiting.offer
-
-    def destroy_first(segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
-        waiting.destroy()
-        offers.append(original(segment, wakeups))
-        return offers[-1]
-
-    waiting.offer = destroy_first  # type: ignore[method-assign]  # a forced interleaving between grant and offer
-    user.recycle(used.pop())
-
-    assert (offers, account.num_requested) == ([False], 0)
-    for segment in used:
-        user.recycle(segment)
-    network.check_invariants()
-    network.destroy()
-    assert network.num_available == 8
 
 
 # ---------------------------------------------------------------- size
@@ -487,24 +460,6 @@ def test_overdraft_and_availability(
     pool.destroy()
 
 
-def test_overdraft_never_takes_what_others_were_promised() -> None:
-    """FLINK-31386, FLINK-14872 for overdraft: it comes from what is really left over."""
-    network = NetworkBufferPool(6, 16)
-    pool = network.create_buffer_pool(owner="pool", num_required=2, max_buffers=2, max_overdraft_buffers=5)
-    other = network.create_buffer_pool(owner="other", num_required=3, max_buffers=3)
-
-    mine = []
-    while (segment := pool.request_segment_nowait()) is not None:
-        mine.append(segment)
-    theirs = [take(other) for _ in range(3)]
-
-    assert (len(mine), pool.num_overdraft) == (3, 1)
-    network.check_invariants()
-    recycle(pool, mine)
-    recycle(other, theirs)
-    network.destroy()
-
-
 @pytest.mark.parametrize(("max_per_channel", "max_overdraft"), [(0, 0), (1, -1)])
 def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channel: int, max_overdraft: int) -> None:
     """And nothing stays promised."""
@@ -649,25 +604,6 @@ def test_the_last_buffers_that_come_home_together_unmap_a_destroyed_pool(num_buf
 
 
 # ---------------------------------------------------------------- history, and orders of events
-
-
-def test_hist_29298_the_last_buffer_taken_in_the_callback_is_asked_for_again(network: NetworkBufferPool) -> None:
-    """FLINK-29298: the pool was available by a segment of the network pool, and forgot to register a second time."""
-    user = network.create_buffer_pool(owner="user", num_required=1, max_buffers=None)
-    pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
-    mine = [take(pool) for _ in range(NUM_BUFFERS // 2)]
-    theirs = [take(user) for _ in range(NUM_BUFFERS // 2)]
-    user.destroy()
-    assert pool.num_buffers == NUM_BUFFERS
-    pool.available_future().add_done_callback(lambda: mine.append(take(pool)))
-
-    for round_number in range(3):
-        user.recycle(theirs.pop())
-        assert (round_number, len(mine), pool.is_available) == (round_number, NUM_BUFFERS // 2 + 1, round_number > 0)
-    pool.check_invariants()
-    recycle(user, theirs)
-    recycle(pool, mine)
-    pool.destroy()
 
 
 def test_hist_16972_available_pools_share_no_segment() -> None:

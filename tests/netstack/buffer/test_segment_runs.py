@@ -233,21 +233,6 @@ def test_a_run_comes_back_as_one_by_one(
     assert together == singly
 
 
-def test_a_run_that_ends_a_maximum_makes_the_pool_available() -> None:
-    """From above the maximum to below it in one step; whoever waits is told once it is below, not at it."""
-    it = Fixture(8, MAX_PER_CHANNEL)
-    it.fill()
-    held = [it.pool.request_segment_blocking(0) for _ in range(5)]
-    future = it.pool.available_future()
-
-    recycle_segments(held[:2], it.pool.recycler(0))
-    assert not future.is_done, "three are out, that is the maximum"
-    recycle_segments(held[2:], it.pool.recycler(0))
-
-    assert future.is_done
-    it.end()
-
-
 def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
     """Three wait, three come back: nobody waits on."""
     it = Fixture(3)
