@@ -30,7 +30,7 @@ _WRITTEN: Final = "tests/flowlet/checkpoint/test_channel_state_writer.py"
 _OPERATORS: Final = "tests/promises/task/test_restored_operators.py"
 _PERSISTED: Final = "tests/netstack/gate/channels/test_channel_state_persister.py"
 _REMOTE: Final = "tests/netstack/gate/channels/test_remote_checkpoints.py"
-_TIMED: Final = "tests/netstack/partition/test_timeoutable_barriers.py"
+_TIMED: Final = "tests/promises/partition/test_readers_and_barriers.py"
 _STATES: Final = "tests/flowlet/storage/test_state_codec.py"
 
 CHECKPOINT_BUGS: Final = (
@@ -327,7 +327,7 @@ CHECKPOINT_BUGS: Final = (
         _TIMEOUTABLE,
         "if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:",
         "if waiting is None:",
-        f"{_TIMED}::test_abort_checkpoint_of_a_timeoutable_barrier",
+        f"{_TIMED}::test_an_abort_of_another_checkpoint_leaves_the_barrier",
     ),
     Mutant(
         "a_timer_of_an_older_checkpoint_fires",
@@ -336,7 +336,7 @@ CHECKPOINT_BUGS: Final = (
         "netstack.partition.pipelined_subpartition",
         "            if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:",
         "            if waiting is None:",
-        f"{_TIMED}::test_add_barriers_without_consuming",
+        f"{_TIMED}::test_a_timer_of_an_older_checkpoint_leaves_the_next_barrier",
     ),
     Mutant(
         "a_released_subpartition_leaves_its_snapshot_waiting",
@@ -345,7 +345,7 @@ CHECKPOINT_BUGS: Final = (
         _TIMEOUTABLE,
         "        if waiting is None:\n            return []\n        return [\n",
         "        return []\n        return [\n",
-        f"{_TIMED}::test_release_fails_the_data_before_a_barrier",
+        f"{_TIMED}::test_a_barrier_that_nobody_reads_any_more_ends_its_snapshot",
     ),
     # ---------------------------------------------------------------- restore
     Mutant(

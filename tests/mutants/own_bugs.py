@@ -119,7 +119,7 @@ OWN_BUGS: Final = (
         "netstack.buffer.segment_consumer",
         "        if self._made_lease is not None or self._read:\n",
         "        if self._read:\n",
-        "tests/netstack/partition/test_subpartition_runs.py::test_a_barrier_that_times_out_copies_segments_and_leaves_them_in_the_queue",
+        "tests/promises/partition/test_readers_and_barriers.py::test_a_barrier_that_overtakes_whole_segments_keeps_them_though_their_reader_is_done",
     ),
     # ---------------------------------------------------------------- doors of the data port
     Mutant(

@@ -30,7 +30,7 @@ FLINK_BUGS: Final = (
         "netstack.partition.pipelined_subpartition",
         "view = self._view if has_one_unfinished and not self._is_blocked else None",
         "view = None",
-        "tests/netstack/partition/test_pipelined_subpartition.py::test_hist_8694_8760_flush_always_without_a_timer_never_strands_data",
+        "tests/promises/partition/test_readers_and_barriers.py::test_hist_8694_8760_flush_always_without_a_timer_never_strands_data",
     ),
     Mutant(
         "resume_tells_nobody",
@@ -66,7 +66,7 @@ FLINK_BUGS: Final = (
         "netstack.partition.union_result_subpartition_view",
         "            is_ready = bool(self._ready)\n",
         "            is_ready = False\n",
-        "tests/netstack/partition/test_union_result_subpartition_view.py::test_hist_union_view_told_before_it_was_created",
+        "tests/promises/partition/test_readers_and_barriers.py::test_hist_union_view_told_before_it_was_created",
     ),
     Mutant(
         "writability_is_ignored",
