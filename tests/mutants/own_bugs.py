@@ -167,7 +167,7 @@ OWN_BUGS: Final = (
         "netstack.partition.buffer_writing_result_partition",
         "        if num_missing and self.partition_type.is_reconsumable:\n",
         "        if num_missing < 0:\n",
-        "tests/netstack/partition/test_buffer_writing_result_partition.py::test_a_consumer_that_fails_while_a_small_buffer_is_full_tears_no_record",
+        "tests/promises/partition/test_meanwhile.py::test_a_consumer_that_fails_while_a_record_is_written_tears_none",
     ),
     Mutant(
         "who_read_all_of_a_buffer_read_whole_records",
@@ -177,8 +177,7 @@ OWN_BUGS: Final = (
         "netstack.partition.pipelined_subpartition",
         "            self._skips_partial_record = not consumer.is_data_available\n",
         "            self._skips_partial_record = False\n",
-        "tests/netstack/partition/test_pipelined_approximate_subpartition.py::"
-        "test_the_rest_of_a_record_is_skipped_although_its_first_buffer_was_read_before_it_was_finished",
+        "tests/promises/partition/test_meanwhile.py::test_a_consumer_that_fails_while_a_record_is_written_tears_none",
     ),
     Mutant(
         "retired_reader_reads_once_more",
@@ -187,7 +186,7 @@ OWN_BUGS: Final = (
         "netstack.partition.pipelined_approximate_subpartition",
         "            found = self.poll() if reader is self._view else None\n",
         "            found = self.poll()\n",
-        "tests/netstack/partition/test_pipelined_approximate_subpartition.py::test_a_reader_that_is_just_about_to_read_takes_nothing_from_the_next_one",
+        "tests/promises/partition/test_meanwhile.py::test_a_reader_whose_place_is_taken_takes_nothing_from_the_next_one",
     ),
     # ---------------------------------------------------------------- priority events
     Mutant(

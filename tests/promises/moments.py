@@ -1,0 +1,94 @@
+"""What another thread may do meanwhile, done at every moment in turn, in one thread.
+
+Side:   any.
+
+Between two lines of the product that hold no lock any other thread may run.  So a test that says what must hold in any
+case repeats its scenario, and lets the other side act at the first of these moments, the second, and so on.  Nothing of
+the product is exchanged for it, so no test says which moments are the bad ones.
+"""
+
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import pytest
+
+_PRODUCT = ("netstack.", "flowlet.")
+
+
+class CountedLock:
+    """A lock that says how many of them are held; for one thread."""
+
+    num_held = 0
+
+    def __init__(self) -> None:
+        self._lock = threading._allocate_lock()  # type: ignore[attr-defined]
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        taken: bool = self._lock.acquire(blocking, timeout)
+        CountedLock.num_held += taken
+        return taken
+
+    def release(self) -> None:
+        self._lock.release()
+        CountedLock.num_held -= 1
+
+    def locked(self) -> bool:
+        return bool(self._lock.locked())
+
+
+class Moment:
+    """Calls ``act`` once inside ``with``, before the line of the product with this number that holds no lock."""
+
+    def __init__(self, number: int) -> None:
+        self._num_left = number
+        self._act: Callable[[], object] | None = None
+        self._former: Any = None
+        self.is_over = False
+
+    def of(self, act: Callable[[], object]) -> Self:
+        self._act = act
+        return self
+
+    def __enter__(self) -> None:
+        self._former = sys.gettrace()
+        sys.settrace(self._on_call)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        sys.settrace(self._former)
+
+    def _on_call(self, frame: FrameType, event: str, argument: object) -> Any:
+        is_product = frame.f_globals.get("__name__", "").startswith(_PRODUCT)
+        return self._on_line if is_product and not self.is_over else None
+
+    def _on_line(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line" and not CountedLock.num_held and not self.is_over:
+            self._num_left -= 1
+            if self._num_left < 0:
+                self.is_over = True
+                assert self._act is not None, "a moment is of an act"
+                self._act()
+        return self._on_line
+
+
+def every_moment(monkeypatch: pytest.MonkeyPatch, at_least: int) -> Iterator[Moment]:
+    """One moment after the other, until a scenario has come to its end before; there are ``at_least`` so many."""
+    monkeypatch.setattr(threading, "Lock", CountedLock)
+    for number in itertools.count():
+        CountedLock.num_held = 0
+        moment = Moment(number)
+        yield moment
+        if not moment.is_over:
+            assert number >= at_least, f"only {number} moments: the scenario is not traced"
+            return
