@@ -11,6 +11,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -20,30 +21,33 @@ _PRODUCT = ("netstack.", "flowlet.")
 
 
 class CountedLock:
-    """A lock that says how many of them are held; for one thread."""
+    """A lock that says how many of them are held inside ``with``; for one thread.
+
+    What is acquired otherwise is no lock, but something to wait for.
+    """
 
     num_held = 0
+
+    @classmethod
+    def count_from_here(cls, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Locks that are made from now on are counted."""
+        cls.num_held = 0
+        monkeypatch.setattr(threading, "Lock", cls)
 
     def __init__(self) -> None:
         self._lock = threading._allocate_lock()  # type: ignore[attr-defined]
 
-    def __enter__(self) -> bool:
-        return self.acquire()
+        self.acquire = self._lock.acquire
+        self.release = self._lock.release
+        self.locked = self._lock.locked
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        CountedLock.num_held += 1
 
     def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        taken: bool = self._lock.acquire(blocking, timeout)
-        CountedLock.num_held += taken
-        return taken
-
-    def release(self) -> None:
-        self._lock.release()
         CountedLock.num_held -= 1
-
-    def locked(self) -> bool:
-        return bool(self._lock.locked())
+        self._lock.release()
 
 
 class Moment:
@@ -82,11 +86,19 @@ class Moment:
         return self._on_line
 
 
+@contextmanager
+def no_moment() -> Iterator[None]:
+    """What the other side itself does: it cannot be in two places at once."""
+    former = sys.gettrace()
+    sys.settrace(None)
+    yield
+    sys.settrace(former)
+
+
 def every_moment(monkeypatch: pytest.MonkeyPatch, at_least: int) -> Iterator[Moment]:
     """One moment after the other, until a scenario has come to its end before; there are ``at_least`` so many."""
-    monkeypatch.setattr(threading, "Lock", CountedLock)
+    CountedLock.count_from_here(monkeypatch)
     for number in itertools.count():
-        CountedLock.num_held = 0
         moment = Moment(number)
         yield moment
         if not moment.is_over:

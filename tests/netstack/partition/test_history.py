@@ -1,7 +1,6 @@
 """Bugs that Flink's producer side had: each is a test under its number."""
 
 import itertools
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from tests.netstack.partition.doubles import (
     partition_id_of,
     unaligned_barrier,
 )
+from tests.promises.moments import CountedLock
 
 SIZE = 64
 
@@ -244,35 +244,6 @@ def test_hist_13371_a_partition_that_nobody_ever_reads_is_released(by: str) -> N
 # ---------------------------------------------------------------- nobody is called under a lock
 
 
-class SpyLock:
-    """A lock that knows which thread holds it."""
-
-    held: dict[int, set["SpyLock"]] = {}
-
-    def __init__(self) -> None:
-        self._lock = threading._allocate_lock()  # type: ignore[attr-defined]
-
-    def __enter__(self) -> bool:
-        return self.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        taken: bool = self._lock.acquire(blocking, timeout)
-        if taken:
-            self.held.setdefault(threading.get_ident(), set()).add(self)
-        return taken
-
-    def release(self) -> None:
-        self.held[threading.get_ident()].discard(self)
-        self._lock.release()
-
-    @classmethod
-    def assert_none_held(cls) -> None:
-        assert not cls.held.get(threading.get_ident()), "called under a lock"
-
-
 class Strict:
     """Listener and channel state writer that want to be called without any lock, and then call back."""
 
@@ -287,7 +258,7 @@ class Strict:
         self.called()
 
     def called(self) -> None:
-        SpyLock.assert_none_held()
+        assert not CountedLock.num_held, "called under a lock"
         self.num_calls += 1
         if self.view is not None:
             self.view.availability(True)
@@ -326,8 +297,7 @@ class Strict:
 
 @pytest.fixture
 def strict(monkeypatch: pytest.MonkeyPatch) -> Strict:
-    SpyLock.held.clear()
-    monkeypatch.setattr(threading, "Lock", SpyLock)
+    CountedLock.count_from_here(monkeypatch)
     return Strict()
 
 
