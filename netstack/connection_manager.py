@@ -221,7 +221,7 @@ class _Connection:
         attempt = self._attempt
         if attempt is not None:
             attempt.cancel()
-            # waits for a cancelled attempt to connect; ended by connect_timeout_s at the latest.
+            # waits for a cancelled attempt to connect; ended by connect_timeout_s at the latest
             await asyncio.wait((attempt,))
             # If the attempt had ended before, ``wait`` returned at once, and the callback is only scheduled: run it
             # now.

@@ -76,7 +76,7 @@ class _Attempt:
         """Whether it failed, or its connection has ended."""
         if not self.task.done():
             return False
-        # no wait: it is done.
+        # no wait: it is done
         return self.task.cancelled() or self.task.exception() is not None or not self.task.result().channel.is_active
 
 
@@ -304,7 +304,7 @@ class OfferedPartition:
                 left_s = None if deadline is None else deadline - time.monotonic()
                 if left_s is not None and left_s <= 0:
                     return False
-                # waits for the gate; ended by its answer, an error, or a connection without heartbeats.
+                # waits for the gate; ended by its answer, an error, or a connection without heartbeats
                 self._changed.wait(left_s)
 
     def num_held(self) -> list[int]:

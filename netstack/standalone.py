@@ -69,7 +69,7 @@ class StandaloneNetwork:
             ConfigError: the config has no security, or ``host`` needs TLS.
             OSError: the address cannot be bound.
         """
-        # waits for the data port; ended by the system's answer.
+        # waits for the data port; ended by the system's answer
         return self._loop.submit(self._environment.start(host, port)).result()
 
     def create_partition(

@@ -135,7 +135,7 @@ class ChildSupervisor:
             self._watch(child)
         while not self._is_stopping:
             timeout_s = max(0.0, self._due[0][0] - time.monotonic()) if self._due else None
-            # waits for the end of a child, or the next start; ended by stop_replacing().
+            # waits for the end of a child, or the next start; ended by stop_replacing()
             for key, _ in self._selector.select(timeout_s):
                 if key.data is not None:
                     self._selector.unregister(key.fd)

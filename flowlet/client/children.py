@@ -171,7 +171,7 @@ class OutputForwarder:
 
     def _run(self) -> None:
         while True:
-            # waits for what TaskManagers print; ended by close(), which wakes it.
+            # waits for what TaskManagers print; ended by close(), which wakes it
             for key, _ in self._selector.select():
                 if key.data is None:
                     os.eventfd_read(self._wake_fd)

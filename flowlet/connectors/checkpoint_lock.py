@@ -29,7 +29,7 @@ class CheckpointLock:
         with self._changed:
             if self._owner != me:
                 while self._owner is not None or self._is_wanted:
-                    # waits for the task's snapshot or another thread of the function; ended by either.
+                    # waits for the task's snapshot or another thread of the function; ended by either
                     self._changed.wait()
                 self._owner = me
             self._depth += 1

@@ -371,7 +371,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             raise without_our_frames(error) from error.__cause__
 
     def _wait(self, job: RunningJob, progress: ProgressMode) -> JobExecutionResult:
-        # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C.
+        # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
         result = job.wait(progress=progress)
         self._release(job)
         return result

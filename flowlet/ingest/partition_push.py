@@ -171,7 +171,7 @@ class PartitionPush:
         self._stall.mark_start(awaited)
         try:
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
-            # waits for the gate's tasks; ended by them, the JobManager, or heartbeats.
+            # waits for the gate's tasks; ended by them, the JobManager, or heartbeats
             if not self.offered.wait_for(stage, left_s):
                 late = self.offered.late_subtasks(stage)
                 raise GateLostError(

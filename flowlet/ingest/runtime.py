@@ -87,7 +87,7 @@ class ProducerRuntime:
         A GateError says everything itself: the errors of the libraries that led to it are not shown.
         """
         try:
-            # waits for the JobManager or the gate; ended by the timeout of the coroutine.
+            # waits for the JobManager or the gate; ended by the timeout of the coroutine
             return self.loop.submit(coroutine).result()
         except GateError as error:
             importlib.import_module(_FRAMES_MODULE).install_exception_hook()
@@ -161,7 +161,7 @@ class ProducerRuntime:
             self._timer.cancel()
         for task in self._questions:
             task.cancel()
-        # waits for cancelled questions; ended by their next step.
+        # waits for cancelled questions; ended by their next step
         await asyncio.gather(*self._questions, return_exceptions=True)
         await self.offering.close()
         await self.environment.close()

@@ -180,7 +180,7 @@ class JobManager:
         await self.dispatcher.close()
         self._server.close()
         self._door.close()
-        # waits for requests; ended by these timeouts.
+        # waits for requests; ended by these timeouts
         await asyncio.gather(web.close(), self.local.close(_HANDLER_TIMEOUT_S))
         if self._in_children is not None:
             self._in_children.release()
@@ -240,7 +240,7 @@ class _WebServer:
         """Give requests and WebSockets a moment, then end them."""
         if self._starting is not None:
             self._starting.cancel()
-            # waits for a cancelled task; ended by its next step.
+            # waits for a cancelled task; ended by its next step
             await asyncio.gather(self._starting, return_exceptions=True)
         if self._runner is not None:
             await self._runner.cleanup()

@@ -280,7 +280,7 @@ class TaskManagerSession:
 
     async def _write(self) -> None:
         try:
-            # waits for messages to a TaskManager; ended by the session.
+            # waits for messages to a TaskManager; ended by the session
             while (message := await self._outgoing.get()) is not None:
                 # A TaskManager that does not read ends by its missing heartbeats.
                 await self._transport.send(_encoder.encode(message))

@@ -63,7 +63,7 @@ class SignedWebSocket:
         self._num_sent += 1
         frame = b"".join((number, _signature(self._send_key, number, content), content))
         try:
-            # waits for the peer to read; ended by the end of the session, or the caller's deadline.
+            # waits for the peer to read; ended by the end of the session, or the caller's deadline
             await self._websocket.send_bytes(frame)
         except aiohttp.ClientError as error:
             raise ConnectionResetError(str(error)) from error
@@ -76,7 +76,7 @@ class SignedWebSocket:
             SessionEndedError: the connection has ended, or its next frame was not the next message of the peer.
         """
         if self._failure is None:
-            # waits for the peer; ended by the caller's timeout, or the kernel.
+            # waits for the peer; ended by the caller's timeout, or the kernel
             frame = await self._websocket.receive(timeout_s)
             if frame.type is aiohttp.WSMsgType.BINARY:
                 return self._opened(frame.data)

@@ -138,7 +138,7 @@ class JobFileCache:
         """
         key = f"{kind}-{hashlib.sha256(_encoder.encode(content)).hexdigest()}"
         folder = self._use(key, used)
-        # waits for the task that makes it; ended by its end, or a cancellation.
+        # waits for the task that makes it; ended by its end, or a cancellation
         while not folder.making.acquire(timeout=_LOOK_INTERVAL_S):
             check_cancelled()
         try:

@@ -127,7 +127,7 @@ def _run(command: list[str], output: int, check_cancelled: Callable[[], None]) -
         while True:
             check_cancelled()
             try:
-                # waits for pip; ended by its end, the deadline, or a cancellation.
+                # waits for pip; ended by its end, the deadline, or a cancellation
                 return process.wait(_LOOK_INTERVAL_S)
             except subprocess.TimeoutExpired:
                 if time.monotonic() > deadline_s:

@@ -263,7 +263,7 @@ class JobManagerConnection:
                 self._last_contact = self._clock()
             for helper in helpers:
                 helper.cancel()
-            # waits for cancelled helpers; ended by their next step.
+            # waits for cancelled helpers; ended by their next step
             await asyncio.gather(*helpers, return_exceptions=True)
 
     async def _receive(self, socket: SessionTransport, silence: Silence) -> ToTaskManager:

@@ -184,7 +184,7 @@ class TaskExecutor:
         stuck = await self._cancel_all(timeout_s)
         if self._session is not None:
             self._session.cancel()
-            # waits for the cancelled session; ended by its next steps.
+            # waits for the cancelled session; ended by its next steps
             await asyncio.gather(self._session, return_exceptions=True)
         if not self._snapshot_pool.close(_POOL_STOP_S):
             _log.warning("a checkpoint is still being written; its thread ends after that", tm=self.tm_id)

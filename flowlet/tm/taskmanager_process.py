@@ -316,7 +316,7 @@ class _Process:
     async def _registered_before_stop(self, executor: TaskExecutor) -> bool:
         # waits for the JobManager; ended by a signal, or give_up_after_s
         registered = asyncio.create_task(executor.is_registered.wait(), name="registered")
-        # waits for a signal; ended by it, or by the registration.
+        # waits for a signal; ended by it, or by the registration
         stopped = asyncio.create_task(self._stop.wait(), name="stopped")
         # waits for the JobManager or a signal; ended by them
         done, pending = await asyncio.wait((registered, stopped), return_when=asyncio.FIRST_COMPLETED)

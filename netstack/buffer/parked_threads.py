@@ -60,7 +60,7 @@ class ParkedThreads:
 
     def wait(self, gate: threading.Lock) -> None:
         """Park until the thread is taken out of the line, or for a slice."""
-        # waits for a free buffer of the task's pool; ended by a consumer that reads, or by cancel.
+        # waits for a free buffer of the task's pool; ended by a consumer that reads, or by cancel
         if gate.acquire(timeout=PARK_SLICE_S):
             return
         with self._lock:

@@ -152,7 +152,7 @@ class _Attempt:
         except asyncio.CancelledError:
             if channel.is_connecting:
                 dial.cancel()
-            # waits for TLS of a cancelled attempt; ended by tls_handshake_timeout_s.
+            # waits for TLS of a cancelled attempt; ended by tls_handshake_timeout_s
             await asyncio.gather(dial, return_exceptions=True)
             raise
 

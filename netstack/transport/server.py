@@ -236,7 +236,7 @@ class NetworkServer:
         for channel in channels:
             await channel.wait_closed()  # waits for the connection to close; ended by the timeout of close()
         if self._server is not None:
-            # waits for the listening sockets to close; ended by the timeout of close().
+            # waits for the listening sockets to close; ended by the timeout of close()
             await self._server.wait_closed()
 
     def _make_channel(self) -> NetworkChannel:

@@ -94,7 +94,7 @@ class SavepointApi:
         job cannot take one.
         """
         try:
-            # no wait: the check of its signature has read it.
+            # no wait: the check of its signature has read it
             body = _trigger_decoder.decode(await request.read() or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is no request for a savepoint: {error}")
@@ -103,7 +103,7 @@ class SavepointApi:
     async def stop(self, request: Request) -> Response:
         """Stop the job with a savepoint; as ``trigger``."""
         try:
-            # no wait: the check of its signature has read it.
+            # no wait: the check of its signature has read it
             body = _stop_decoder.decode(await request.read() or b"{}")
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is no request to stop: {error}")

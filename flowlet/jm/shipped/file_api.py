@@ -41,7 +41,7 @@ class FileApi:
     async def missing(self, request: Request) -> Response:
         """Which of the parts named in the body are not here."""
         try:
-            # no wait: the check of its signature has read it.
+            # no wait: the check of its signature has read it
             missing = await self._keeper.missing(_decoder.decode(await request.read()))
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_response(400, f"the body is no list of digests: {error}")
