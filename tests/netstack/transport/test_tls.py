@@ -410,7 +410,12 @@ def test_only_tls_1_3(loop_name: str, authority: Authority) -> None:
         listening = server_context(tls)
         listening.maximum_version = ssl.TLSVersion.TLSv1_2
         accepted: list[asyncio.StreamWriter] = []
-        old = await asyncio.start_server(lambda _, writer: accepted.append(writer), "127.0.0.1", 0, ssl=listening)
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.append(writer)
+            writer.close()
+
+        old = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=listening)
         config = replace(CONFIG, security=security(tls))
         with pytest.raises((AuthenticationError, ConnectError)):
             await connect(config, ConnectionID(*old.sockets[0].getsockname()), handlers(Inbox()), timeout_s=PATIENCE_S)
