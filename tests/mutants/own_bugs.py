@@ -9,7 +9,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
-_RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
+_RUNS: Final = "tests/promises/handlers/test_runs_on_the_wire.py"
 
 _RELAYS: Final = "tests/netstack/handlers/test_relays.py"
 _FRAMES: Final = "tests/promises/transport/test_direct_frames.py"
@@ -82,7 +82,7 @@ OWN_BUGS: Final = (
         "netstack.handlers.view_reader",
         "        run = poll_run(min(max_segments, num_credits))\n",
         "        run = poll_run(max_segments)\n",
-        f"{_RUNS}::test_a_reader_that_is_alone_sends_what_it_has_as_one_run",
+        f"{_RUNS}::test_a_receiver_that_is_alone_gets_as_much_as_it_has_credit_for",
     ),
     Mutant(
         "run_looks_for_old_data_too_early",
