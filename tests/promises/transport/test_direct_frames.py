@@ -90,6 +90,35 @@ def test_a_thread_overtakes_nothing_that_the_loop_has_written(loop_name: str) ->
     run(loop_name, main())
 
 
+def test_one_thread_sends_at_a_time(loop_name: str) -> None:
+    """The others, which do not wait, leave theirs to the loop."""
+
+    async def main() -> None:
+        async with raw_peer() as (channel, _, peer):
+            writer = channel.direct_writer()
+            assert writer is not None
+            has_turn, may_write = threading.Event(), threading.Event()
+
+            def send_slowly() -> None:
+                assert writer.try_begin()
+                has_turn.set()
+                assert may_write.wait(PATIENCE_S)
+                writer.write(b"slow")
+                writer.end()
+
+            slow = threading.Thread(target=send_slowly)
+            slow.start()
+            assert has_turn.wait(PATIENCE_S)
+            assert not sends_elsewhere(channel, b"between")
+            may_write.set()
+            slow.join()
+            assert sends_elsewhere(channel, b"later")
+
+            assert await read_bytes(peer, 9) == b"slowlater"
+
+    run(loop_name, main())
+
+
 def test_the_loop_sends_what_the_kernel_does_not_take(loop_name: str) -> None:
     """The rest of the frame goes out before all that is written later."""
 
