@@ -58,7 +58,6 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
     "tests/netstack/gate/test_poll_many.py": (1, _LEAK),
     "tests/netstack/handlers/attackers.py": (3, _LIMIT),
     "tests/netstack/handlers/test_both_sides.py": (5, _SEAM),
-    "tests/netstack/handlers/test_direct_sending.py": (1, _RIG),
     "tests/netstack/handlers/test_handler_runs.py": (1, _RIG),
     "tests/netstack/handlers/test_hist_handlers.py": (3, _SEAM),
     "tests/netstack/handlers/test_partition_request_queue.py": (1, _SEAM),

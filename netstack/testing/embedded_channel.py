@@ -13,7 +13,7 @@ from collections import deque
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
-from netstack.transport.direct_writer import DirectWriter
+from netstack.transport.direct_writer import DirectWriter, FrameSocket
 from netstack.transport.handler import Channel, ChannelHandler
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
@@ -32,6 +32,7 @@ class EmbeddedChannel(Channel):
         *handlers: ChannelHandler,
         config: NetstackConfig | None = None,
         event_loop: EmbeddedEventLoop | None = None,
+        turn: "threading.RLock | None" = None,
     ) -> None:
         config = NetstackConfig() if config is None else config
         self.peer = "embedded"
@@ -46,9 +47,8 @@ class EmbeddedChannel(Channel):
         self.certificate: bytes | None = None
         self.is_reading = True
         """False after ``pause_reading``, which does not stop ``write_inbound``."""
-        self.turn = threading.RLock()
-        self.direct: DirectWriter | None = None
-        """Returned by ``direct_writer``; the test sets it before the first reader is added."""
+        self.turn = threading.RLock() if turn is None else turn
+        self._direct_writer: DirectWriter | None = None
         self.was_aborted = False
         """Whether ``abort`` ended the channel."""
         self.pipeline = ChannelPipeline(self, handlers)
@@ -111,6 +111,13 @@ class EmbeddedChannel(Channel):
             self.pipeline.fire_channel_writability_changed()
         return num_bytes
 
+    def open_direct(self, sock: FrameSocket) -> None:
+        """Let other threads write frames to ``sock``, past the loop; before the first reader is added.
+
+        The channel owns ``sock``; it is not what ``read_outbound`` reads.
+        """
+        self._direct_writer = DirectWriter(sock, self._outbound, self.turn, lambda: self._is_open, self.transport_flush)
+
     def run_pending(self) -> int:
         """Run the functions handed to ``event_loop``; returns how many ran."""
         return self.event_loop.run_pending()
@@ -171,8 +178,8 @@ class EmbeddedChannel(Channel):
         return self.certificate
 
     def direct_writer(self) -> DirectWriter | None:
-        """``direct``, which the test sets."""
-        return self.direct
+        """What ``open_direct`` made, or None."""
+        return self._direct_writer
 
     def abort(self) -> None:
         """End at once; unflushed frames are dropped."""
@@ -258,6 +265,8 @@ class EmbeddedChannel(Channel):
                 self.pipeline.fire_exception_caught(error)
 
     def _finish_close(self) -> None:
+        if self._direct_writer is not None:
+            self._direct_writer.close()
         self._run_callbacks(self._outbound.fail_all())
         self.pipeline.fire_channel_inactive()
         self.pipeline.handlers_removed()

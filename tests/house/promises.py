@@ -82,6 +82,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.gate.channels.partition_state_checker",
         "netstack.gate.channels.remote_input_channel",
         "netstack.gate.channels.request_backoff",
+        "netstack.gate.channels.unknown_input_channel",
         "netstack.gate.input_gate",
         "netstack.gate.single_input_gate",
         "netstack.gate.union_input_gate",

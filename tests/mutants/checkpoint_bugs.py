@@ -28,7 +28,7 @@ _ALTERNATING: Final = "tests/flowlet/checkpoint/test_single_checkpoint_barrier_h
 _TRACKED: Final = "tests/flowlet/checkpoint/test_checkpoint_barrier_tracker.py"
 _WRITTEN: Final = "tests/flowlet/checkpoint/test_channel_state_writer.py"
 _OPERATORS: Final = "tests/promises/task/test_restored_operators.py"
-_PERSISTED: Final = "tests/netstack/gate/channels/test_channel_state_persister.py"
+_LOCAL: Final = "tests/netstack/gate/channels/test_local_input_channel.py"
 _REMOTE: Final = "tests/netstack/gate/channels/test_remote_checkpoints.py"
 _TIMED: Final = "tests/promises/partition/test_readers_and_barriers.py"
 _STATES: Final = "tests/flowlet/storage/test_state_codec.py"
@@ -282,7 +282,7 @@ CHECKPOINT_BUGS: Final = (
         _PERSISTER,
         "self.last_seen_barrier + (self._status is _Status.COMPLETED)",
         "self.last_seen_barrier + 1",
-        f"{_PERSISTED}::test_data_is_persisted_from_the_start_to_the_barrier",
+        f"{_REMOTE}::test_a_checkpoint_that_starts_before_its_barrier_persists_until_it_comes",
     ),
     Mutant(
         "a_subsumed_checkpoint_is_started",
@@ -291,7 +291,7 @@ CHECKPOINT_BUGS: Final = (
         _PERSISTER,
         "if self.has_barrier_received and self.last_seen_barrier > checkpoint_id:",
         "if False:",
-        f"{_PERSISTED}::test_a_start_after_a_newer_barrier_is_refused",
+        f"{_LOCAL}::test_a_checkpoint_whose_successor_has_come_is_refused",
     ),
     Mutant(
         "a_late_stop_ends_the_next_checkpoint",
@@ -300,7 +300,7 @@ CHECKPOINT_BUGS: Final = (
         _PERSISTER,
         "if checkpoint_id >= self.last_seen_barrier:",
         "if checkpoint_id >= 0:",
-        f"{_PERSISTED}::test_stopping_an_older_checkpoint_changes_nothing",
+        f"{_REMOTE}::test_a_late_abort_of_an_older_checkpoint_stops_nothing",
     ),
     Mutant(
         "two_threads_hand_data_over",

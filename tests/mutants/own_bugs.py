@@ -9,9 +9,10 @@ from typing import Final
 from tests.mutants.mutant import Mutant
 
 _SIM: Final = "tests/sim/test_sim.py::test_every_invariant_holds_after_every_step"
-_RUNS: Final = "tests/netstack/handlers/test_handler_runs.py"
+_RUNS: Final = "tests/promises/handlers/test_runs_on_the_wire.py"
 
 _RELAYS: Final = "tests/netstack/handlers/test_relays.py"
+_FRAMES: Final = "tests/promises/transport/test_direct_frames.py"
 _DIRECT: Final = "tests/netstack/handlers/test_direct_sending.py"
 _SPLITS: Final = "tests/flowlet/watermarks/test_watermark_multiplexer.py"
 
@@ -43,7 +44,7 @@ OWN_BUGS: Final = (
         "netstack.transport.direct_writer",
         "self._sock is None or outbound.num_added != outbound.num_written or",
         "self._sock is None or",
-        "tests/netstack/transport/test_direct_writer.py::test_nobody_overtakes_what_was_written_earlier",
+        f"{_FRAMES}::test_a_thread_overtakes_nothing_that_the_loop_has_written",
     ),
     Mutant(
         "the_rest_of_a_frame_is_forgotten",
@@ -52,7 +53,7 @@ OWN_BUGS: Final = (
         "netstack.transport.direct_writer",
         "            self._outbound.add((memoryview(frame)[num_sent:],), None)\n",
         "",
-        "tests/netstack/transport/test_direct_writer.py::test_what_the_kernel_does_not_take_goes_out_next_by_the_loop",
+        f"{_FRAMES}::test_the_loop_sends_what_the_kernel_does_not_take",
     ),
     Mutant(
         "a_reader_has_a_view_before_it_can_poll",
@@ -81,7 +82,7 @@ OWN_BUGS: Final = (
         "netstack.handlers.view_reader",
         "        run = poll_run(min(max_segments, num_credits))\n",
         "        run = poll_run(max_segments)\n",
-        f"{_RUNS}::test_a_reader_that_is_alone_sends_what_it_has_as_one_run",
+        f"{_RUNS}::test_a_receiver_that_is_alone_gets_as_much_as_it_has_credit_for",
     ),
     Mutant(
         "run_looks_for_old_data_too_early",

@@ -34,7 +34,7 @@ from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import CancelPartitionRequest, Heartbeat, Message, PartitionRequest
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.connections import until
-from tests.netstack.transport.test_tls import Authority
+from tests.netstack.transport.authority import Authority
 from tests.netstack.wire.samples import PARTITION
 from tests.waiting import PATIENCE_S
 

@@ -154,6 +154,11 @@ def response(
     return header + payload
 
 
+def run_of(number: int, count: int, first: int = 0, payload: bytes = b"data") -> bytes:
+    """Frames of so many data buffers under consecutive numbers."""
+    return b"".join(response(number, first + position, payload) for position in range(count))
+
+
 def take(gate: SingleInputGate) -> bytes:
     found = gate.poll_next()
     assert found is not None

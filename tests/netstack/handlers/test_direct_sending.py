@@ -5,39 +5,82 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
-from netstack.handlers import partition_request_queue
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
+from netstack.config import NetstackConfig
+from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
-from netstack.transport.direct_writer import DirectWriter
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest, DataType, ResumeConsumption
-from tests.netstack.handlers.server_side import SEGMENT, ServerSide, fill, receiver_of, request
+from tests.netstack.handlers.server_side import CONFIG, SEGMENT, ServerSide, fill, receiver_of, request
 from tests.netstack.wire.samples import HeapAllocator
 from tests.waiting import PATIENCE_S
+
+
+def nothing() -> None:
+    """What a hook does until a test sets it."""
+
+
+class Turn:
+    """The turn of a channel, with hooks: before a thread waits for it, and when an attempt got it."""
+
+    def __init__(self) -> None:
+        self.on_wait: Callable[[], object] = nothing
+        self.on_success: Callable[[], object] = nothing
+        self._lock = threading.RLock()
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        is_taken = self._lock.acquire(blocking=blocking)
+        if is_taken and not blocking:
+            self.on_success()
+        return is_taken
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> None:
+        self.on_wait()
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+class DirectSocket:
+    """A socket for frames, with a hook before each one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.on_send: Callable[[], object] = nothing
+        self._sock = sock
+
+    def send(self, data: bytes, flags: int, /) -> int:
+        self.on_send()
+        return self._sock.send(data, flags)
+
+    def close(self) -> None:
+        self._sock.close()
 
 
 class DirectServer(ServerSide):
     """Its connection has a way past the loop: a socket of its own, so that a test sees who sent what."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, config: NetstackConfig = CONFIG) -> None:
+        self.turn = Turn()
+        super().__init__(config, self.turn)  # type: ignore[arg-type]  # a double
         self._partitions: list[ResultPartition] = []
         sock, self._peer = socket.socketpair()
         sock.setblocking(False)
         self._peer.setblocking(False)
-        channel = self.channel
-        self.direct = channel.direct = DirectWriter(
-            sock, channel._outbound, channel.turn, lambda: channel.is_open, channel.transport_flush
-        )
-        self._direct_decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * SEGMENT)
+        self.socket = DirectSocket(sock)
+        self.channel.open_direct(self.socket)
+        self._direct_decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * config.segment_size_bytes)
 
     def seal(self, key: bytes) -> None:
         """Everything that is sent from now on must bear the seals of one count, however it is sent."""
@@ -61,9 +104,8 @@ class DirectServer(ServerSide):
     def end(self) -> None:
         for partition in self._partitions:
             partition.close()
-        self.direct.close()
-        self._peer.close()
         self.close()
+        self._peer.close()
 
 
 @pytest.fixture
@@ -153,17 +195,19 @@ def test_without_credit_the_loop_sends_when_some_comes(server: DirectServer) -> 
     assert contents(server.sent_directly()) == [(2, b"three")]
 
 
-def test_what_is_not_little_is_the_loops(server: DirectServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(partition_request_queue, "MAX_DIRECT_BYTES", 100)
+def test_what_is_not_little_is_the_loops() -> None:
+    """More than 4096 bytes are better written together with others."""
+    server = DirectServer(replace(CONFIG, segment_size_bytes=16 * SEGMENT, network_memory_bytes=512 * SEGMENT))
     partition = server.partition()
     server.receive(request(credit=9))
 
-    emit(partition, bytes(101))
+    emit(partition, bytes(4097))
     assert server.sent_directly() == []
     assert server.data() == [(1, 0)]
 
-    emit(partition, bytes(100))
+    emit(partition, bytes(4096))
     assert len(server.sent_directly()) == 1
+    server.end()
 
 
 def test_several_buffers_are_the_loops(server: DirectServer) -> None:
@@ -227,7 +271,7 @@ def test_the_loop_sends_what_a_thread_could_not_because_the_loop_was_writing(ser
     partition = server.partition()
     server.receive(request(credit=9))
 
-    with server.channel.turn:
+    with server.turn:
         emit(partition, b"one")
         assert server.sent_directly() == []
 
@@ -246,19 +290,44 @@ def test_the_loops_own_thread_goes_the_usual_way(server: DirectServer) -> None:
     assert server.data() == [(1, 0)]
 
 
-def test_a_producer_may_flush_while_the_loop_opens_its_view(
-    server: DirectServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class WatchedView:
+    """A view of a partition, with hooks before its reader makes itself ready, and before a little is polled."""
+
+    def __init__(self, view: ResultSubpartitionView) -> None:
+        self.on_poller: Callable[[], object] = nothing
+        self.on_poll_little: Callable[[], object] = nothing
+        self._view = view
+
+    def poller(self) -> Callable[[], BufferAndBacklog | None]:
+        self.on_poller()
+        return self._view.poller()
+
+    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
+        self.on_poll_little()
+        return self._view.poll_little(max_bytes)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._view, name)
+
+
+def watched(
+    server: DirectServer, partition: ResultPartition, *, credit: int, on_poller: Callable[[], object] = nothing
+) -> tuple[CreditBasedSequenceNumberingViewReader, WatchedView]:
+    """A reader of ``partition``, made as for a request, and its view."""
+    reader = CreditBasedSequenceNumberingViewReader(receiver_of(1), credit, server.queue)
+    server.queue.add_reader(reader)
+    view = WatchedView(partition.create_subpartition_view(0, reader))
+    view.on_poller = on_poller
+    reader.set_view(view)  # type: ignore[arg-type]  # a double
+    return reader, view
+
+
+def test_a_producer_may_flush_while_the_loop_opens_its_view(server: DirectServer) -> None:
     """The view tells the reader from its first moment on; a reader that cannot poll yet leaves it to the loop."""
     partition = server.partition()
-    poller = PipelinedSubpartitionView.poller
 
-    def slow(view: PipelinedSubpartitionView) -> Callable[[], BufferAndBacklog | None]:
-        emit(partition, b"one")
-        return poller(view)
-
-    monkeypatch.setattr(PipelinedSubpartitionView, "poller", slow)
-    server.receive(request(credit=9))
+    reader, _ = watched(server, partition, credit=9, on_poller=lambda: emit(partition, b"one"))
+    reader.notify_data_available()
 
     assert server.sent_directly() == []
     assert server.data() == [(1, 0)]
@@ -270,33 +339,21 @@ def test_a_signal_in_the_users_thread_leaves_the_turn_free(server: DirectServer)
     """
     partition = server.partition()
     server.receive(request(credit=9))
-    server.queue._direct = SlowWriter(server.direct, server.direct.write, interrupted(server.direct.try_begin))  # type: ignore[assignment]
+    server.turn.on_success = partial(signal.raise_signal, signal.SIGINT)
 
     partition.emit_record(b"one", 0)
     with contextlib.suppress(KeyboardInterrupt):
         partition.flush(0)
 
-    server.queue._direct = server.direct  # one signal is enough
-    on_task_thread(partial(assert_is_free, server.channel.turn))
+    server.turn.on_success = nothing  # one signal is enough
+    on_task_thread(partial(assert_is_free, server.turn))
     assert server.data() == [(1, 0)]
 
 
-def assert_is_free(turn: "threading.RLock") -> None:
+def assert_is_free(turn: Turn) -> None:
     """The calling thread is another one than the one that may have it."""
     assert turn.acquire(blocking=False), "the main thread still has it"
     turn.release()
-
-
-def interrupted(try_begin: Callable[[], bool]) -> Callable[[], bool]:
-    """A signal arrives as soon as the turn is taken."""
-
-    def begin() -> bool:
-        has_turn = try_begin()
-        if has_turn:
-            signal.raise_signal(signal.SIGINT)
-        return has_turn
-
-    return begin
 
 
 def test_nothing_is_sent_to_a_receiver_that_cancelled(server: DirectServer) -> None:
@@ -327,15 +384,13 @@ def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -
     reader = server.queue.reader(receiver_of(1))
     assert reader is not None
     has_polled, may_write = threading.Event(), threading.Event()
-    write = server.direct.write
 
-    def slow(frame: bytes) -> None:
+    def wait() -> None:
         has_polled.set()
         assert may_write.wait(PATIENCE_S)
         assert not reader.is_released, "its view is released under the turn"
-        write(frame)
 
-    server.queue._direct = SlowWriter(server.direct, slow)  # type: ignore[assignment]  # a double
+    server.socket.on_send = wait
 
     def write_one() -> None:
         partition.emit_record(b"one", 0)
@@ -344,7 +399,7 @@ def test_a_release_waits_for_a_buffer_that_is_being_sent(server: DirectServer) -
     task = threading.Thread(target=write_one)
     task.start()
     assert has_polled.wait(PATIENCE_S)
-    server.queue._turn = AnnouncedTurn(server.channel.turn, may_write.set)  # type: ignore[assignment]  # a double
+    server.turn.on_wait = may_write.set
     server.receive(CancelPartitionRequest(receiver_of(1)))
     task.join()
 
@@ -357,33 +412,25 @@ def test_the_last_credit_is_spent_once(server: DirectServer) -> None:
     both again.
     """
     partition = server.partition()
-    server.receive(request(credit=1))
-    reader = server.queue.reader(receiver_of(1))
-    assert reader is not None
+    reader, view = watched(server, partition, credit=1)
     has_looked, may_go_on = threading.Event(), threading.Event()
-    assert reader._view is not None
-    view: ResultSubpartitionView = reader._view
 
-    class SlowView:
-        def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-            has_looked.set()
-            assert may_go_on.wait(PATIENCE_S)
-            return view.poll_little(max_bytes)
+    def wait() -> None:
+        has_looked.set()
+        assert may_go_on.wait(PATIENCE_S)
 
-        def __getattr__(self, name: str) -> object:
-            return getattr(view, name)
-
-    reader._view = SlowView()  # type: ignore[assignment]  # a double
-    server.queue._turn = AnnouncedTurn(server.channel.turn, may_go_on.set)  # type: ignore[assignment]  # a double
+    view.on_poll_little = wait
     partition.emit_record(b"one", 0)
     task = threading.Thread(target=partition.flush, args=(0,))
     task.start()
     assert has_looked.wait(PATIENCE_S)
+    server.turn.on_wait = may_go_on.set
     server.queue.start_read()  # of several messages, after which everything is written
-    server.queue.enqueue_available_reader(reader)
+    reader.notify_data_available()  # by the loop's thread, which may not send it past itself
+    server.loop.run_pending()
     may_go_on.set()
     task.join()
-    reader._view = view
+    view.on_poll_little = nothing
     partition.emit_record(b"two", 0)
     partition.flush(0)
     server.loop.run_pending()
@@ -393,29 +440,3 @@ def test_the_last_credit_is_spent_once(server: DirectServer) -> None:
     assert server.sent() == []
     server.receive(AddCredit(receiver_of(1), 1))
     assert server.data() == [(1, 1)]
-
-
-class AnnouncedTurn:
-    """A turn that tells when somebody is about to wait for it."""
-
-    def __init__(self, turn: "threading.RLock", on_wait: Callable[[], None]) -> None:
-        self._turn = turn
-        self._on_wait = on_wait
-
-    def __enter__(self) -> None:
-        self._on_wait()
-        self._turn.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._turn.release()
-
-
-class SlowWriter:
-    """A direct writer whose ``write``, and ``try_begin``, the test decides."""
-
-    def __init__(
-        self, writer: DirectWriter, write: Callable[[bytes], None], try_begin: Callable[[], bool] | None = None
-    ) -> None:
-        self.try_begin = try_begin or writer.try_begin
-        self.end = writer.end
-        self.write = write

@@ -1,6 +1,7 @@
 """Loopback connections for tests, on either event loop."""
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -12,10 +13,11 @@ from netstack.ids import ConnectionID
 from netstack.security import SecurityConfig
 from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.transport.message_codec import MessageDecoder, MessageEncoder
+from netstack.transport.message_codec import MessageDecoder, MessageEncoder, OutboundBuffer
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.transport.server import NetworkServer
-from tests.netstack.wire.samples import HeapAllocator
+from netstack.wire.messages import DataType
+from tests.netstack.wire.samples import RECEIVER, HeapAllocator
 from tests.waiting import PATIENCE_S
 
 T = TypeVar("T")
@@ -30,6 +32,7 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 CONFIG = NetstackConfig(
     segment_size_bytes=32 * 1024, network_memory_bytes=1024 * 1024, close_timeout_s=10.0, security=SecurityConfig.none()
 )
+PAGE = CONFIG.segment_size_bytes
 
 
 def run(loop_name: str, main: Coroutine[Any, Any, T], expected_error: str | None = None) -> T:
@@ -108,3 +111,61 @@ async def dialled(
             await channel.wait_closed()
     finally:
         await server.close()
+
+
+class CountedBuffer:
+    """A payload of one page that counts its recycling and forbids its use afterwards."""
+
+    def __init__(self, byte: int) -> None:
+        self._data = bytearray([byte]) * PAGE
+        self.view = memoryview(self._data)
+        self.size = PAGE
+        self.data_type = DataType.DATA_BUFFER
+        self.is_compressed = False
+        self.num_recycled = 0
+
+    def recycle(self) -> None:
+        self.num_recycled += 1
+        self._data[:] = b"\xdd" * PAGE  # as a pool does that hands the memory to the next writer
+
+
+@asynccontextmanager
+async def raw_peer(config: NetstackConfig = CONFIG) -> AsyncIterator[tuple[NetworkChannel, Inbox, socket.socket]]:
+    """A channel whose peer is a plain socket, which reads only when the test does."""
+    loop = asyncio.get_running_loop()
+    inbox = Inbox()
+    with socket.socket() as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.setblocking(False)
+        address = ConnectionID(*listening.getsockname())
+        channel = await connect(config, address, handlers(inbox, config), timeout_s=PATIENCE_S)
+        peer, _ = await loop.sock_accept(listening)
+    peer.setblocking(False)
+    try:
+        with peer:
+            yield channel, inbox, peer
+    finally:
+        channel.close()
+        await channel.wait_closed()
+
+
+async def read_bytes(peer: socket.socket, num_bytes: int) -> bytes:
+    loop, parts = asyncio.get_running_loop(), list[bytes]()
+    while num_bytes:
+        part = await loop.sock_recv(peer, min(num_bytes, 1 << 20))
+        assert part, "the channel ended early"
+        parts.append(part)
+        num_bytes -= len(part)
+    return b"".join(parts)
+
+
+def fill(channel: NetworkChannel) -> list[CountedBuffer]:
+    """Write buffers until the kernel takes no more and the channel is unwritable."""
+    buffers: list[CountedBuffer] = []
+    while channel.is_writable:
+        assert len(buffers) < 4096, "the kernel takes everything"
+        buffers.append(CountedBuffer(len(buffers) % 251))
+        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, len(buffers) - 1, 0, buffers[-1]))
+    return buffers

@@ -13,8 +13,6 @@ import pytest
 
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError, LocalProtocolError, RemoteProtocolError
-from netstack.ids import ConnectionID
-from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer
 from netstack.transport.network_channel import NetworkChannel
@@ -22,29 +20,22 @@ from netstack.transport.outbound_buffer import OutboundFrame
 from netstack.transport.server import NetworkServer
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferResponse, CloseRequest, DataType, ErrorCode, ErrorResponse
-from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, dialled, handlers, run
+from tests.netstack.transport.sockets import (
+    CONFIG,
+    LOOPS,
+    PAGE,
+    CountedBuffer,
+    Inbox,
+    dialled,
+    fill,
+    handlers,
+    raw_peer,
+    read_bytes,
+    run,
+)
 from tests.netstack.wire.samples import ALL_MESSAGES, CONTROL_MESSAGES, RECEIVER, content, frame_of
-from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
-
-PAGE = CONFIG.segment_size_bytes
-
-
-class CountedBuffer:
-    """A payload of one page that counts its recycling and forbids its use afterwards."""
-
-    def __init__(self, byte: int) -> None:
-        self._data = bytearray([byte]) * PAGE
-        self.view = memoryview(self._data)
-        self.size = PAGE
-        self.data_type = DataType.DATA_BUFFER
-        self.is_compressed = False
-        self.num_recycled = 0
-
-    def recycle(self) -> None:
-        self.num_recycled += 1
-        self._data[:] = b"\xdd" * PAGE  # as a pool does that hands the memory to the next writer
 
 
 @dataclass
@@ -77,48 +68,6 @@ async def connected(config: NetstackConfig = CONFIG) -> AsyncIterator[Pair]:
 
     async with dialled(server_handlers, handlers(client_inbox, config), config) as client:
         yield Pair(client, client_inbox, await capture.channel, server_inbox)
-
-
-@asynccontextmanager
-async def raw_peer(config: NetstackConfig = CONFIG) -> AsyncIterator[tuple[NetworkChannel, Inbox, socket.socket]]:
-    """A channel whose peer is a plain socket, which reads only when the test does."""
-    loop = asyncio.get_running_loop()
-    inbox = Inbox()
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        listening.setblocking(False)
-        address = ConnectionID(*listening.getsockname())
-        channel = await connect(config, address, handlers(inbox, config), timeout_s=PATIENCE_S)
-        peer, _ = await loop.sock_accept(listening)
-    peer.setblocking(False)
-    try:
-        with peer:
-            yield channel, inbox, peer
-    finally:
-        channel.close()
-        await channel.wait_closed()
-
-
-async def read_bytes(peer: socket.socket, num_bytes: int) -> bytes:
-    loop, parts = asyncio.get_running_loop(), list[bytes]()
-    while num_bytes:
-        part = await loop.sock_recv(peer, min(num_bytes, 1 << 20))
-        assert part, "the channel ended early"
-        parts.append(part)
-        num_bytes -= len(part)
-    return b"".join(parts)
-
-
-def fill(channel: NetworkChannel) -> list[CountedBuffer]:
-    """Write buffers until the kernel takes no more and the channel is unwritable."""
-    buffers: list[CountedBuffer] = []
-    while channel.is_writable:
-        assert len(buffers) < 4096, "the kernel takes everything"
-        buffers.append(CountedBuffer(len(buffers) % 251))
-        channel.write_and_flush(OutboundBuffer(RECEIVER, 0, len(buffers) - 1, 0, buffers[-1]))
-    return buffers
 
 
 def test_all_messages_arrive_in_both_directions(loop_name: str) -> None:

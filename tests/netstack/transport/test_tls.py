@@ -4,16 +4,14 @@ CA made for the test.
 
 import asyncio
 import hashlib
-import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import trustme
 
 from netstack.errors import AuthenticationError, ConfigError, ConnectError
 from netstack.ids import ConnectionID
@@ -21,12 +19,17 @@ from netstack.security import SecurityConfig, TlsConfig
 from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.message_codec import OutboundBuffer
-from netstack.transport.network_channel import NetworkChannel
 from netstack.transport.server import NetworkServer
-from netstack.transport.tls import client_context, server_context
-from netstack.transport.tls_acceptor import TlsAcceptor
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferResponse, Hello
+from tests.netstack.transport.authority import (
+    Authority,
+    client_context,
+    is_cut,
+    security,
+    server_context,
+    silent_connections,
+)
 from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers
 from tests.netstack.transport.sockets import run as run_strictly
 from tests.netstack.wire.samples import RECEIVER, HeapBuffer
@@ -34,45 +37,12 @@ from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
 
-SECRET = bytes(range(32))
 PAGE = bytes(range(256)) * 128
 
 
 def run(loop_name: str, main: Coroutine[Any, Any, None]) -> None:
     """Asyncio's loop, in debug mode only, also tells its exception handler of every TLS handshake that failed."""
     run_strictly(loop_name, main, expected_error="Error on transport creation for incoming connection")
-
-
-@dataclass
-class Authority:
-    """A CA whose certificates are in one folder."""
-
-    folder: Path
-    ca: trustme.CA
-
-    def issue(self, name: str, *identities: str) -> TlsConfig:
-        """A new identity of this CA."""
-        files = [self.folder / f"{name}-{part}.pem" for part in ("certificate", "key", "ca")]
-        certificate = self.ca.issue_cert(*(identities or ("127.0.0.1", "localhost")))
-        for index, blob in enumerate(certificate.cert_chain_pems):
-            blob.write_to_path(str(files[0]), append=index > 0)
-        certificate.private_key_pem.write_to_path(str(files[1]))
-        self.ca.cert_pem.write_to_path(str(files[2]))
-        return TlsConfig(files[0], files[1], files[2])
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("tls"), trustme.CA())
-
-
-@pytest.fixture(scope="module")
-def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("stranger"), trustme.CA())
-
-
-def security(tls: TlsConfig, secret: bytes = SECRET) -> SecurityConfig:
-    return replace(SecurityConfig.mutual_tls(tls, secret), failure_delay_s=0.02)
 
 
 def fingerprint(tls: TlsConfig) -> str:
@@ -387,31 +357,6 @@ def test_plaintext_at_a_tls_port_is_cut(loop_name: str, authority: Authority, fi
     run(loop_name, main())
 
 
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-async def silent_connections(number: int, address: ConnectionID, tls: TlsConfig) -> list[Streams]:
-    """So many that say nothing; when they are there, the server has accepted them: it serves a later one already."""
-    silent = [await asyncio.open_connection(address.host, address.port) for _ in range(number)]
-    channel = await connect(replace(CONFIG, security=security(tls)), address, handlers(Inbox()), timeout_s=PATIENCE_S)
-    channel.close()
-    await channel.wait_closed()
-    return silent
-
-
-async def is_cut(streams: Streams) -> bool:
-    reader, writer = streams
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            return await reader.read() == b""
-    except ConnectionResetError:
-        return True
-    finally:
-        writer.close()
-        with suppress(ConnectionError):
-            await writer.wait_closed()
-
-
 def test_close_cuts_connections_that_are_inside_their_handshake(loop_name: str, authority: Authority) -> None:
     """They would stay until the time for their handshake is over, which is long here: nothing of the server is left
     when it is closed.
@@ -429,83 +374,6 @@ def test_close_cuts_connections_that_are_inside_their_handshake(loop_name: str, 
         assert (num_before, server.num_handshakes) == (2, 0)
         assert [await is_cut(each) for each in silent] == [True, True]
         assert asyncio.all_tasks() == {asyncio.current_task()}
-
-    run(loop_name, main())
-
-
-def test_a_socket_that_cannot_accept_is_said_and_tried_again(
-    loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As for want of descriptors: after a while it can."""
-    monkeypatch.setattr("netstack.transport.tls_acceptor._PAUSE_S", 0)
-
-    async def main() -> None:
-        errors: list[Exception] = []
-        server = NetworkServer(CONFIG, handlers(Inbox()))
-        acceptor = TlsAcceptor(security(authority.issue("server")), server._make_channel, errors.append)
-        bound = socket.create_server(("127.0.0.1", 0))
-        acceptor.serve([bound], 10)
-        await asyncio.sleep(0)
-
-        acceptor._listening[0].shutdown(socket.SHUT_RDWR)
-        async with asyncio.timeout(PATIENCE_S):
-            while len(errors) < 2:  # noqa: ASYNC110 - it is told by a plain call
-                await asyncio.sleep(0)
-
-        await acceptor.close()
-        assert isinstance(errors[0], OSError)
-        assert asyncio.all_tasks() == {asyncio.current_task()}
-        bound.close()
-
-    run(loop_name, main())
-
-
-@pytest.mark.parametrize("fails_in", ["accept", "channel", "handshake"])
-def test_no_error_of_a_new_connection_goes_unseen(
-    loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, fails_in: str
-) -> None:
-    """Whatever it is: a bug of ours, or an error of the loop that is no OSError.  The port goes on to accept."""
-    monkeypatch.setattr("netstack.transport.tls_acceptor._PAUSE_S", 0)
-
-    async def main() -> None:
-        errors: list[Exception] = []
-        server = NetworkServer(CONFIG, handlers(Inbox()))
-
-        def make_channel() -> NetworkChannel:
-            if not errors and fails_in == "channel":
-                raise ValueError("no channel")
-            return server._make_channel()
-
-        async def fail_to_accept(listening: socket.socket) -> Any:
-            raise ValueError("no accept")
-
-        async def fail_to_encrypt(_: object, sock: socket.socket, **__: object) -> Any:
-            sock.close()
-            raise ValueError("no handshake")
-
-        acceptor = TlsAcceptor(security(authority.issue("server")), make_channel, errors.append)
-        bound = socket.create_server(("127.0.0.1", 0))
-        loop = asyncio.get_running_loop()
-        with monkeypatch.context() as patch:
-            if fails_in == "accept":
-                patch.setattr(loop, "sock_accept", fail_to_accept)
-            if fails_in == "handshake":
-                patch.setattr(loop, "connect_accepted_socket", fail_to_encrypt)
-            acceptor.serve([bound], 10)
-            with socket.create_connection(bound.getsockname()):
-                async with asyncio.timeout(PATIENCE_S):
-                    while not errors:  # noqa: ASYNC110 - it is told by a plain call
-                        await asyncio.sleep(0)
-        silent = await asyncio.open_connection(*bound.getsockname())
-        async with asyncio.timeout(PATIENCE_S):
-            while not acceptor.num_handshakes:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0)
-
-        await acceptor.close()
-        bound.close()
-        assert await is_cut(silent)
-        assert str(errors[0]) == f"no {fails_in}"
-        assert acceptor.num_failed or fails_in == "accept"
 
     run(loop_name, main())
 
@@ -529,15 +397,31 @@ def test_the_oldest_handshake_goes_when_there_are_too_many(loop_name: str, autho
 
 
 def test_only_tls_1_3(loop_name: str, authority: Authority) -> None:
+    """Neither side takes a peer of an older version."""
+
     async def main() -> None:
         tls = authority.issue("server")
-        assert server_context(tls).minimum_version is client_context(tls).minimum_version is ssl.TLSVersion.TLSv1_3
         async with serving(tls, Inbox()) as (_, address):
-            old = ssl.create_default_context(cafile=str(tls.ca_file))
-            old.load_cert_chain(tls.certificate_file, tls.key_file)
-            old.maximum_version = ssl.TLSVersion.TLSv1_2
+            dialling = client_context(tls)
+            dialling.maximum_version = ssl.TLSVersion.TLSv1_2
             with pytest.raises((ssl.SSLError, ConnectionError)):
-                await asyncio.open_connection(address.host, address.port, ssl=old)
+                await asyncio.open_connection(address.host, address.port, ssl=dialling)
+
+        listening = server_context(tls)
+        listening.maximum_version = ssl.TLSVersion.TLSv1_2
+        accepted: list[asyncio.StreamWriter] = []
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted.append(writer)
+            writer.close()
+
+        old = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=listening)
+        config = replace(CONFIG, security=security(tls))
+        with pytest.raises((AuthenticationError, ConnectError)):
+            await connect(config, ConnectionID(*old.sockets[0].getsockname()), handlers(Inbox()), timeout_s=PATIENCE_S)
+        assert accepted == [], "there was no handshake"
+        old.close()
+        await old.wait_closed()
 
     run(loop_name, main())
 

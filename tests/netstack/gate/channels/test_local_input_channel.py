@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
+from netstack.errors import (
+    CheckpointSubsumedError,
+    LocalProtocolError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+    ResourceClosedError,
+)
 from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
@@ -496,6 +502,29 @@ def test_what_is_polled_before_the_barrier_is_persisted(it: Fixture) -> None:
 
     assert [(checkpoint, sizes) for checkpoint, _, sizes in writer.persisted] == [(1, [2])]
     writer.recycle()
+
+
+def test_a_checkpoint_whose_successor_has_come_is_refused(it: Fixture) -> None:
+    """ChannelStatePersisterTest: testLateBarrierOnStartedAndCancelledCheckpoint's twin: nothing is kept for the older
+    one, and the newer one goes on.
+    """
+    writer = RecordingStateWriter()
+    channel = local(it, state_writer=writer)
+    it.manager.register(it.partition)
+    channel.request_subpartition()
+    it.partition.broadcast_event(CheckpointBarrier(7, 2, CheckpointOptions()))
+    it.poll()
+
+    with pytest.raises(
+        CheckpointSubsumedError, match="barrier of checkpoint 7 arrived before checkpoint 6 was started"
+    ):
+        channel.checkpoint_started(CheckpointBarrier(6, 1, CheckpointOptions()))
+    channel.resume_consumption()
+    it.partition.emit_record(b"behind", 0)
+    it.partition.flush_all()
+    it.poll()
+
+    assert writer.persisted == []
 
 
 def test_priority_events_are_told_to_the_gate(it: Fixture) -> None:

@@ -4,100 +4,19 @@ between.
 
 import random
 import threading
-from collections import deque
 from collections.abc import Iterator, Sequence
-from typing import SupportsIndex
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
-from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import RemoteProtocolError
-from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
-from netstack.gate.channels.in_flight_recorder import SequenceBuffer
-from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.ids import input_channel_id
-from netstack.partition.channel_state import InputChannelInfo
-from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, StopMode
+from netstack.wire.events import EndOfData, StopMode
 from netstack.wire.messages import DataType
-from tests.netstack.gate.doubles import RecordingClient, RecordingGate, event
-from tests.netstack.gate.state_writer import RecordingStateWriter
-from tests.netstack.partition.doubles import partition_id_of
+from tests.netstack.gate.channels.run_channel import MAX, SEGMENT, UNALIGNED, Fixture
 from tests.waiting import PATIENCE_S
-
-SEGMENT = 16
-MAX = 2**31 - 1
-UNALIGNED = CheckpointBarrier(1, 123, CheckpointOptions(alignment=Alignment.UNALIGNED))
-
-
-class Fixture:
-    """A channel of eight exclusive and at most four floating buffers."""
-
-    def __init__(self, num_exclusive: int = 8, *, first: int = 0, gate: SingleInputGate | None = None) -> None:
-        self.network = NetworkBufferPool(16, SEGMENT)
-        self.pool = self.network.create_buffer_pool(owner="gate", num_required=1, max_buffers=4)
-        self.gate = RecordingGate() if gate is None else gate
-        self.client = RecordingClient()
-        self.writer = RecordingStateWriter()
-        self.channel = RemoteInputChannel(
-            self.gate,
-            0,
-            input_channel_id(1, 2),
-            partition_id_of(),
-            0,
-            self.client,
-            state_writer=self.writer,
-            channel_info=InputChannelInfo(3, 0),
-        )
-        self.channel.assign_exclusive_segments(self.network, num_exclusive)
-        self.channel.receiver.expected_sequence_number = first
-        self.channel.set_floating_pool(self.pool)
-        if gate is not None:
-            gate.add_channel(self.channel)
-            gate.request_partitions()
-        else:
-            self.channel.request_subpartition()
-
-    @property
-    def notified(self) -> int:
-        assert isinstance(self.gate, RecordingGate)
-        return len(self.gate.notified)
-
-    def buffers(self, num_buffers: int) -> list[NetworkBuffer]:
-        found = self.channel.receiver.allocate_run(4, num_buffers)
-        assert len(found) == num_buffers
-        for buffer in found:
-            buffer.view[:] = b"data"
-        return found
-
-    def receive(self, sequence_number: int, num_buffers: int, backlog: int = 0) -> None:
-        self.channel.receiver.on_run(self.buffers(num_buffers), sequence_number, backlog)
-
-    def receive_event(self, sequence_number: int, what: Event) -> None:
-        self.channel.receiver.on_response(event(self.channel, sequence_number, what))
-
-    def numbers(self) -> list[int]:
-        return [number for _, number in self.channel.receiver.received]
-
-    def take(self, num_buffers: int = 100) -> int:
-        """Poll so many data buffers, and recycle them."""
-        found, _ = self.channel.next_data(num_buffers)
-        recycle_all(found)
-        self.channel.check_invariants()
-        return len(found)
-
-    def end(self) -> None:
-        self.channel.check_invariants()
-        self.channel.release()
-        self.writer.recycle()
-        self.channel.check_invariants()
-        self.pool.destroy()
-        self.network.check_invariants()
-        assert self.network.num_available == self.network.num_total, f"leaked: {self.network!r}"
-        self.network.destroy()
 
 
 @pytest.fixture
@@ -281,103 +200,20 @@ def test_an_error_and_a_priority_event_come_first(it: Fixture) -> None:
         it.channel.next_buffer()
 
 
-class InterruptedDeque(deque[SequenceBuffer]):
-    """Something happens between a look at its first element and what follows."""
+class PolledRun(list[NetworkBuffer]):
+    """Buffers of a run; the task polls so many of the older ones while the channel takes these in."""
 
-    def __init__(self, elements: Sequence[SequenceBuffer], channel: RemoteInputChannel) -> None:
-        super().__init__(elements)
-        self.channel = channel
-        self.garbage: list[NetworkBuffer] = []
-        self.num_looks = 0
-        self.release_at = -1
-
-    def __getitem__(self, index: SupportsIndex) -> SequenceBuffer:  # type: ignore[override]  # nobody slices a deque
-        found = super().__getitem__(index)
-        if self.num_looks == self.release_at:
-            # A release has begun, and is as far as its first element.
-            self.channel.lifecycle = ChannelLifecycle.RELEASED
-            self.garbage.append(self.popleft()[0])
-        self.num_looks += 1
-        return found
-
-
-@pytest.mark.parametrize("release_at", range(6))
-def test_a_release_that_takes_what_was_looked_at_makes_no_data_of_events(it: Fixture, release_at: int) -> None:
-    """FLINK-17823: each buffer is found by one of the two; an event behind it that was popped in its place is not
-    handed out.
-    """
-    it.receive(0, 2)
-    it.receive_event(2, EndOfData(StopMode.DRAIN))
-    it.receive(3, 1)
-    it.receive_event(4, EndOfData(StopMode.DRAIN))
-    it.receive(5, 1)
-    rest = InterruptedDeque(it.channel.receiver.received.rest, it.channel)
-    it.channel.receiver.received.rest = rest
-    rest.release_at = release_at
-
-    found, _ = it.channel.next_data(10)
-
-    assert all(buffer.is_buffer for buffer in found)
-    it.channel.lifecycle = ChannelLifecycle.REQUESTED
-    recycle_all([*found, *rest.garbage])
-
-
-class LateDeque(deque[SequenceBuffer]):
-    """More arrives right after one of the looks at its end."""
-
-    def __init__(self, elements: Sequence[SequenceBuffer], it: Fixture, number: int) -> None:
-        super().__init__(elements)
-        self.it = it
-        self.number = number
-        self.is_armed = True
-
-    def __getitem__(self, index: SupportsIndex) -> SequenceBuffer:  # type: ignore[override]  # as above
-        try:
-            return super().__getitem__(index)
-        except IndexError:
-            if self.is_armed:
-                self.is_armed = False
-                self.it.receive(self.number, 2)
-            raise
-
-    def extend(self, elements: object) -> None:
-        super().extend(elements)  # type: ignore[arg-type]  # it is what the channel says
-
-
-def test_a_run_that_arrives_while_the_last_buffer_is_polled_is_found() -> None:
-    """After the task saw that nothing is left and before it went: it is told, or it sees that there is more; the queue
-    holds it once.
-    """
-    it = Fixture(gate=SingleInputGate("reduce"))
-    gate = it.gate
-    assert isinstance(gate, SingleInputGate)
-    it.receive(0, 2)
-    it.channel.receiver.received.rest = LateDeque(it.channel.receiver.received.rest, it, 2)
-
-    first = gate.poll_many(10)
-    gate.check_invariants()
-    assert gate.available_future().is_done
-    second = gate.poll_many(10)
-
-    assert (len(first), len(second), first[-1].more_available, second[-1].more_available) == (2, 2, True, False)
-    recycle_all([each.buffer for each in first + second if each.buffer is not None])
-    gate.check_invariants()
-    gate.close()
-    it.end()
-
-
-class PoppingDeque(deque[SequenceBuffer]):
-    """The task polls so many of the elements as soon as a run was appended, before the loop looks at the length."""
-
-    def __init__(self, elements: Sequence[SequenceBuffer]) -> None:
-        super().__init__(elements)
-        self.num_to_poll = 0
+    def __init__(self, it: Fixture, num_buffers: int, num_to_poll: int) -> None:
+        super().__init__(it.buffers(num_buffers))
+        self._channel = it.channel
+        self._num_to_poll = num_to_poll
         self.polled: list[NetworkBuffer] = []
 
-    def extend(self, elements: object) -> None:
-        super().extend(elements)  # type: ignore[arg-type]  # it is what the channel says
-        for _ in range(self.num_to_poll):
-            self.polled.append(self.popleft()[0])
+    def __iter__(self) -> Iterator[NetworkBuffer]:
+        for position, buffer in enumerate(super().__iter__()):
+            yield buffer
+            if position == 0 and self._num_to_poll:
+                self.polled += self._channel.next_data(self._num_to_poll)[0]
 
 
 @pytest.mark.parametrize(
@@ -392,13 +228,14 @@ def test_the_gate_is_told_if_nothing_is_left_of_what_was_there_before(
     if num_before:
         it.receive(0, num_before)
     before = it.notified
-    rest = it.channel.receiver.received.rest = PoppingDeque(it.channel.receiver.received.rest)
-    rest.num_to_poll = num_polled
 
-    it.receive(num_before, 3)
+    run = PolledRun(it, 3, num_polled)
+
+    it.channel.receiver.on_run(run, num_before, 0)
 
     assert it.notified - before == expected
-    recycle_all(rest.polled)
+    assert len(run.polled) == num_polled
+    recycle_all(run.polled)
 
 
 @pytest.mark.slow

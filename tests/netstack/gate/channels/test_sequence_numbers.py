@@ -1,0 +1,16 @@
+"""Numbers of buffers, which wrap."""
+
+from netstack.gate.channels.sequence_numbers import MAX_SEQUENCE_NUMBER as MAX
+from netstack.gate.channels.sequence_numbers import is_before, next_sequence_number
+
+
+def test_sequence_numbers_wrap_like_java_ints() -> None:
+    """After 2^31 - 1 comes -2^31; before and after are told apart across the wrap."""
+    assert [next_sequence_number(number) for number in (0, MAX - 1, MAX, -MAX - 1, -1)] == [1, MAX, -MAX - 1, -MAX, 0]
+    assert [is_before(0, 1), is_before(1, 1), is_before(2, 1), is_before(MAX, -MAX - 1), is_before(-MAX - 1, MAX)] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]

@@ -1,0 +1,93 @@
+"""``TlsAcceptor``: a port that goes on to accept, whatever happens to one connection."""
+
+import asyncio
+import socket
+from typing import Any
+
+import pytest
+
+from netstack.transport.network_channel import NetworkChannel
+from netstack.transport.server import NetworkServer
+from netstack.transport.tls_acceptor import TlsAcceptor
+from tests.netstack.transport.authority import Authority, is_cut, security
+from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
+from tests.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.parametrize("loop_name", LOOPS)
+
+
+def test_a_socket_that_cannot_accept_is_said_and_tried_again(
+    loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for want of descriptors: after a while it can."""
+    monkeypatch.setattr("netstack.transport.tls_acceptor._PAUSE_S", 0)
+
+    async def main() -> None:
+        errors: list[Exception] = []
+        server = NetworkServer(CONFIG, handlers(Inbox()))
+        acceptor = TlsAcceptor(security(authority.issue("server")), server._make_channel, errors.append)
+        bound = socket.create_server(("127.0.0.1", 0))
+        acceptor.serve([bound], 10)
+        await asyncio.sleep(0)
+
+        acceptor._listening[0].shutdown(socket.SHUT_RDWR)
+        async with asyncio.timeout(PATIENCE_S):
+            while len(errors) < 2:  # noqa: ASYNC110 - it is told by a plain call
+                await asyncio.sleep(0)
+
+        await acceptor.close()
+        assert isinstance(errors[0], OSError)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        bound.close()
+
+    run(loop_name, main())
+
+
+@pytest.mark.parametrize("fails_in", ["accept", "channel", "handshake"])
+def test_no_error_of_a_new_connection_goes_unseen(
+    loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, fails_in: str
+) -> None:
+    """Whatever it is: a bug of ours, or an error of the loop that is no OSError.  The port goes on to accept."""
+    monkeypatch.setattr("netstack.transport.tls_acceptor._PAUSE_S", 0)
+
+    async def main() -> None:
+        errors: list[Exception] = []
+        server = NetworkServer(CONFIG, handlers(Inbox()))
+
+        def make_channel() -> NetworkChannel:
+            if not errors and fails_in == "channel":
+                raise ValueError("no channel")
+            return server._make_channel()
+
+        async def fail_to_accept(listening: socket.socket) -> Any:
+            raise ValueError("no accept")
+
+        async def fail_to_encrypt(_: object, sock: socket.socket, **__: object) -> Any:
+            sock.close()
+            raise ValueError("no handshake")
+
+        acceptor = TlsAcceptor(security(authority.issue("server")), make_channel, errors.append)
+        bound = socket.create_server(("127.0.0.1", 0))
+        loop = asyncio.get_running_loop()
+        with monkeypatch.context() as patch:
+            if fails_in == "accept":
+                patch.setattr(loop, "sock_accept", fail_to_accept)
+            if fails_in == "handshake":
+                patch.setattr(loop, "connect_accepted_socket", fail_to_encrypt)
+            acceptor.serve([bound], 10)
+            with socket.create_connection(bound.getsockname()):
+                async with asyncio.timeout(PATIENCE_S):
+                    while not errors:  # noqa: ASYNC110 - it is told by a plain call
+                        await asyncio.sleep(0)
+        silent = await asyncio.open_connection(*bound.getsockname())
+        async with asyncio.timeout(PATIENCE_S):
+            while not acceptor.num_handshakes:  # noqa: ASYNC110 - as above
+                await asyncio.sleep(0)
+
+        await acceptor.close()
+        bound.close()
+        assert await is_cut(silent)
+        assert str(errors[0]) == f"no {fails_in}"
+        assert acceptor.num_failed or fails_in == "accept"
+
+    run(loop_name, main())
