@@ -16,7 +16,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 # Where a decoder is made later, and why nothing can go wrong.
 KNOWN: Final = {
     "flowlet/rpc/converters.py": "called while a module is imported; learns the type before the first conversion",
-    "flowlet/serde/declared/packed_records.py": "a tuple of basic types, which msgspec keeps nowhere",
+    "flowlet/serde/declared/declared_records.py": "a tuple of basic types, which msgspec keeps nowhere",
 }
 
 

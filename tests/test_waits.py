@@ -1,7 +1,7 @@
 """Every wait in the product has a deadline, or a name and something that ends it.
 
 A wait without a deadline has a comment on its line or above it: ``# waits for NAME; ended by WHAT``.  A report of a
-stuck task shows that name (``flowlet.tm.named_wait``).  A timeout that may be None or -1, or that is only a slice of a
+stuck task shows that name (``flowlet.tm.failure``).  A timeout that may be None or -1, or that is only a slice of a
 loop, is no deadline.  A call that only looks like a wait says so: ``# no wait: WHY``.
 """
 

@@ -1,25 +1,87 @@
 """Runs the coroutines of one operator on the shared loop, and keeps their outcomes until the task takes them.
 
+The event loop on which users' coroutines run.
+
 Side:       shared.  The task's thread starts, cancels and collects calls; they run on the loop's thread.
-Invariants: each started call has one outcome, unless it was cancelled before.  ``on_outcomes`` is called once when
-            outcomes wait, not once per outcome.
-Source:     PyFlink's runner of async functions.  Outcomes travel like netstack's events: one deque and one coalesced
-            wake-up.
+Invariants: one loop per process, on its own thread, so that users' coroutines cannot stall the network.  It runs
+            exactly while someone holds it.  each started call has one outcome, unless it was cancelled before.
+            ``on_outcomes`` is called once when outcomes wait, not once per outcome.
+Source:     none in Flink, whose users bring their own thread pools; PyFlink runs one loop per operator.  PyFlink's
+            runner of async functions.  Outcomes travel like netstack's events: one deque and one coalesced wake-up.
 """
 
 import asyncio
 import concurrent.futures
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeAlias
 
-from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP, SharedAsyncLoop
 from flowlet.chain.record_copies import copy_if_mutable
 from flowlet.errors import FlowletError
 from flowlet.mailbox.mailbox_future import Signal
 from netstack.availability import AvailabilityFuture
+from netstack.errors import ResourceBrokenError
+from netstack.eventloop import EventLoopThread
 from netstack.forks import end_stranded_child
 from netstack.late import dataclass
+
+LOOP_NAME: Final = "flowlet async functions"
+
+
+class SharedAsyncLoop:
+    """Starts an event loop for the first holder and ends it after the last, any number of times.
+
+    Threading: any thread, but ``release`` not on the loop itself.
+    """
+
+    def __init__(self, start: Callable[[str], EventLoopThread] = EventLoopThread.start) -> None:
+        self._start = start
+        # Held while a loop starts (about a millisecond): a second holder needs that very loop.
+        self._lock = threading.Lock()
+        self._loop: EventLoopThread | None = None  # Guarded by _lock.
+        self._num_holders = 0  # Guarded by _lock.
+
+    def __repr__(self) -> str:
+        return f"<SharedAsyncLoop {'idle' if self._loop is None else 'running'}, {self._num_holders} holders>"
+
+    @property
+    def num_holders(self) -> int:
+        """The number of holders; at once outdated."""
+        return self._num_holders
+
+    def acquire(self) -> EventLoopThread:
+        """The running loop, started if there is none; call ``release`` once."""
+        with self._lock:
+            if self._loop is None:
+                self._loop = self._start(LOOP_NAME)
+            self._num_holders += 1
+            return self._loop
+
+    def release(self) -> None:
+        """Give the loop back.  The last holder ends it and waits for its end.
+
+        Raises:
+            FlowletError: the loop did not end, because a coroutine blocks it.  It is not used again.
+        """
+        with self._lock:
+            assert self._num_holders > 0, "released more often than acquired"
+            self._num_holders -= 1
+            if self._num_holders:
+                return
+            loop, self._loop = self._loop, None
+        assert loop is not None, "the caller holds the loop"
+        try:
+            loop.close()
+        except ResourceBrokenError as error:
+            raise FlowletError(
+                "the event loop does not end: an async function blocks it; use asyncio.sleep(), not time.sleep()"
+            ) from error
+
+
+# One per process: tasks of the same TaskManager share it.
+PROCESS_ASYNC_LOOP: Final = SharedAsyncLoop()
+
 
 # How long cancelled coroutines may take to clean up.  Not measured.
 CANCEL_TIMEOUT_S: Final = 5.0

@@ -1,26 +1,151 @@
-"""The calls of one async operator: attempts, timeouts, and which outcome counts.
+"""Calls of an async operator that are on their way, and the next attempt of one that failed.
+
+Decides whether an asynchronous call is tried again.
+
+A user's async function: called on the loop, opened and closed where its methods want to run.
 
 Side:       task.
-Invariants: a request has a running call, or a timer for its next attempt, never both.  One outcome counts per request.
-            The timer of a batch is cancelled with its last request.
-Units:      milliseconds.
-Source:     Flink ``AsyncWaitOperator.ResultHandler`` and ``RetryableResultHandlerDelegator``.  The timeout covers all
-            attempts together.  Records that arrived together share one timer.
+Invariants: the user's predicates are not called when no attempt is left.  a request has a running call, or a timer for
+            its next attempt, never both.  One outcome counts per request. The timer of a batch is cancelled with its
+            last request.
+Units:      milliseconds; attempts count from 1.  milliseconds.
+Source:     Flink ``AsyncWaitOperator.RetryableResultHandlerDelegator``.  PyFlink ``AsyncFunction``.  ``open``,
+            ``close`` and ``timeout`` may be coroutine functions, too.  They then run on the loop of the calls, where
+            client libraries must make and close their sessions.  Flink ``AsyncWaitOperator.ResultHandler`` and
+            ``RetryableResultHandlerDelegator``.  The timeout covers all attempts together.  Records that arrived
+            together share one timer.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from flowlet.async_io.async_calls import AsyncCall, CallRunner, Failed
+from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall, CallRunner, Failed
 from flowlet.async_io.async_queue import PendingRecord
-from flowlet.async_io.async_retry import RetryPolicy
-from flowlet.async_io.async_user_function import AsyncUserFunction
 from flowlet.chain.preview import preview
 from flowlet.chain.record_copies import unpickled
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.errors import UserFunctionError
+from flowlet.errors import JobGraphError, UserFunctionError
+from flowlet.mailbox.mailbox_future import Signal
+from flowlet.operators.user_function import Checkpoints, RuntimeContext
 from flowlet.timers.time_api import TimerHandle
+
+
+class RetryPolicy:
+    """Applies PyFlink's ``AsyncRetryStrategy`` to outcomes."""
+
+    def __init__(self, strategy: Any) -> None:
+        self._strategy = strategy
+
+    def __repr__(self) -> str:
+        return f"<RetryPolicy of a {type(self._strategy).__name__}>"
+
+    def delay_after_result(self, results: list[Any], num_attempts: int) -> int | None:
+        """The delay before the next attempt; None if these results count."""
+        return self._delay_after("result_predicate", results, num_attempts)
+
+    def delay_after_error(self, error: BaseException, num_attempts: int) -> int | None:
+        """The delay before the next attempt; None if the error counts, as an error that is no ``Exception`` always
+        does.
+        """
+        return self._delay_after("exception_predicate", error, num_attempts) if isinstance(error, Exception) else None
+
+    def _delay_after(self, kind: str, outcome: Any, num_attempts: int) -> int | None:
+        if not self._strategy.can_retry(num_attempts):
+            return None
+        predicate = getattr(self._strategy.get_retry_predicate(), kind)()
+        if predicate is None or not predicate(outcome):
+            return None
+        return max(0, int(self._strategy.get_backoff_time_millis(num_attempts)))
+
+
+class AsyncUserFunction:
+    """An object with a coroutine method ``async_invoke(value)``, or a coroutine function.
+
+    Raises JobGraphError if it is neither.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+        self.checkpoints = Checkpoints(function)
+        self._is_object = callable(getattr(function, "async_invoke", None)) and not isinstance(function, type)
+        if not self._is_object and not inspect.iscoroutinefunction(function):
+            raise JobGraphError(
+                "expected a coroutine function of one record or an object with 'async def async_invoke', got "
+                f"{preview(function)} "
+                f"of type {type(function).__name__}"
+            )
+
+    def __repr__(self) -> str:
+        return f"<AsyncUserFunction {preview(self._function)}>"
+
+    @property
+    def invoke(self) -> AsyncFunctionCall:
+        """The function to call with a record."""
+        call: AsyncFunctionCall = self._function.async_invoke if self._is_object else self._function
+        return call
+
+    @property
+    def timeout(self) -> Callable[[Any], Any] | None:
+        """The function to call with a record that timed out; None if the user defined none."""
+        found = self._method("timeout")
+        return found if callable(found) else None
+
+    def open(self, ctx: OperatorContext, calls: CallRunner) -> None:
+        """Call the object's ``initialize_state`` and ``open``, if it has them.
+
+        Raises UserFunctionError if one fails.
+        """
+        self.checkpoints.initialize(ctx)
+        # A coroutine may take long; mails are taken meanwhile, so that the task can be cancelled.
+        wait = None if ctx.executor is None else ctx.executor.yield_until
+        self._run("open", ctx, calls, RuntimeContext(ctx), wait=wait)
+
+    def close(self, ctx: OperatorContext, calls: CallRunner) -> None:
+        """Call the object's ``close``, if it has one.  Raises UserFunctionError if it fails."""
+        self._run("close", ctx, calls)
+
+    def wrong_result(self, result: object) -> RuntimeError:
+        """The error for a result that has no records: what PyFlink says, and what it was."""
+        kind = "cannot be none" if result is None else "should be of list type"
+        got = "" if result is None else f", got {preview(result)} of type {type(result).__name__}"
+        return RuntimeError(
+            f"The result of AsyncFunction {kind}, please check the methods 'async_invoke' and 'timeout' of class "
+            f"'{self._class_name}'{got}."
+        )
+
+    def failed_at(self, record: str) -> str:
+        """What PyFlink says about an error at a record."""
+        return f"Error happens inside the class '{self._class_name}' during handling input '{record}'"
+
+    @property
+    def _class_name(self) -> str:
+        return str(type(self._function) if self._is_object else getattr(self._function, "__qualname__", self._function))
+
+    def _method(self, name: str) -> Any:
+        return getattr(self._function, name, None) if self._is_object else None
+
+    def _run(
+        self,
+        name: str,
+        ctx: OperatorContext,
+        calls: CallRunner,
+        *args: Any,
+        wait: Callable[[Signal], None] | None = None,
+    ) -> None:
+        step = self._method(name)
+        if not callable(step):
+            return
+        try:
+            if inspect.iscoroutinefunction(step):
+                calls.run(step, *args, wait=wait)
+            else:
+                step(*args)
+        except Exception as error:
+            error.add_note(f"raised by {name}()")
+            if isinstance(error, RuntimeError) and "event loop" in str(error) and not inspect.iscoroutinefunction(step):
+                error.add_note(f"write 'async def {name}': it then runs on the loop of the calls")
+            raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
 
 
 class _Deadline:

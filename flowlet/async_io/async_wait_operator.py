@@ -21,9 +21,7 @@ from typing import Any, Final, assert_never
 
 from flowlet.async_io.async_calls import AsyncCalls, CallRunner
 from flowlet.async_io.async_queue import AsyncQueue, Control, create_async_queue
-from flowlet.async_io.async_requests import AsyncRequests
-from flowlet.async_io.async_retry import RetryPolicy
-from flowlet.async_io.async_user_function import AsyncUserFunction
+from flowlet.async_io.async_requests import AsyncRequests, AsyncUserFunction, RetryPolicy
 from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError

@@ -6,7 +6,7 @@ Hot path: the generated test runs once per record that leaves a chain.  A pair o
 Side:       task.
 Invariants: a record that passes the test holds nothing mutable, or (``is_nested``) holds the only reference to each
             mutable part.  A record that is tested by field has exactly that number of fields, of exactly those types.
-            Names and order of fields are checked when columns are made (``flowlet.io.keyed_records``).
+            Names and order of fields are checked when columns are made (``flowlet.io.record_writer``).
 """
 
 import enum

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from enum import Enum, auto
 
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.snapshots import (
     NO_CHANNEL_DATA,

@@ -15,8 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Final, Protocol
 
-from flowlet.checkpoint.barrier_orders import Channel
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.barrier_orders import Channel, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo, ResultSubpartitionInfo

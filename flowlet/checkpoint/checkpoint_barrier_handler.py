@@ -19,6 +19,8 @@ from flowlet.checkpoint.barrier_orders import (
     BarrierOrder,
     BeginAlignment,
     CancelTimer,
+    CheckpointError,
+    CheckpointFailureReason,
     CheckpointRefused,
     CompleteInputs,
     EndAlignment,
@@ -31,7 +33,6 @@ from flowlet.checkpoint.barrier_orders import (
     StopInputs,
     TriggerCheckpoint,
 )
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.timers import Timers

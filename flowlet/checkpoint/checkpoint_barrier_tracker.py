@@ -22,13 +22,13 @@ from flowlet.checkpoint.barrier_orders import (
     CancellationReceived,
     Channel,
     ChannelFinished,
+    CheckpointFailureReason,
     CheckpointRefused,
     CompleteInputs,
     EndAlignment,
     ResetAlignment,
     TriggerCheckpoint,
 )
-from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from netstack.late import dataclass
 from netstack.wire.events import CheckpointBarrier
 

@@ -12,7 +12,7 @@ import threading
 from dataclasses import field, replace
 from typing import Protocol, runtime_checkable
 
-from flowlet.checkpoint.checkpoint_error import CheckpointError
+from flowlet.checkpoint.barrier_orders import CheckpointError
 from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
 from netstack.late import dataclass
 

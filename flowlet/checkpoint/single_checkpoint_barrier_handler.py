@@ -27,6 +27,7 @@ from flowlet.checkpoint.barrier_orders import (
     CancelTimer,
     Channel,
     ChannelFinished,
+    CheckpointFailureReason,
     CheckpointRefused,
     CompleteInputs,
     EndAlignment,
@@ -39,7 +40,6 @@ from flowlet.checkpoint.barrier_orders import (
     StopInputs,
     TriggerCheckpoint,
 )
-from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from netstack.wire.events import CheckpointBarrier
 
 

@@ -16,8 +16,8 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from flowlet.checkpoint.async_snapshot import AsyncSnapshot
+from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.snapshots import AlignmentMetrics, ChannelStateSnapshot, CheckpointMetadata, OperatorSnapshot
 from netstack.timers import Timers

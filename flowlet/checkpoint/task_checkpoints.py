@@ -13,9 +13,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol
 
-from flowlet.checkpoint.barrier_orders import BarrierReceived
+from flowlet.checkpoint.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.responder import CheckpointStatistics, MeasuredResponder
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator

@@ -1,8 +1,16 @@
 """Reads an external edge of a running job into the user's program, over the job's restarts.
 
-Side:       shared.  Values are taken on one thread of the user's; the buffers arrive on the client's loop thread.
-Invariants: a job that finished was read to its end; values of one producer are given out in the order of their arrival,
-            and with exactly-once checkpoints each of them once (``ResultBuffer``, which says when).
+Reads one run of an external edge: what its channels carry, as events for ``ResultBuffer``.
+
+Follows a job from run to run: tells a reader of new runs and of complete checkpoints.
+
+Side:       shared.
+Invariants: an end of data is acknowledged, and a channel that a barrier blocks goes on, as soon as it was read: what
+            was read is the client's, and the tasks need not wait until it is handed out.  news are told in the order in
+            which they happened; a new run is told once its channels are known; of several complete checkpoints of one
+            run only the newest waits for the reader, so the news do not grow.  a job that finished was read to its end;
+            values of one producer are given out in the order of their arrival, and with exactly-once checkpoints each
+            of them once (``ResultBuffer``, which says when).
 Memory:     without checkpoints at most the gate's own buffers wait here, the rest waits in the job.  With exactly-once
             checkpoints all that came since the last complete one waits here, too: it is not limited, because a reader
             that stopped would never see the barrier that it waits for; from ``WARN_BYTES`` on a warning says so.
@@ -17,28 +25,205 @@ Source:     Flink ``CollectResultIterator``, with a gate in place of a socket pe
 
 import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from itertools import chain
 from typing import Any, Final, Protocol
 
 from flowlet.client.program.interrupts import DeferredSignals, Latch
-from flowlet.client.remote import ClusterClient, RunChannels
+from flowlet.client.remote import ClusterClient, JobEndedError, JobProgress, RunChannels
 from flowlet.client.result_buffer import (
+    NO_CHECKPOINT,
     BarrierReceived,
+    ChannelEnded,
+    CheckpointCompleted,
     Event,
     Guarantee,
     JobFinished,
     JobRestarted,
     LostResultsError,
+    RecordsReceived,
     ResultBuffer,
 )
-from flowlet.client.run_follower import RunNews, follow_runs
-from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.records import Chunk
+from flowlet.rpc.control_messages import InputChannelDescriptor
+from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import LARGEST_ELEMENT_LIMITS
+from flowlet.tm.task_deployment import channel_spec
+from netstack.buffer.network_buffer import NetworkBuffer
+from netstack.config import NetstackConfig
+from netstack.environment import NetworkEnvironment
 from netstack.errors import NetstackError
 from netstack.log_lines import LogLines
+from netstack.security import SecurityConfig
+from netstack.wire.events import CheckpointBarrier, EndOfData
+
+ChannelEvent = RecordsReceived | BarrierReceived | ChannelEnded
+
+# A TaskManager that has no file descriptors left for a moment must not cost the job: five pauses of together 3 s.  All
+# attempts together take no longer than the one of 120 s that is the default of the network stack.
+_CONNECT_RETRIES: Final = 5
+_CONNECT_TIMEOUT_S: Final = 20.0
+
+
+class RunReader:
+    """The gate of one run, with a network of its own.
+
+    Threading: ``poll`` on one thread; ``close`` on any, but not on the client's loop thread.
+    Life cycle: ``close`` it.
+
+    Args:
+        client: of the cluster that runs the job.
+        channels: one per producer.
+        job_name: for people.
+    """
+
+    def __init__(self, client: ClusterClient, channels: Sequence[InputChannelDescriptor], job_name: str) -> None:
+        self._client = client
+        self._producers = [channel.producer for channel in channels]
+        self._deserializers = [
+            ElementDeserializer(name=f"{job_name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS)
+            for index in range(len(channels))
+        ]
+        self._network = NetworkEnvironment(
+            NetstackConfig(
+                security=SecurityConfig.hmac(client.secret),
+                connect_timeout_s=_CONNECT_TIMEOUT_S,
+                connect_retries=_CONNECT_RETRIES,
+            ),
+            client.loop,
+        )
+        try:
+            self._gate = self._network.create_input_gate(
+                f"client of {job_name}", [channel_spec(channel, None) for channel in channels]
+            )
+            self._gate.request_partitions()
+        except BaseException:
+            client.run(self._network.close)
+            raise
+
+    def __repr__(self) -> str:
+        return f"<RunReader of {self._gate!r}>"
+
+    def producer(self, channel: int) -> bytes:
+        """The attempt that a channel reads."""
+        return self._producers[channel]
+
+    def poll(self) -> ChannelEvent | None:
+        """The next event; None: there is none now.
+
+        Raises:
+            NetstackError: a channel has failed, or ``close`` was called.
+            SerdeError: a producer sent something else than records.
+        """
+        while (item := self._gate.poll_next()) is not None:
+            channel = item.channel_index
+            if item.buffer is not None:
+                return RecordsReceived(channel, self._records_in(channel, item.buffer), item.size)
+            if isinstance(item.event, EndOfData):
+                self._gate.acknowledge_all_records_processed(channel)
+                return ChannelEnded(channel)
+            if isinstance(item.event, CheckpointBarrier):
+                if item.event.options.needs_alignment:
+                    self._gate.resume_consumption(channel)
+                return BarrierReceived(channel, item.event.checkpoint_id)
+        return None
+
+    def call_when_available(self, callback: Callable[[], None]) -> None:
+        """Call once ``poll`` may find something, at once if it may now; not at all once every partition has ended."""
+        if not self._gate.is_finished:
+            self._gate.available_future().add_done_callback(callback)
+
+    def close(self) -> None:
+        """Give back buffers and connections; a poll raises from then on."""
+        self._gate.close()
+        self._client.run(self._network.close)
+
+    def _records_in(self, channel: int, buffer: NetworkBuffer) -> list[list[Any]]:
+        try:
+            elements = self._deserializers[channel].feed(buffer.view)
+        finally:
+            buffer.recycle()
+        return [element.values for element in elements if isinstance(element, Chunk)]
+
+
+News = CheckpointCompleted | RunChannels
+
+
+class ProgressSource(Protocol):
+    """The JobManager, as far as a reader follows a job."""
+
+    async def wait_channels(self, job_id: str, edge_id: str, after_attempt: int | None = None) -> RunChannels:
+        """The channels of the first run after ``after_attempt``, once it is deployed.
+
+        Raises JobEndedError: there will be none.
+        """
+
+    async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
+        """Where the job stands, once a newer checkpoint is complete or run ``attempt`` is over."""
+
+
+class RunNews:
+    """What the reader has not heard yet.  Threading: ``tell`` on the loop thread, ``take`` on the reader's."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._waiting: deque[News] = deque()  # Guarded by _lock.
+
+    def __repr__(self) -> str:
+        return f"<RunNews {len(self._waiting)} waiting>"
+
+    def tell(self, news: News) -> None:
+        """Add news, and wake the reader."""
+        with self._lock:
+            if (
+                isinstance(news, CheckpointCompleted)
+                and self._waiting
+                and isinstance(self._waiting[-1], CheckpointCompleted)
+            ):
+                self._waiting.pop()
+            self._waiting.append(news)
+        self._wake()
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there are news."""
+        with self._lock:
+            return bool(self._waiting)
+
+    def take(self) -> News | None:
+        """The oldest news, or None."""
+        with self._lock:
+            return self._waiting.popleft() if self._waiting else None
+
+
+async def follow_runs(
+    source: ProgressSource, job_id: str, edge_id: str, run: RunChannels, tell: Callable[[News], None]
+) -> None:
+    """Tell what happens after the beginning of ``run``, until the job has ended.
+
+    Raises:
+        FlowletError: the JobManager cannot be asked.
+    """
+    attempt, completed = run.attempt, run.restored_checkpoint_id
+    while True:
+        progress = await source.wait_progress(job_id, edge_id, attempt, completed)
+        if progress.attempt == attempt and progress.last_completed_checkpoint_id > completed:
+            completed = progress.last_completed_checkpoint_id
+            tell(CheckpointCompleted(completed))
+        if progress.attempt == attempt and progress.state == JobStatus.RUNNING.name:
+            continue
+        try:
+            run = await source.wait_channels(job_id, edge_id, after_attempt=attempt)
+        except JobEndedError:
+            return
+        attempt, completed = run.attempt, max(NO_CHECKPOINT, run.restored_checkpoint_id)
+        tell(run)
+
 
 _log = LogLines(__name__)
 

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from flowlet.client.child_supervisor import ChildSupervisor
+from flowlet.client.child_supervisor import ChildSupervisor, RespawnPolicy
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
 from flowlet.client.fork_server_client import ForkServer
 from flowlet.client.program.interrupts import DeferredSignals
@@ -30,7 +30,6 @@ from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.client.program_code import NeededCode
 from flowlet.client.python_interpreter import checked_interpreter, program_start
 from flowlet.client.remote import ClusterClient, JobManagerApi
-from flowlet.client.respawn_policy import RespawnPolicy
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import ClosedOutputError, ConfigError, FlowletError, JobExecutionError
 from flowlet.jm.job_manager import JobManager

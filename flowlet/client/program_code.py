@@ -23,7 +23,7 @@ from typing import Any, Final, NewType
 
 from flowlet.client.program.user_frames import Owner, owner_of
 from flowlet.errors import JobSubmissionError
-from flowlet.rpc.module_sources import ModuleSource
+from flowlet.rpc.shipped_files import ModuleSource
 from flowlet.serde.pickles.class_pickle import MULTIPROCESSING_MAIN, is_run_as_program, module_name_of
 from flowlet.serde.pickles.program_pickle import ProgramPickler
 from netstack.late import dataclass

@@ -29,12 +29,6 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.chaining import build_job_graph
-from flowlet.graph.column_transformations import (
-    JoinColumnsTransformation,
-    LocalWindowColumnsTransformation,
-    SelectColumnsTransformation,
-    WindowColumnsTransformation,
-)
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
@@ -51,12 +45,15 @@ from flowlet.graph.transformation import (
     FlatMapTransformation,
     GlobalCommitTransformation,
     IntervalJoinTransformation,
+    JoinColumnsTransformation,
+    LocalWindowColumnsTransformation,
     MapBatchesTransformation,
     MapTransformation,
     OperatorTransformation,
     PrintTransformation,
     ProcessTransformation,
     ReduceTransformation,
+    SelectColumnsTransformation,
     SinkFunctionTransformation,
     SinkTransformation,
     SourceTransformation,
@@ -66,14 +63,13 @@ from flowlet.graph.transformation import (
     ToColumnsTransformation,
     ToRecordsTransformation,
     TwoInputTransformation,
+    WindowColumnsTransformation,
     WindowTransformation,
 )
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
-from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
@@ -291,7 +287,7 @@ def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> Strea
         case SinkTransformation() if is_instance_of_late(
             step.sink, "flowlet.datastream.connectors.file_sink", "FileSink"
         ):
-            from flowlet.connectors.files.running_file_sink import RunningFileSink
+            from flowlet.connectors.files.file_sink_writer import RunningFileSink
 
             return SinkOperator(RunningFileSink(step.sink, step.output_type), name=name)
         case _:

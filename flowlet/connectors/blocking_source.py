@@ -1,14 +1,19 @@
 """Runs a ``SourceFunction``, which may block, on a thread of its own.
 
-Side:       shared.  The helper thread emits, the task thread polls.
-Invariants: records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending, the helper thread waits;
-            the future is done exactly while elements are pending or the function has ended; the user's function runs on
-            no other thread.  After a restart a function that can be replayed begins at its last mark; the records that
-            followed the mark before the checkpoint are dropped.  While a snapshot is taken of a function that is a
-            ``CheckpointedFunction``, the function is outside its checkpoint lock, and all that it has emitted is in
-            front of the barrier.
-Source:     Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's emits into the chain under the checkpoint
-            lock; this one only fills a buffer, so that records enter the chain on the task thread alone.
+``CheckpointLock``: what a source function changes and emits while it holds it, a checkpoint sees together or not at
+all.
+
+Side:       shared.  Functions take it on their threads, the task on its own.
+Invariants: one owner at a time.  Once the task wants it, nobody else gets it: a function in a tight loop cannot keep it
+            from the task.  records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending, the
+            helper thread waits; the future is done exactly while elements are pending or the function has ended; the
+            user's function runs on no other thread.  After a restart a function that can be replayed begins at its last
+            mark; the records that followed the mark before the checkpoint are dropped.  While a snapshot is taken of a
+            function that is a ``CheckpointedFunction``, the function is outside its checkpoint lock, and all that it
+            has emitted is in front of the barrier.
+Source:     Flink ``SourceContext.getCheckpointLock``.  Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's
+            emits into the chain under the checkpoint lock; this one only fills a buffer, so that records enter the
+            chain on the task thread alone.
 """
 
 import threading
@@ -16,11 +21,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum, auto
+from types import TracebackType
 from typing import Any, Final
 
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.connectors.checkpoint_lock import CheckpointLock
 from flowlet.datastream.user_functions.function import CheckpointedFunction
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction, can_be_replayed
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
@@ -30,6 +35,53 @@ from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
 from netstack.forks import end_stranded_child, serving_thread
 from netstack.late import dataclass
+
+
+class CheckpointLock:
+    """A lock that its owner may take again, for ``with``; ``hold`` and ``let_go`` are the task's."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        # Guarded by _changed.
+        self._owner: int | None = None  # the thread of the function
+        self._depth = 0  # how often the owner has taken it
+        self._is_wanted = False  # by the task, or held by it
+
+    def __repr__(self) -> str:
+        return f"<CheckpointLock of thread {self._owner}{', held by the task' if self._is_wanted else ''}>"
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            if self._owner != me:
+                while self._owner is not None or self._is_wanted:
+                    # waits for the task's snapshot or another thread of the function; ended by either
+                    self._changed.wait()
+                self._owner = me
+            self._depth += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with self._changed:
+            self._depth -= 1
+            if not self._depth:
+                self._owner = None
+                self._changed.notify_all()
+
+    def hold(self) -> None:
+        """Wait until the function does not hold it, and keep the function from it until ``let_go``."""
+        with self._changed:
+            self._is_wanted = True
+            while self._owner is not None:
+                self._changed.wait()  # waits for the function to leave the lock; ended by the function
+
+    def let_go(self) -> None:
+        """The function may take it again; idempotent."""
+        with self._changed:
+            self._is_wanted = False
+            self._changed.notify_all()
+
 
 MAX_PENDING_RECORDS: Final = 2 * MAX_CHUNK_RECORDS
 # If a function ignores cancel() for so long, that is reported and its thread left running: nothing can end a thread.

@@ -30,8 +30,8 @@ from flowlet.connectors.partition_ledger import (
 )
 from flowlet.errors import FlowletError, SerdeError, StateRestoreError
 from flowlet.graph.partitioner import KeyGroups
+from flowlet.ingest.description import type_fingerprint
 from flowlet.ingest.event_time import EventTimeColumn
-from flowlet.ingest.gate_type import type_fingerprint
 from flowlet.operators.source_operator import Source, SourceReader
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.rpc.control_messages import CountedPartition, GateCounts

@@ -30,13 +30,13 @@ from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batche
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.datastream.windowed_columns import WindowedColumnStream
 from flowlet.errors import JobGraphError
-from flowlet.graph.column_transformations import SelectColumnsTransformation
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
     CountTransformation,
     MapBatchesTransformation,
     PartitionTransformation,
     ReduceTransformation,
+    SelectColumnsTransformation,
     ToColumnsTransformation,
     ToRecordsTransformation,
     Transformation,

@@ -57,8 +57,7 @@ from flowlet.datastream.state_backend import (
     StateBackend,
 )
 from flowlet.errors import ConfigError, FlowletError, JobGraphError, without_our_frames
-from flowlet.graph.client_heartbeat import ClientHeartbeat
-from flowlet.graph.client_retry import ClientRetry
+from flowlet.graph.client_heartbeat import ClientHeartbeat, ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, check_uids, execution_plan
 from flowlet.graph.transformation import (

@@ -16,9 +16,8 @@ from flowlet.datastream.formats.window_checks import checked_aggregates, window_
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flowlet.errors import JobGraphError
-from flowlet.graph.column_transformations import LocalWindowColumnsTransformation, WindowColumnsTransformation
 from flowlet.graph.partitioner import Global, KeyGroups
-from flowlet.graph.transformation import Transformation
+from flowlet.graph.transformation import LocalWindowColumnsTransformation, Transformation, WindowColumnsTransformation
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
 from flowlet.kernels.windows.local_windows import PartsLayout
 from flowlet.keys.column_key import ColumnKey

@@ -1,18 +1,30 @@
 """``ClientHeartbeat``: how the client of an attached job shows that it is there.
 
+``ClientRetry``: how long a client asks for a JobManager that does not answer.
+
 Side:   pure.
 Units:  milliseconds.
 Source: Flink ``ClientOptions`` (``client.heartbeat.interval``, ``client.heartbeat.timeout``), ``DeploymentOptions``
-        (``execution.attached``, ``execution.shutdown-on-attached-exit``).
+        (``execution.attached``, ``execution.shutdown-on-attached-exit``).  Flink ``RestOptions``
+        (``rest.retry.max-attempts``, ``rest.retry.delay``).  There every pause has the whole delay; here they grow from
+        100 ms up to it, so that a JobManager that is back soon is found soon.
 Rules:  a job whose results the program reads is attached unless ``execution.attached`` is false.  Without it the job
         would wait for a reader for ever.  Any other job goes on without its client, as in Flink, unless ``execute()``
         waits for it and ``execution.shutdown-on-attached-exit`` is true.
 """
 
+from collections.abc import Iterator
 from typing import Final
 
 from flowlet.common.configuration import Configuration
-from flowlet.common.options.known_options import CLIENT_INTERVAL, CLIENT_TIMEOUT, ENDS_WITH_CLIENT, IS_ATTACHED
+from flowlet.common.options.known_options import (
+    CLIENT_INTERVAL,
+    CLIENT_TIMEOUT,
+    ENDS_WITH_CLIENT,
+    IS_ATTACHED,
+    RETRY_ATTEMPTS,
+    RETRY_DELAY,
+)
 from flowlet.errors import ConfigError
 from netstack.late import dataclass
 
@@ -62,3 +74,26 @@ class ClientHeartbeat:
         return cls(
             CLIENT_INTERVAL.find(options) or min(_FLINKS_INTERVAL_MS, timeout_ms // _HEARTBEATS_PER_TIMEOUT), timeout_ms
         )
+
+
+_FIRST_PAUSE_MS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRetry:
+    """A request that gets no answer is tried ``max_attempts`` times more, with pauses of at most ``delay_ms``."""
+
+    max_attempts: int = 20
+    delay_ms: int = 3000
+
+    @classmethod
+    def of_options(cls, options: Configuration) -> "ClientRetry":
+        """What the options say."""
+        return cls(RETRY_ATTEMPTS.get(options), RETRY_DELAY.get(options))
+
+    def pauses_s(self) -> Iterator[float]:
+        """The pause before each further try, in seconds."""
+        pause_ms = min(_FIRST_PAUSE_MS, self.delay_ms)
+        for _ in range(self.max_attempts):
+            yield pause_ms / 1000
+            pause_ms = min(2 * pause_ms, self.delay_ms)

@@ -18,8 +18,7 @@ from typing import Any, Protocol
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.errors import JobGraphError
-from flowlet.graph.client_heartbeat import ClientHeartbeat
-from flowlet.graph.client_retry import ClientRetry
+from flowlet.graph.client_heartbeat import ClientHeartbeat, ClientRetry
 from flowlet.graph.partitioner import DEFAULT_MAX_PARALLELISM, Forward, KeyGroups, Partitioner
 from netstack.late import dataclass
 

@@ -15,8 +15,7 @@ from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
-from flowlet.graph.client_heartbeat import ClientHeartbeat
-from flowlet.graph.client_retry import ClientRetry
+from flowlet.graph.client_heartbeat import ClientHeartbeat, ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance, default_max_parallelism
 from flowlet.graph.transformation import (

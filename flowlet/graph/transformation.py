@@ -1,9 +1,12 @@
 """Transformations: the steps of a program, recorded by the DataStream API.
 
+Transformations of streams of columns: windows, joins, selections of columns.
+
 Side:       pure.
 Invariants: a transformation knows its inputs, never its readers, so there is no cycle.  ``parallelism`` is set at
             creation, as in Flink.
-Rules:      data only.  Functions and sources are kept as the user gave them; the client turns them into operators.
+Rules:      data only.  Functions and sources are kept as the user gave them; the client turns them into operators.  as
+            ``transformation``.
 Source:     Flink ``Transformation`` and its subclasses.
 """
 
@@ -356,3 +359,41 @@ class SideOutputTransformation(Transformation):
 def selection_tag(names: frozenset[str]) -> str:
     """The id of the side output of a split with the records under any of these names."""
     return f"select:{sorted(names)!r}"
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class SelectColumnsTransformation(Transformation):
+    """The columns of ``schema`` at these ``positions``."""
+
+    is_internal: ClassVar[bool] = True
+    positions: tuple[int, ...]
+    schema: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class LocalWindowColumnsTransformation(Transformation):
+    """Parts of windows, made of columns of ``schema`` before they travel; ``layout``: how they do."""
+
+    is_internal: ClassVar[bool] = True
+    aggregation: Any
+    schema: Any
+    layout: Any
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class WindowColumnsTransformation(Transformation):
+    """Aggregations over windows of columns of ``schema``.
+
+    ``late_tag``: the side output of rows that are too late.  ``layout``: of the parts that come in the place of rows;
+        None: rows come.
+    """
+
+    aggregation: Any
+    schema: Any
+    late_tag: str | None = None
+    layout: Any = None
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class JoinColumnsTransformation(TwoInputTransformation):
+    """Rows of two streams of columns with equal keys in the same window; ``function``: the description of the join."""

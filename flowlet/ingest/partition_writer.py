@@ -25,7 +25,14 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from flowlet.columns import Columns
 from flowlet.common.job_status import JobStatus
 from flowlet.common.typeinfo import ArrowTypeInfo
-from flowlet.ingest.description import GateDescription
+from flowlet.ingest.description import (
+    GateDescription,
+    PartitionOffer,
+    check_columns,
+    check_timestamps,
+    checked_columns,
+    checked_records,
+)
 from flowlet.ingest.errors import (
     AttemptRefusedError,
     GateAccessError,
@@ -35,12 +42,9 @@ from flowlet.ingest.errors import (
     GateTypeError,
     GateUnreachableError,
 )
-from flowlet.ingest.gate_type import check_columns, check_timestamps, checked_columns, checked_records
-from flowlet.ingest.partition_offer import PartitionOffer
-from flowlet.ingest.partition_push import PartitionPush, no_room
+from flowlet.ingest.partition_push import PartitionPush, UnacknowledgedRows, no_room
 from flowlet.ingest.runtime import ProducerRuntime
 from flowlet.ingest.stall import StallWatch
-from flowlet.ingest.unacknowledged_rows import UnacknowledgedRows
 from flowlet.io.chunk_content import estimated_bytes
 from flowlet.records import Chunk
 from flowlet.rpc.control_messages import CountedPartition, GateOutcome

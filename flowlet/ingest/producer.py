@@ -6,8 +6,7 @@ Promises:   docs/remote-gates.md; ``PartitionWriter``.
 
 from pathlib import Path
 
-from flowlet.ingest.description import GateDescription
-from flowlet.ingest.partition_offer import PartitionOffer
+from flowlet.ingest.description import GateDescription, PartitionOffer
 from flowlet.ingest.partition_writer import (
     DEFAULT_MAX_KEPT_BYTES,
     DEFAULT_RESUME_TIMEOUT_S,

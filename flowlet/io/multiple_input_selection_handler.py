@@ -13,7 +13,7 @@ from enum import Enum, auto
 from typing import Final
 
 from flowlet.errors import FlowletError
-from flowlet.operators.input_selection import ALL, MAX_INPUTS, InputSelection
+from flowlet.operators.multiple_input_operator import ALL, MAX_INPUTS, InputSelection
 
 
 class InputStatus(Enum):

@@ -52,7 +52,7 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.requests import WallClock
 from flowlet.splits.split_kinds import AnySplit
-from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.manifest import manifest_key
 from netstack.log_lines import LogLines
 
 _JOB_ID_BYTES: Final = 16  # an attempt's id begins with the id of its job

@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.jm.job_store.entries import Recovery
-from flowlet.jm.job_store.entry_codec import job_store_key
+from flowlet.jm.job_store.entries import Recovery, job_store_key
 from flowlet.jm.job_store.job_keeper import JobKeeper
-from flowlet.jm.job_store.job_store import JobStore
-from flowlet.jm.job_store.recovery import recover
+from flowlet.jm.job_store.job_store import JobStore, recover
 from flowlet.jm.rest import RestApi
 from flowlet.jm.shipped.file_keeper import FileKeeper
 from flowlet.rpc.background_call import call_in_background, close_in_background, run_in_background
@@ -29,7 +27,7 @@ from flowlet.rpc.local_rpc import LocalServer
 from flowlet.rpc.requests import WallClock, wall_clock_ms
 from flowlet.rpc.shipped_files import ShippedFiles
 from flowlet.shipping.part_store import PartStore
-from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.manifest import manifest_key
 from flowlet.storage.working_directory import LazyWorkingDirectory
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.forks import PortClosedInChildren

@@ -22,8 +22,7 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.savepoints.savepoint_api import SavepointApi
-from flowlet.jm.shipped.file_api import FileApi
-from flowlet.jm.shipped.file_keeper import FileKeeper
+from flowlet.jm.shipped.file_keeper import FileApi, FileKeeper
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background

@@ -19,10 +19,17 @@ from numpy.typing import NDArray
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
 from flowlet.columns.numbers import INSTANT, NumberKind, Numbers
-from flowlet.kernels.accumulators import Accumulator, ExtremeAccumulator, LastRows, SumAccumulator
+from flowlet.kernels.accumulators import (
+    Accumulator,
+    ExtremeAccumulator,
+    LastRows,
+    SumAccumulator,
+    accumulate,
+    new_extremes,
+    rows_of_extremes,
+)
 from flowlet.kernels.field_stores import FieldStore, grown, store_for
 from flowlet.kernels.grouping import Grouping, IndexArray, group
-from flowlet.kernels.running import accumulate, new_extremes, rows_of_extremes
 from flowlet.kernels.slot_index import SlotArray, SlotIndex
 from netstack.late import dataclass
 

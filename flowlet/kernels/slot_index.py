@@ -31,8 +31,7 @@ from flowlet.columns.inspection import exact_type
 from flowlet.columns.numbers import Numbers
 from flowlet.columns.short_text_column import try_short_texts
 from flowlet.errors import KeyTypeError
-from flowlet.kernels.int64_codes import Int64Codes
-from flowlet.kernels.text_codes import TextCodes
+from flowlet.kernels.key_codes import Int64Codes, TextCodes
 from flowlet.keys.exact_keys import exact_key, exact_keys
 
 SlotArray = NDArray[np.intp]

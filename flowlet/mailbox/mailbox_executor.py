@@ -9,10 +9,9 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from flowlet.errors import FlowletError
-from flowlet.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
 from flowlet.mailbox.mailbox_future import MailboxFuture, Signal
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
-from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, MailOptions, TaskMailbox
 
 T = TypeVar("T")
 

@@ -11,8 +11,7 @@ Source:     Flink ``MailboxMetricsController`` (one measuring mail per second, a
 
 from collections.abc import Callable
 
-from flowlet.mailbox.mail import MIN_PRIORITY, Mail
-from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from netstack.late import dataclass
 from netstack.timers import Cancellable, ScheduleTimer
 

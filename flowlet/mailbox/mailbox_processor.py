@@ -15,12 +15,11 @@ from functools import partial
 from typing import NoReturn
 
 from flowlet.errors import FlowletError, MailboxClosedError
-from flowlet.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_future import Signal
 from flowlet.mailbox.mailbox_metrics import LatencyProbe
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
-from flowlet.mailbox.task_mailbox import MailboxState, TaskMailbox
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
 from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
 from netstack.forks import end_stranded_child
 

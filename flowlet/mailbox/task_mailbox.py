@@ -1,14 +1,20 @@
 """The mailbox of one task: any thread puts mails, one thread takes them.
 
+One mail for the mailbox thread, and how it is treated.
+
+Life cycle: OPEN (put and take) -> QUIESCED (take only) -> CLOSED (neither).
+
 Side:       shared.  ``put_threadsafe`` and its relatives from any thread; all else on the mailbox thread, which is
             checked.
-Invariants: urgent mails come before all others; each kind is first in, first out.  A mail is returned once.  While the
-            thread is parked, there is no mail that it may take.  No callback runs under the lock.
-Life cycle: OPEN (put and take) -> QUIESCED (take only) -> CLOSED (neither).
-Source:     Flink ``TaskMailbox``, ``TaskMailboxImpl``; the number of mails is unbounded there, too.  Flink keeps urgent
-            mails reversed at the head of its queue.  Their own deque gives the same order without moves that could
-            delay ordinary mails (FLINK-39898).  Flink's ``runExclusively`` runs the action under the lock.  Here it
-            runs without, and its mails are enqueued in one step.
+Invariants: a mail never changes.  ``priority`` decides which yields of operators see it; ``sender_priority`` decides at
+            the end of an operator.  urgent mails come before all others; each kind is first in, first out.  A mail is
+            returned once.  While the thread is parked, there is no mail that it may take.  No callback runs under the
+            lock.
+Source:     Flink ``Mail``, ``MailOptionsImpl``; without ``WrappingRuntimeException``, because Python's errors need no
+            wrapping.  Flink ``TaskMailbox``, ``TaskMailboxImpl``; the number of mails is unbounded there, too.  Flink
+            keeps urgent mails reversed at the head of its queue.  Their own deque gives the same order without moves
+            that could delay ordinary mails (FLINK-39898).  Flink's ``runExclusively`` runs the action under the lock.
+            Here it runs without, and its mails are enqueued in one step.
 """
 
 import threading
@@ -19,10 +25,73 @@ from operator import length_hint
 from typing import Any, Final
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
-from flowlet.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 from flowlet.mailbox.mailbox_future import Signal
+from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
 from netstack.forks import end_stranded_child
 from netstack.late import dataclass
+
+MIN_PRIORITY: Final = -1
+MAX_PRIORITY: Final = 2**31 - 1
+
+
+class MailOptions(Enum):
+    """DEFAULT: run in order.  DEFERRABLE: hidden from the yields of operators.  URGENT: before all other mails."""
+
+    DEFAULT = auto()
+    DEFERRABLE = auto()
+    URGENT = auto()
+
+
+class Mail:
+    """An action for the mailbox thread.
+
+    ``priority`` does not order mails: a take for priority p sees only mails of priority >= p, so an operator that
+    yields never runs mails of the operators before it.  A deferrable mail always has the lowest priority.
+
+    Args:
+        action: called without arguments on the mailbox thread.  If it has a method ``cancel``, that is called when the
+            mail is dropped.
+        priority: index of the operator in the chain, or MIN_PRIORITY or MAX_PRIORITY.
+        description: a ``%`` format, expanded with ``args`` only on demand.
+        args: for ``description``.
+        options: how the mail is treated.
+        action_executor: runs the action.
+    """
+
+    __slots__ = ("_action", "_action_executor", "_args", "_description", "is_urgent", "priority", "sender_priority")
+
+    def __init__(
+        self,
+        action: Callable[[], object],
+        priority: int,
+        description: str,
+        *args: object,
+        options: MailOptions = MailOptions.DEFAULT,
+        action_executor: StreamTaskActionExecutor = IMMEDIATE,
+    ) -> None:
+        self._action = action
+        self._action_executor = action_executor
+        self._description = description
+        self._args = args
+        self.sender_priority = priority
+        self.priority = MIN_PRIORITY if options is MailOptions.DEFERRABLE else priority
+        self.is_urgent = options is MailOptions.URGENT
+
+    def __repr__(self) -> str:
+        return self._description % self._args if self._args else self._description
+
+    def run(self) -> None:
+        """Run the action; raises what it raises."""
+        self._action_executor.call(self._action)
+
+    def try_cancel(self) -> bool:
+        """Cancel the action, so that nobody waits for its result; False if it cannot be cancelled."""
+        cancel = getattr(self._action, "cancel", None)
+        if cancel is None:
+            return False
+        cancel()
+        return True
+
 
 __all__ = [
     "MAX_PRIORITY",

@@ -1,15 +1,19 @@
 """What all running results per key do: state in columns or in a dictionary, emission, snapshots.
 
+Copies of what operators keep, for snapshots.
+
 Hot path, per chunk.
 
 Side:       task.
+Source:     Flink ``TypeSerializer.copy``.  Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator``
+            (``emit_on_finish``).
 Invariants: results are those of a loop over single records, and keys are in the order in which they were first seen,
             whatever representation the state has.  It is in columns only while every chunk is; the first chunk that
             cannot be done exactly in columns ends that for good.
-Source:     Flink ``StreamGroupedReduceOperator``, ``BatchGroupedReduceOperator`` (``emit_on_finish``).
 Absent:     state backends, and with them state by key group.
 """
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -17,13 +21,37 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from flowlet.chain.preview import preview
 from flowlet.chain.state_share import StateShare
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
+from flowlet.columns.unchanging import are_unchanging, is_unchanging
+from flowlet.errors import FlowletError
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm, merged
-from flowlet.operators.copying import copy_values
 from flowlet.operators.keyed_operator import KeyedOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
+
+
+def copy_values(values: list[Any]) -> list[Any]:
+    """A list of copies; values that cannot change are their own.
+
+    Raises:
+        FlowletError: a value cannot be copied.
+    """
+    if are_unchanging(values):
+        return values.copy()
+    return [value if is_unchanging(value) else _copy_value(value) for value in values]
+
+
+def _copy_value(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception as error:
+        raise FlowletError(
+            f"{preview(value)} cannot be copied into a snapshot ({type(error).__name__}: {error}); make its type "
+            "copyable"
+        ) from error
+
 
 FINAL_CHUNK_RECORDS: Final = 1_000
 FINAL_CHUNK_ROWS: Final = 16_384  # of columns

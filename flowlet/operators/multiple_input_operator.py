@@ -1,19 +1,63 @@
 """Operators with two inputs, or more.
 
+What an operator with several inputs says about which of them it wants to read.
+
 Side:       task.
+Source:     Flink ``InputSelection``, ``InputSelectable``; at most 63 inputs.  Flink ``TwoInputStreamOperator``,
+            ``MultipleInputStreamOperator``, ``AbstractInput``.  What the inputs say is combined as what the channels of
+            one input say: in Flink's ``CombinedWatermarkStatus`` an input that has finished beside an idle one pushes
+            the watermark to infinity (FLINK-38477).
 Invariants: the combined watermark only rises; it is the smallest among the inputs that are neither idle nor finished;
             the operator is idle exactly when no input is active and not all have finished, and says so once.
-Source:     Flink ``TwoInputStreamOperator``, ``MultipleInputStreamOperator``, ``AbstractInput``.  What the inputs say
-            is combined as what the channels of one input say: in Flink's ``CombinedWatermarkStatus`` an input that has
-            finished beside an idle one pushes the watermark to infinity (FLINK-38477).
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import Final, Protocol, runtime_checkable
 
 from flowlet.chain.stream_operator import Input, StreamOperator
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
+from netstack.late import dataclass
+
+MAX_INPUTS: Final = 63
+
+
+@dataclass(frozen=True, slots=True)
+class InputSelection:
+    """A set of inputs, one bit each, the first input in the lowest bit."""
+
+    mask: int
+
+    @staticmethod
+    def of(*input_ids: int) -> "InputSelection":
+        """The selection of the inputs given, which count from 1.
+
+        Raises:
+            ValueError: there is none, or one that no operator has.
+        """
+        if not input_ids or not all(1 <= input_id <= MAX_INPUTS for input_id in input_ids):
+            raise ValueError(f"a selection needs inputs from 1 to {MAX_INPUTS}, got {input_ids}")
+        return InputSelection(sum(1 << (input_id - 1) for input_id in set(input_ids)))
+
+    def is_selected(self, input_id: int) -> bool:
+        """Whether it contains the input."""
+        return bool(self.mask >> (input_id - 1) & 1)
+
+
+ALL: Final = InputSelection((1 << MAX_INPUTS) - 1)
+FIRST: Final = InputSelection(1)
+SECOND: Final = InputSelection(2)
+
+
+@runtime_checkable
+class InputSelectable(Protocol):
+    """An operator that chooses its inputs; asked before the first record and after each one, so it gets chunks of one
+    record.
+    """
+
+    def next_selection(self) -> InputSelection:
+        """The inputs from which the next record may come."""
 
 
 class OperatorInput:

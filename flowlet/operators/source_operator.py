@@ -26,7 +26,7 @@ from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
-from flowlet.splits.number_runs import NumbersLeft, Runs, share_of_runs
+from flowlet.splits.number_enumerator import NumbersLeft, Runs, share_of_runs
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.watermarks.source_event_time import SourceEventTime
 from netstack.availability import AvailabilityFuture

@@ -1,18 +1,46 @@
 """What travels about the files of a job: their names, and the digests of the parts that they consist of.
 
+The modules of a program on their way: one file of the job.
+
 Side:   pure.
-Rules:  a part is named by the SHA-256 of its content.  Whoever gets one checks it.  A folder travels as a zip archive.
+Rules:  the same modules make the same bytes, so that they travel to a cluster once.  a part is named by the SHA-256 of
+        its content.  Whoever gets one checks it.  A folder travels as a zip archive.
 Units:  bytes.
 Source: the place of Flink's ``PermanentBlobKey`` and ``DistributedCache.DistributedCacheEntry``.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import msgspec
 
 from flowlet.errors import JobGraphError
+
+MODULES_FILE: Final = "modules"  # the name of that file
+
+
+class ModuleSource(msgspec.Struct, frozen=True):
+    """A module of the user's program; ``path`` is where it lies on the client's machine, for tracebacks."""
+
+    path: str
+    source: bytes
+    is_package: bool = False
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(dict[str, ModuleSource])
+
+
+def pack_modules(modules: Mapping[str, ModuleSource]) -> bytes:
+    """The file, from modules by their full names."""
+    return _encoder.encode({name: modules[name] for name in sorted(modules)})
+
+
+def unpack_modules(content: bytes) -> dict[str, ModuleSource]:
+    """The modules by their full names.  Raises ``msgspec.DecodeError``: this is no such file."""
+    return _decoder.decode(content)
+
 
 PART_BYTES: Final = 1024 * 1024  # hashing one holds up an event loop for about a millisecond
 DIGEST_BYTES: Final = 32

@@ -94,7 +94,7 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         case Shape.ROW:
             return _framed_parts(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
         case Shape.KEYED:
-            # ``flowlet.io.keyed_records`` prevents it.
+            # ``flowlet.io.record_writer`` prevents it.
             raise SerdeError("records with separate keys cannot be sent as columns")
 
 

@@ -24,16 +24,18 @@ import msgspec
 from flowlet.common.paths import local_path
 from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import JobSubmissionError
-from flowlet.rpc.module_sources import MODULES_FILE, ModuleSource, pack_modules
 from flowlet.rpc.shipped_files import (
     ADVICE,
     MAX_JOB_FILE_BYTES,
+    MODULES_FILE,
     PART_BYTES,
     CachedFile,
+    ModuleSource,
     ShippedArchive,
     ShippedFile,
     ShippedFiles,
     is_target,
+    pack_modules,
 )
 from flowlet.shipping.unpacking import UnpackLimits
 from netstack.late import dataclass

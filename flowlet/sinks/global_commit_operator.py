@@ -18,8 +18,7 @@ from flowlet.datastream.connectors.committer import Committer
 from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.records import Chunk
 from flowlet.sinks.commit_runner import CommitRunner
-from flowlet.sinks.sink_calls import SinkCalls
-from flowlet.sinks.sink_contexts import InitContext
+from flowlet.sinks.sink_calls import InitContext, SinkCalls
 from netstack.late import dataclass
 
 

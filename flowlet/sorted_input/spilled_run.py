@@ -1,8 +1,16 @@
 """A sorted run in a temporary file.
 
+Codes of keys as the bytes of a file.
+
+Hot path, per block: copies of arrays; texts once per key.
+
+Format: width of a code (0: numbers), width of a rank (0: a code for each record), length of the table, bytes of the
+        names; then the codes, or the ranks, the table, and the names as a column of texts.  All in the byte order of
+        the machine: no other one reads it.
+
 Hot path, per block: one write, one read.
 
-Side:       task.  Writes and reads block as long as the disk takes.
+Side:       task.
 Invariants: the file has no name, so nothing is left however the process ends; blocks come back in the order of their
             writing, once.
 Source:     Flink ``ChannelWriterOutputView``, ``ExternalSorter``.
@@ -18,15 +26,48 @@ from typing import Final
 
 import numpy as np
 
-from flowlet.columns import ConstantColumn
+from flowlet.columns import ConstantColumn, NameTable
 from flowlet.errors import FlowletError
 from flowlet.io.chunk_content import ChunkContent
 from flowlet.records import Chunk
+from flowlet.serde.columns import decode_texts, encode_texts
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import MAX_FIELDS, ElementLimits
-from flowlet.sorted_input.code_bytes import codes_of_bytes, codes_to_bytes
 from flowlet.sorted_input.ranked_codes import RankedCodes
+from flowlet.sorted_input.sort_codes import CodeArray, Codes
 from flowlet.sorted_input.sorted_block import Block, joined_chunks, with_key_codes, with_key_column
+
+_CODES_HEADER: Final = struct.Struct(">IIQQ")
+_NUMBER: Final = np.dtype(np.uint64)
+
+
+def codes_to_bytes(codes: Codes) -> bytes:
+    """The codes of at least one record."""
+    if not isinstance(codes, RankedCodes):
+        return b"".join((_CODES_HEADER.pack(_width_of(codes), 0, 0, 0), np.ascontiguousarray(codes).tobytes()))
+    names = b"" if codes.names is None else encode_texts(codes.names.names)
+    head = _CODES_HEADER.pack(_width_of(codes.table), codes.ranks.dtype.itemsize, len(codes.table), len(names))
+    return b"".join((head, codes.ranks.tobytes(), codes.table.tobytes(), names))
+
+
+def codes_of_bytes(data: bytes, num_rows: int) -> Codes:
+    """The opposite."""
+    width, rank_width, num_codes, num_bytes_of_names = _CODES_HEADER.unpack_from(data)
+    dtype = np.dtype(f"S{width}") if width else _NUMBER
+    if not rank_width:
+        return np.frombuffer(data, dtype, num_rows, _CODES_HEADER.size)
+    ranks = np.frombuffer(data, np.dtype(f"u{rank_width}"), num_rows, _CODES_HEADER.size)
+    start = _CODES_HEADER.size + ranks.nbytes
+    table = np.frombuffer(data, dtype, num_codes, start)
+    if not num_bytes_of_names:
+        return RankedCodes(ranks, table)
+    texts, _ = decode_texts(memoryview(data), start + table.nbytes, num_codes)
+    return RankedCodes(ranks, table, NameTable(list(texts)))
+
+
+def _width_of(codes: CodeArray) -> int:
+    return codes.dtype.itemsize if codes.dtype.kind == "S" else 0
+
 
 _HEADER: Final = struct.Struct(">QQQ")  # bytes of the codes and of the records, number of records
 

@@ -1,22 +1,75 @@
 """Cuts a sequence of numbers into splits while readers ask for them.
 
+Runs of whole numbers: what readers of numbered records have left, and how it is dealt out.
+
 Side:       pure.
-Invariants: every number is assigned once, in ascending order; memory does not grow with the sequence.
+Invariants: the shares of all readers together are the runs, each number once, in the order of the readers.  every
+            number is assigned once, in ascending order; memory does not grow with the sequence.
+Source:     Flink ``NumberSequenceSource.NumberSequenceSplit``, which is one such run.  Flink ``NumberSequenceSource``,
+            ``IteratorSourceEnumerator``; guided self-scheduling as in ``file_enumerator`` (Flink cuts into as many
+            splits as there are readers).
 Rules:      a single reader gets everything at once.  Several get half of a fair share of what is left, so a fast reader
             gets more and none is left with much at the end; the last splits have a 64th of a fair share of the whole,
             but ``LEAST_SPLIT`` numbers if that is more, and an eighth of the share if that is less.  Whatever a reader
             gets is above all that it had, so event time that follows the numbers does not go back.
-Source:     Flink ``NumberSequenceSource``, ``IteratorSourceEnumerator``; guided self-scheduling as in
-            ``file_enumerator`` (Flink cuts into as many splits as there are readers).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from flowlet.errors import StateRestoreError
 from flowlet.splits.number_split import NumberRange, NumberSplit
+
+Runs = tuple[tuple[int, int], ...]
+"""The first number of each run, and the one behind its last."""
+
+
+def share_of_runs(runs: Iterable[tuple[int, int]], subtask: int, parallelism: int) -> Runs:
+    """The numbers of reader ``subtask`` of ``parallelism``: about as many as each of the others has."""
+    left = list(runs)
+    num_left = sum(end - start for start, end in left)
+    first, behind = (num_left * number // parallelism for number in (subtask, subtask + 1))
+    found = []
+    for start, end in left:
+        part = max(start, start + first), min(end, start + behind)
+        if part[0] < part[1]:
+            found.append(part)
+        first -= end - start
+        behind -= end - start
+    return tuple(found)
+
+
+class NumbersLeft:
+    """The runs that one reader has before it; task thread only."""
+
+    __slots__ = ("_end", "_later", "_next")
+
+    def __init__(self, runs: Runs) -> None:
+        self._next = 0  # these two are the present run
+        self._end = 0
+        self._later = runs
+
+    def __repr__(self) -> str:
+        return f"<NumbersLeft {self.runs}>"
+
+    @property
+    def runs(self) -> Runs:
+        """What is left."""
+        return ((self._next, self._end), *self._later) if self._next < self._end else self._later
+
+    def take(self, max_numbers: int) -> range | None:
+        """The next numbers, ``max_numbers`` (above 0) at most; None: none are left."""
+        while self._next >= self._end:
+            if not self._later:
+                return None
+            (self._next, self._end), *later = self._later
+            self._later = tuple(later)
+        start = self._next
+        self._next = min(start + max_numbers, self._end)
+        return range(start, self._next)
+
 
 LEAST_SPLIT: Final = 1_000  # a chunk of a reader, which then asks with every chunk; not measured
 _STATE_VERSION: Final = 1

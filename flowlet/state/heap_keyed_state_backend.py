@@ -1,12 +1,19 @@
 """``HeapKeyedStateBackend``: all keyed state of one operator, in dictionaries.
 
+Rows of a snapshot in the form that the program declares now.
+
+Removes expired entries of a state, a few at a time.
+
 Side:       task.
-Invariants: one table per name.  State that was restored and not declared again yet stays in every snapshot.
-Source:     Flink ``HeapKeyedStateBackend``, ``StateBackend.createKeyedStateBackend``; PyFlink's
-            ``RuntimeContext.get_state`` and its like.
+Source:     Flink ``StateTable`` with a serializer that is compatible after migration; ``TtlAwareSerializer`` for
+            entries that begin, or cease, to expire.  Flink ``TtlIncrementalCleanup``.  Flink ``HeapKeyedStateBackend``,
+            ``StateBackend.createKeyedStateBackend``; PyFlink's ``RuntimeContext.get_state`` and its like.
+Invariants: every entry that is not removed meanwhile is looked at once per round; a round costs one list of the keys.
+            one table per name.  State that was restored and not declared again yet stays in every snapshot.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any
 
 from flowlet.datastream.state import (
@@ -31,10 +38,15 @@ from flowlet.state.heap_states import (
     HeapReducingState,
     HeapValueState,
 )
-from flowlet.state.incremental_cleanup import IncrementalCleanup
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_snapshot import VERSION, KeyedStateSnapshot, StateDescription, StateKind, StateRows
-from flowlet.state.row_conversion import row_converter
+from flowlet.state.keyed_state_snapshot import (
+    VERSION,
+    KeyedStateSnapshot,
+    StateDescription,
+    StateKind,
+    StateRows,
+    TypeForm,
+)
 from flowlet.state.state_table import StateTable
 from flowlet.state.ttl_states import (
     DeclaredTtlListState,
@@ -45,8 +57,115 @@ from flowlet.state.ttl_states import (
     TtlMapState,
     TtlValueState,
 )
-from flowlet.state.type_compatibility import type_form
+from flowlet.state.type_compatibility import Convert, converter, type_form
 from flowlet.timers.time_api import KeyContext
+
+
+def row_converter(
+    name: str, written: StateDescription, declared: StateDescription, now_ms: int
+) -> Callable[[Any], Any] | None:
+    """What makes rows of the declared form of rows that were written; None: they are the same.
+
+    Args:
+        name: the state's.
+        written: what the snapshot says.
+        declared: what the program says.
+        now_ms: entries that begin to expire were last used then.
+
+    Raises:
+        StateRestoreError: they do not go together; names the state, both types and what to do.  The converter raises
+            it, too: of a value that is not of the type that was declared for it.
+    """
+    convert = _value_converter(name, written, declared)
+    if convert is None and written.has_ttl == declared.has_ttl:
+        return None
+
+    def entry(stored: Any) -> Any:
+        value, used_ms = stored if written.has_ttl else (stored, now_ms)
+        if convert is not None:
+            try:
+                value = convert(value)
+            except Exception as error:
+                raise StateRestoreError(
+                    f"state {name!r} has a value that is not of the type {written.type_name} with which it was "
+                    "written, so that it cannot "
+                    f"become {declared.type_name} ({type(error).__name__}: {error}); declare the type as it was written"
+                ) from error
+        return (value, used_ms) if declared.has_ttl else value
+
+    match declared.kind:
+        case StateKind.LIST:
+            return lambda row: tuple(map(entry, row))
+        case StateKind.MAP:
+            return lambda row: tuple((key, entry(stored)) for key, stored in row)
+        case _:
+            return entry
+
+
+def _value_converter(name: str, written: StateDescription, declared: StateDescription) -> Convert | None:
+    if written.kind is declared.kind and written.type_name == declared.type_name:
+        return None
+    reason = ""
+    if written.kind is declared.kind and written.type_form is not None and declared.type_form is not None:
+        try:
+            return _element_converter(declared.kind, written.type_form, declared.type_form)
+        except StateRestoreError as error:
+            reason = f" ({error})"
+    raise StateRestoreError(
+        f"state {name!r} was written as {written}, and is declared as {declared} now{reason}; "
+        "declare it as it was written, or use another name"
+    )
+
+
+def _element_converter(kind: StateKind, written: TypeForm, declared: TypeForm) -> Convert | None:
+    """Of what a row has one or many of: the value, an element, or the value of an entry of a map."""
+    match kind:
+        case StateKind.LIST:
+            return converter(written.parts[0], declared.parts[0])
+        case StateKind.MAP:
+            converter(written, declared)  # looks at the keys
+            return converter(written.parts[1], declared.parts[1])
+        case _:
+            return converter(written, declared)
+
+
+class IncrementalCleanup:
+    """Looks at ``num_entries`` keys of a table at each call of ``clean``; task thread only."""
+
+    __slots__ = ("_expiry", "_holds_pairs", "_keys", "_num_entries", "_table")
+
+    def __init__(self, table: StateTable, expiry: Expiry, num_entries: int) -> None:
+        self._table = table
+        self._expiry = expiry
+        self._num_entries = num_entries
+        self._holds_pairs = table.description.kind not in (StateKind.LIST, StateKind.MAP)
+        self._keys: Iterator[Any] = iter(())
+
+    def __repr__(self) -> str:
+        return f"<IncrementalCleanup of {self._num_entries} keys of {self._table!r}>"
+
+    def clean(self) -> None:
+        """Look at the next keys; the round after the last one begins with the next call."""
+        keys = list(islice(self._keys, self._num_entries))
+        if keys:
+            now_ms = self._expiry.now_ms()
+            if self._holds_pairs:
+                self._drop_expired(keys, now_ms)
+            else:
+                for key in keys:
+                    self._table.retain(key, self._expiry, now_ms)
+        elif self._num_entries:
+            self._keys = iter(list(self._table.entries))
+
+    def _drop_expired(self, keys: list[Any], now_ms: int) -> None:
+        """For one value per key: without a call per key, which would take longer than all the rest of an access."""
+        newest_expired_ms = now_ms - self._expiry.ttl_ms
+        get = self._table.entries.get
+        for key in keys:
+            pair = get(key)
+            if pair is not None and pair[1] <= newest_expired_ms:
+                self._table.drop(key)
+
 
 _KINDS = {
     ValueStateDescriptor: StateKind.VALUE,

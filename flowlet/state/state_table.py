@@ -1,33 +1,134 @@
 """``StateTable``: the entries of one state, by key.
 
+``CopyingEntries``: a table's entries while a snapshot is under way.
+
+States use it instead of the dictionary itself, only as long as a ``TableCopy`` of their table is not complete.
+
+Hot path, only during snapshots: a look at the type, at the copy, and at what it has kept.
+
 Hot path, per access of a state: one look at the type of the key and one dictionary access (bench: state).  A key that
 is no str, int, bytes or None also needs ``exact_key``, which is not computed again while the current key is the same
 object.
 
 Side:       task.
-Invariants: an entry is stored under the exact key (``flowlet.keys.exact_keys``): 1, 1.0 and True have three.
+Invariants: before a row is replaced, dropped or handed out in a form that can change, every copy under way has it.  an
+            entry is stored under the exact key (``flowlet.keys.exact_keys``): 1, 1.0 and True have three.
             ``_user_keys`` holds the key as the user knows it for every entry whose exact key is another object, and
             nothing else.  While a copy is under way, the states read and write through ``CopyingEntries``; else they
             use the dictionary itself.  ``_order`` holds the keys in the order of the dictionary up to its newest ones,
             or is empty.
-Source:     Flink ``StateTable``, ``CopyOnWriteStateMap``.  Flink keeps one map per key group; here the key groups are
-            computed when a snapshot is finished.
+Source:     Flink ``CopyOnWriteStateMap.get`` and ``put``: copy on read, copy on write.  Flink ``StateTable``,
+            ``CopyOnWriteStateMap``.  Flink keeps one map per key group; here the key groups are computed when a
+            snapshot is finished.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from types import NoneType
 from typing import Any, Final, Protocol
+from weakref import ref
 
+from flowlet.columns.unchanging import UNCHANGING
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key, exact_keys
-from flowlet.state.copying_entries import CopyingEntries
 from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.frozen_rows import thawed_rows
+from flowlet.state.frozen_rows import frozen_row, thawed_rows
 from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
 from flowlet.state.table_copy import LiveRows, TableCopy
 from flowlet.timers.time_api import NO_KEY, KeyContext
+
+
+class CopyingEntries:
+    """Reads and writes the entries of a table for its states.
+
+    Args:
+        name: the state's.
+        kind: the state's.
+        entries: the dictionary.
+        on_end: called when an access finds that no copy is under way any more.
+    """
+
+    __slots__ = ("_copies", "_entries", "_kept", "_kind", "_name", "_newest", "_on_end")
+
+    def __init__(self, name: str, kind: StateKind, entries: dict[Any, Any], on_end: Callable[[], None]) -> None:
+        self._name = name
+        self._kind = kind
+        self._entries = entries
+        self._on_end = on_end
+        # Weak: a snapshot that was cancelled is given up by whoever would have finished it.
+        self._copies: tuple[ref[TableCopy], ...] = ()
+        self._newest: Callable[[], TableCopy | None] = _no_copy
+        # What the only copy has kept; empty if there are several.  The pool empties it in the end, so that the next
+        # look finds that out.
+        self._kept: Mapping[Any, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<CopyingEntries of {self._name!r}, {self._copies!r}>"
+
+    def add(self, copy: TableCopy) -> None:
+        """From now on keep for this copy, too."""
+        self._copies = (*(each for each in self._copies if not _is_over(each())), ref(copy))
+        self._newest = self._copies[-1]
+        self._kept = copy.kept if len(self._copies) == 1 else {}
+
+    def has_copies(self) -> bool:
+        """Whether a copy is under way; if not, ``on_end`` has been called."""
+        return bool(self._under_way())
+
+    def get(self, exact: Any) -> Any:
+        """What is kept for a key, for its state, which may hand it out or change it; None if there is nothing."""
+        stored = self._entries.get(exact)
+        if stored is None or type(stored) in UNCHANGING:
+            newest = self._newest()
+            if newest is None or newest.is_complete:
+                self._under_way()
+            return stored
+        if exact in self._kept:
+            return stored
+        frozen = None
+        for copy in self._under_way():
+            if exact not in copy.kept:
+                if frozen is None:
+                    frozen = frozen_row(self._name, self._kind, stored)
+                copy.kept[exact] = frozen
+        return stored
+
+    def __setitem__(self, exact: Any, stored: Any) -> None:
+        if exact not in self._kept:
+            self.keep(exact)
+        self._entries[exact] = stored
+
+    def keep(self, exact: Any) -> None:
+        """Called before what is kept for a key is replaced or dropped."""
+        stored = self._entries.get(exact)
+        if stored is None:
+            return
+        for copy in self._under_way():
+            # As it is: the table forgets it, and it was not handed out since the copy began, or it would be kept
+            # already.
+            copy.kept.setdefault(exact, stored)
+
+    def keep_user_key(self, exact: Any, key: Any) -> None:
+        """Called before the user's form of a key is dropped."""
+        for copy in self._under_way():
+            copy.kept_user_keys.setdefault(exact, key)
+
+    def _under_way(self) -> list[TableCopy]:
+        copies = [copy for each in self._copies if (copy := each()) is not None and not copy.is_complete]
+        if not copies:
+            self._copies, self._newest, self._kept = (), _no_copy, {}
+            self._on_end()
+        return copies
+
+
+def _is_over(copy: TableCopy | None) -> bool:
+    return copy is None or copy.is_complete
+
+
+def _no_copy() -> None:
+    return None
+
 
 # Keys of these types are their own exact keys.
 PLAIN: Final = frozenset({str, int, bytes, NoneType})

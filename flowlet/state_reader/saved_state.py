@@ -1,6 +1,8 @@
 """``SavedState``: what a savepoint or checkpoint holds, operator by operator.
 
-Side:       shared.  Blocking; for people's programs and the command line, not for tasks.
+Reads keyed state that RocksDB has written incrementally.
+
+Side:       shared.  Blocking: it makes a database in the directory for temporary files, and removes it.
 Invariants: nothing is unpickled before the MAC of the manifest, with the cluster's secret, and the SHA-256 of the state
             were checked.  Nothing is changed.
 Source:     Flink ``SavepointReader``, ``SavepointMetadata``.
@@ -15,7 +17,7 @@ import pyarrow as pa
 
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.common.paths import absolute_url
-from flowlet.errors import FlowletError, StorageError
+from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
 from flowlet.keys.namespaced_key import NamespacedKey
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot
@@ -24,14 +26,49 @@ from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind
 from flowlet.state.operator_state_snapshot import OperatorStateRows, Redistribution
 from flowlet.state_reader.arrow_columns import arrow_column
-from flowlet.state_reader.incremental_states import full_snapshot_of
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, VertexEntry
-from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
+from flowlet.storage.shared_files import JobSharedFiles
 from flowlet.storage.state_codec import decode_state, operator_sizes
 from flowlet.storage.state_files import StateFiles
 from netstack.late import dataclass
+
+
+class _NoKey:
+    """A key context that nobody asks."""
+
+    current_key = None
+
+
+def full_snapshot_of(snapshot: IncrementalSnapshot, storage: StateFiles) -> KeyedStateSnapshot:
+    """The same state in the form that every back end reads.
+
+    Raises:
+        StateRestoreError: RocksDB is not installed, or the state cannot be read.
+        StorageError: a file is missing or was changed.
+    """
+    try:
+        from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+    except ImportError as error:
+        raise StateRestoreError(
+            "this state was written by RocksDB, incrementally: pip install 'flowlet[rocksdb]' to read it"
+        ) from error
+    assert isinstance(storage, CheckpointStorage), "savepoints are never incremental"
+    groups = range(snapshot.first_key_group, snapshot.end_key_group)
+    place = RocksDBPlace(shared_files=JobSharedFiles(storage))
+    backend = RocksDBKeyedStateBackend(_NoKey(), lambda: 0, groups, snapshot.max_parallelism, place)  # type: ignore[arg-type]  # see _NoKey
+    try:
+        backend.restore(snapshot)
+        finish = backend.snapshot(is_full=True)
+        if finish is None:
+            return KeyedStateSnapshot(snapshot.descriptions, snapshot.max_parallelism)
+        found = finish()
+        assert isinstance(found, KeyedStateSnapshot), "it is full"
+        return found
+    finally:
+        backend.close()
+
 
 AGGREGATE: Final = "aggregate"
 """The name of what ``sum``, ``reduce``, ``min``, ``max`` and ``count`` keep for each key."""

@@ -15,8 +15,7 @@ from typing import Final
 
 from flowlet.common.paths import check_checkpoint_url, is_directory, root_of
 from flowlet.errors import StorageError
-from flowlet.storage.manifest import CheckpointManifest
-from flowlet.storage.manifest_codec import StoredManifest
+from flowlet.storage.manifest import CheckpointManifest, StoredManifest
 from flowlet.storage.state_files import MANIFEST, NAME, StateFiles, files_at, has_files
 from flowlet.storage.storage_files import Folder
 

@@ -20,9 +20,10 @@ from flowlet.common.paths import check_checkpoint_url, directory_of, is_director
 from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
 from flowlet.storage.local_files import LocalFiles
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry
-from flowlet.storage.manifest_codec import (
+from flowlet.storage.manifest import (
     MAX_MANIFEST_BYTES,
+    CheckpointManifest,
+    SourceEntry,
     StoredManifest,
     StoredSource,
     decode_manifest,

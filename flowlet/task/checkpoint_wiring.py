@@ -1,11 +1,18 @@
 """Connects the parts of a task's checkpoints: gates, barrier handler, coordinator, operators, outputs.
 
+``MailboxTimers``: timers whose calls are mails, so that they run on the task thread.
+
+``TaskOutputs``: sends events of checkpoints to the outputs of a task.
+
 Side:       task.
-Source:     Flink ``StreamTask`` (constructor), ``InputProcessorUtil.createCheckpointBarrierHandler``,
-            ``createCheckpointedInputGatePair``.
+Source:     Flink ``BarrierAlignmentUtil.createRegisterTimerCallback``.  Flink ``RecordWriterOutput.broadcastEvent``,
+            ``OperatorChain.broadcastEvent``, ``alignedBarrierTimeout``, ``abortCheckpoint``.  Flink ``StreamTask``
+            (constructor), ``InputProcessorUtil.createCheckpointBarrierHandler``, ``createCheckpointedInputGatePair``.
+Invariants: records emitted before an event precede it in the partitions, because pending chunks are flushed first.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from flowlet.chain.operator_chain import OperatorChain
 from flowlet.checkpoint.barrier_orders import BarrierMachine
@@ -13,21 +20,109 @@ from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
-from flowlet.checkpoint.mailbox_timers import MailboxTimers
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
 from flowlet.checkpoint.responder import measured
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
-from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
+from flowlet.errors import MailboxClosedError
 from flowlet.graph.partitioner import Broadcast, Partitioner
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
-from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, MailOptions
 from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.gate.single_input_gate import SingleInputGate
+from netstack.late import dataclass
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo
+from netstack.partition.result_partition import ResultPartition
+from netstack.timers import Timers
+from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import DataType
+
+
+class MailboxTimers:
+    """Implements ``Timers``.
+
+    Threading: ``call_later`` and the returned cancel on the task thread; after the cancel the call is not made, even if
+               its mail is queued.
+    """
+
+    def __init__(self, timers: Timers, executor: MailboxExecutor, description: str) -> None:
+        self._timers = timers
+        self._executor = executor
+        self._description = description
+
+    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+        """Make ``call`` once, on the task thread; return a function that cancels it."""
+        is_cancelled = False
+
+        def run() -> None:
+            if not is_cancelled:
+                call()
+
+        def post() -> None:
+            try:
+                self._executor.execute(run, self._description, options=MailOptions.URGENT)
+            except MailboxClosedError:
+                return  # the task has ended
+
+        cancel_timer = self._timers.call_later(delay_ms, post)
+
+        def cancel() -> None:
+            nonlocal is_cancelled
+            is_cancelled = True
+            cancel_timer()
+
+        return cancel
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointedOutput:
+    """One partition.
+
+    Barriers stay aligned on a pointwise edge, whose in-flight data cannot be redistributed when parallelism changes.
+    """
+
+    partition: ResultPartition
+    supports_unaligned: bool = True
+
+
+class TaskOutputs:
+    """All partitions of one task, if any; ``flush_pending`` writes the pending chunks of the record writers."""
+
+    def __init__(self, outputs: Sequence[CheckpointedOutput], flush_pending: Callable[[], None]) -> None:
+        self._outputs = tuple(outputs)
+        self._flush_pending = flush_pending
+
+    def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
+        """Send ``event`` on every channel of every partition; with priority it overtakes queued data.
+
+        Raises:
+            NetstackError: a partition was released or finished.
+        """
+        self._flush_pending()
+        for output in self._outputs:
+            event_here, is_priority_here = event, is_priority
+            if (
+                isinstance(event, CheckpointBarrier)
+                and not output.supports_unaligned
+                and event.options.needs_channel_state
+            ):
+                event_here, is_priority_here = replace(event, options=event.options.with_unaligned_unsupported()), False
+            output.partition.broadcast_event(event_here, is_priority=is_priority_here)
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Let queued barriers of the checkpoint overtake the data before them."""
+        for output in self._outputs:
+            # Ignored by partitions that got a barrier without a timeout.
+            output.partition.aligned_barrier_timeout(checkpoint_id)
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Stop keeping data in front of the barriers of the checkpoint."""
+        for output in self._outputs:
+            output.partition.abort_checkpoint(checkpoint_id, cause)
+
 
 _NS_PER_MS = 1_000_000
 

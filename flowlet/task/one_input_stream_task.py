@@ -12,16 +12,15 @@ from flowlet.chain.operator_chain import ChainedOperator, HeadInput
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
-from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.io.input_processor import InputProcessor
 from flowlet.io.input_recovery import InputRecovery
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
 from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
 from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from flowlet.operators.input_selection import InputSelectable
-from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
+from flowlet.operators.multiple_input_operator import InputSelectable, MultipleInputStreamOperator
 from flowlet.records import CompletionMark
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput

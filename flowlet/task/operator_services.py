@@ -1,14 +1,19 @@
 """The services of a task for each of its operators: mailbox, clock, timers, latency statistics.
 
+Chooses the back end of an operator's keyed state.
+
 Side:       task.
+Source:     Flink ``StateBackendLoader``, ``StateBackend.createKeyedStateBackend``.  Flink
+            ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
 Invariants: the priority of an operator's mails is its place in the chain, from 1: so a yield runs mails of operators
             behind it, and none of those before it.
-Source:     Flink ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
 """
 
 import hashlib
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
@@ -20,15 +25,37 @@ from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
-from flowlet.state.keyed_state_backend import KeyedStateBackend
+from flowlet.state.keyed_state_backend import KeyedStateBackend, SharedFiles
 from flowlet.state.operator_state_backend import OperatorStateBackend
-from flowlet.task.create_keyed_state_backend import create_keyed_state_backend
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 from netstack.log_lines import LogLines
+
+_num_places: Final = itertools.count()  # of this process; Flink goes from one directory to the next, too
+
+
+def create_keyed_state_backend(
+    settings: StateSettings,
+    key_context: KeyContext,
+    now_ms: Callable[[], int],
+    key_groups: range,
+    max_parallelism: int,
+    shared_files: SharedFiles | None,
+) -> KeyedStateBackend:
+    """The back end that the job's settings name; ``shared_files``: of its checkpoints, None: it takes none."""
+    if not settings.is_rocksdb:
+        from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
+
+        return HeapKeyedStateBackend(key_context, now_ms, key_groups, max_parallelism)
+    from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+
+    directory = settings.directories[next(_num_places) % len(settings.directories)] if settings.directories else ""
+    place = RocksDBPlace(directory, shared_files, writes_shared_files=settings.is_incremental)
+    return RocksDBKeyedStateBackend(key_context, now_ms, key_groups, max_parallelism, place)
+
 
 _log = LogLines(__name__)
 

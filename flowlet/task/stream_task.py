@@ -22,14 +22,14 @@ from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.record_slices import SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
-from flowlet.checkpoint.recovered_stream import RecoveredStream
+from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
-from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from flowlet.mailbox.stream_task_action_executor import FlushingActionExecutor
 from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.records import Chunk

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
-from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
+from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.common.settings.batch_settings import BatchSettings
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.graph.partitioner import Partitioner

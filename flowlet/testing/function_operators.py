@@ -23,11 +23,9 @@ from flowlet.datastream.functions import (
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 
 _ASYNC_TIMEOUT_MS = 10_000
 _ASYNC_CAPACITY = 100

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Self
 
-from flowlet.mailbox.mail import Mail
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_future import Signal
 from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxController, MailboxProcessor
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
-from flowlet.mailbox.task_mailbox import MIN_PRIORITY, TaskMailbox
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from netstack.testing.manual_clock import ManualClock
 

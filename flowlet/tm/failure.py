@@ -1,12 +1,19 @@
 """Describes the failure of a task as text for the client.
 
+The name of the wait that a thread stands in.
+
 Side:       pure.
+Source:     the comment at every wait without a deadline, on its line or above it: "waits for NAME; ended by WHAT".  So
+            the name stands where the wait is, costs nothing, and ``tests/test_waits.py`` finds a wait without one.
+Absent:     names where the sources are not installed.
 Invariants: only text leaves the process, never the exception; every text has a limit, and can be sent as UTF-8;
             whatever the exception does when it is asked for its text, the failure is described.
 Rules:      for a failing user function only the user's frames are shown (all with ``FLOWLET_TRACEBACK=full``), for an
             error of the engine all frames.
 """
 
+import linecache
+import re
 import traceback
 from types import FrameType
 from typing import Final
@@ -16,7 +23,22 @@ import netstack
 from flowlet.chain.preview import preview
 from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, shows_all_frames
 from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
-from flowlet.tm.named_wait import named_wait
+
+_NAME: Final = re.compile(r"# (waits for .*; ended by .*)")
+
+
+def named_wait(frame: FrameType | None) -> str | None:
+    """The text "waits for NAME; ended by WHAT" of the innermost named wait on the stack of ``frame``; None: it stands
+    in none.
+    """
+    while frame is not None:
+        for line in (frame.f_lineno, frame.f_lineno - 1):
+            found = _NAME.search(linecache.getline(frame.f_code.co_filename, line))
+            if found is not None:
+                return found[1]
+        frame = frame.f_back
+    return None
+
 
 _MAX_MESSAGE_CHARS: Final = 8 * 1024
 _MAX_TRACEBACK_CHARS: Final = 64 * 1024

@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from flowlet.rpc.module_sources import ModuleSource, unpack_modules
+from flowlet.rpc.shipped_files import ModuleSource, unpack_modules
 from flowlet.serde.deploy_blobs import DeploymentError
 
 Modules = Mapping[str, ModuleSource]

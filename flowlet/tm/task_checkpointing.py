@@ -23,12 +23,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import CheckpointMetadata, CheckpointMetrics, OperatorState, SubtaskState
+from flowlet.checkpoint.snapshots import (
+    CheckpointMetadata,
+    CheckpointMetrics,
+    OperatorState,
+    RecoveredStream,
+    SubtaskState,
+)
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings

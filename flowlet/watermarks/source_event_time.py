@@ -1,28 +1,183 @@
 """Timestamps, watermarks and alignment inside a source.
 
+A clock that can be paused.
+
+Decides whether a source, or one of its splits, has run too far ahead of its alignment group.
+
 Hot path; see ``event_time_stream``.  For a reader with splits, one more look-up per chunk, and work per split that came
 or went.
+
 Side:       task.
-Invariants: the watermark is the lowest one of the open splits.  Nothing is read while the source is too far ahead of
-            its alignment group.  Time during which the group holds back a source or a split does not count as idleness.
+Source:     Flink ``PausableRelativeClock``.  Flink ``SourceOperator`` (``checkWatermarkAlignment``,
+            ``checkSplitWatermarkAlignment``), ``WatermarkSampler``.  The source reports once per update interval; the
+            JobManager replies with the limit (``flowlet/jm/alignment/watermark_alignment.py``).  Flink
+            ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
+Invariants: a source waits exactly while its oldest sampled watermark is above the group's limit.  An idle or finished
+            source holds no other source back.  A split is paused at most once before it is resumed.  the watermark is
+            the lowest one of the open splits.  Nothing is read while the source is too far ahead of its alignment
+            group.  Time during which the group holds back a source or a split does not count as idleness.
 Units:      milliseconds.
-Source:     Flink ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence, Set
-from typing import Protocol, runtime_checkable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final, Protocol, runtime_checkable
 
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark, WatermarkStatus
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
 from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
-from flowlet.watermarks.pausable_clock import PausableClock
-from flowlet.watermarks.source_alignment import SourceAlignment, SplitOrders
 from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
 from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
+
+
+class PausableClock:
+    """Nanoseconds of the monotonic clock ``now_ns``, without pauses."""
+
+    __slots__ = ("_now_ns", "_paused_at_ns", "_paused_ns")
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._paused_ns = 0  # length of all past pauses
+        self._paused_at_ns: int | None = None  # start of the present pause; None: it runs
+
+    def __repr__(self) -> str:
+        return f"<PausableClock {'stopped' if self._paused_at_ns is not None else 'running'} at {self()} ns>"
+
+    def __call__(self) -> int:
+        """The time in nanoseconds."""
+        now_ns = self._now_ns() if self._paused_at_ns is None else self._paused_at_ns
+        return now_ns - self._paused_ns
+
+    def pause(self) -> None:
+        """Pause; does nothing if paused."""
+        if self._paused_at_ns is None:
+            self._paused_at_ns = self._now_ns()
+
+    def resume(self) -> None:
+        """Continue; does nothing if running."""
+        if self._paused_at_ns is not None:
+            self._paused_ns += self._now_ns() - self._paused_at_ns
+            self._paused_at_ns = None
+
+
+# Flink's pipeline.watermark-alignment.buffer-size: how many reports ago the watermark counts.  Without it, a source
+# that was just released would stop again before the other sources have heard of the new limit.
+NUM_SAMPLES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOrders:
+    """The splits that the reader must pause, and those that it must resume."""
+
+    pause: frozenset[str]
+    resume: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.pause or self.resume)
+
+
+class SourceAlignment:
+    """The alignment of one subtask of a source; task thread only.
+
+    ``num_samples``: how many reports ago the watermark counts.
+    """
+
+    def __init__(self, num_samples: int = NUM_SAMPLES) -> None:
+        if num_samples < 1:
+            raise ValueError(f"an alignment needs at least one sample, got {num_samples}")
+        self._watermark = MIN_TIMESTAMP
+        self._samples = deque([MIN_TIMESTAMP] * num_samples, maxlen=num_samples)
+        self._max_allowed = MAX_TIMESTAMP
+        self._is_silent = False
+        self._splits: dict[str, int] = {}
+        self._paused: set[str] = set()
+
+    def __repr__(self) -> str:
+        state = "waits" if self.must_wait else "runs"
+        return (
+            f"<SourceAlignment {state} at {self._samples[0]} of {self._max_allowed}, {len(self._paused)} splits paused>"
+        )
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the source must stop emitting."""
+        return self._samples[0] > self._max_allowed
+
+    @property
+    def drift_ms(self) -> int:
+        """How far the source is above the limit; negative below it; in 64 bits.
+
+        Flink's metric ``watermarkAlignmentDrift``.
+        """
+        return min(max(self._watermark - self._max_allowed, MIN_TIMESTAMP), MAX_TIMESTAMP)
+
+    @property
+    def paused_splits(self) -> frozenset[str]:
+        """The paused splits."""
+        return frozenset(self._paused)
+
+    def watermark_emitted(self, timestamp: int) -> None:
+        """Note a watermark of the source, which is active."""
+        self._is_silent = False
+        self._watermark = max(self._watermark, timestamp)
+
+    def status_changed(self, *, is_idle: bool) -> None:
+        """Note that the source became idle or active."""
+        self._is_silent = is_idle
+
+    def finished(self) -> None:
+        """Note that the source sends no more records."""
+        self._is_silent = True
+
+    def sample(self) -> int:
+        """Sample the watermark for a report, once per update interval; ``MAX_TIMESTAMP``: no source must wait for this
+        one.
+        """
+        self._samples.append(self._watermark)
+        return MAX_TIMESTAMP if self._is_silent else self._watermark
+
+    def allow(self, max_allowed: int) -> SplitOrders:
+        """Set the group's limit; returns which splits to pause or resume."""
+        self._max_allowed = max_allowed
+        return self._split_orders()
+
+    # -- splits: only a source with several pauses them one by one
+
+    def split_added(self, split: str, watermark: int = MIN_TIMESTAMP) -> None:
+        """Note a new split of the reader."""
+        self._splits[split] = watermark
+
+    def split_finished(self, split: str) -> None:
+        """Note that a split has ended."""
+        self._splits.pop(split, None)
+        self._paused.discard(split)
+
+    def split_watermarks(self, watermarks: Mapping[str, int]) -> SplitOrders:
+        """Note watermarks by split, those of unknown splits aside; returns which splits to pause or resume.
+
+        All splits are compared once per call: a call per split would be quadratic.
+        """
+        known = self._splits
+        risen = {
+            split: timestamp for split, timestamp in watermarks.items() if split in known and timestamp > known[split]
+        }
+        if not risen:
+            return SplitOrders(frozenset(), frozenset())
+        known |= risen
+        return self._split_orders()
+
+    def _split_orders(self) -> SplitOrders:
+        ahead = {split for split, watermark in self._splits.items() if watermark > self._max_allowed}
+        if len(self._splits) < 2:
+            ahead = set()  # no split is paused: the source as a whole waits
+        orders = SplitOrders(frozenset(ahead - self._paused), frozenset(self._paused - ahead))
+        self._paused = ahead
+        return orders
 
 
 @runtime_checkable

@@ -29,8 +29,7 @@ from flowlet.keys.namespaced_key import NamespacedKey
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.time_api import InternalTimerService
-from flowlet.windows.window_contents import CombinedContents, ListContents, WindowContents
-from flowlet.windows.window_states import WindowStates
+from flowlet.windows.window_states import CombinedContents, ListContents, WindowContents, WindowStates
 
 _MISSING: Final = object()
 # Cells, or records in lists: a snapshot has to write so many to the state first, at 2 us each.  Not measured.

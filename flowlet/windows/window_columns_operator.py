@@ -2,10 +2,22 @@
 
 Hot path, per chunk and per watermark.
 
+Joins of columns in a task: late rows, snapshots.
+
+Hot path, per chunk and per watermark.
+
+Parts of windows of columns, made in the task that has the rows, so that few of them travel.
+
+Hot path, per chunk.
+
 Side:       task.
-Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``.
+Source:     Flink ``WindowOperator``; its ``numLateRecordsDropped``.  Flink ``WindowOperator`` with a
+            ``CoGroupFunction``.  the local half of Flink SQL's two-phase aggregation.
 Invariants: results of a watermark are emitted before it.  In BATCH mode windows end with their keys, or ahead of the
-            last watermark, and the clock ends none.
+            last watermark, and the clock ends none.  results of a watermark are emitted before it; in BATCH mode with
+            the end of their keys.
+Rules:      nothing waits: the parts of a chunk go on at once, so there is no state, and a watermark passes behind them.
+            Where most rows have a key and pane of their own, and in small batches, each row goes on as a part.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,15 +27,20 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from flowlet.chain.state_share import StateShare
-from flowlet.columns.arrow_batches import columns_of_batch
+from flowlet.columns import Columns
+from flowlet.columns.arrow_batches import columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
+from flowlet.io.dictionary_bypass import DictionaryBypass
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin
 from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
-from flowlet.kernels.windows.local_windows import PartsLayout
+from flowlet.kernels.windows.local_windows import LocalParts, LocalWindows, PartsLayout
 from flowlet.kernels.windows.pane_windows import EmittedWindows
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP
+from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.record_batches import ToColumnsOperator, slices
+from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.timers.time_api import TimerHandle
 from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
@@ -227,3 +244,161 @@ class WindowColumnsOperator(ToColumnsOperator):
         if self._aggregation.key is None:
             return merged(parts)
         return merged([of_key_groups(each, share.key_groups, share.max_parallelism) for each in parts])
+
+
+class JoinColumnsOperator(UserFunctionOperator, TwoInputStreamOperator):
+    """Joins the rows of two inputs by key and window.
+
+    Args:
+        join: what is joined.
+        name: for people.
+    """
+
+    ends_keys_singly: ClassVar[bool | None] = False
+
+    def __init__(self, join: ColumnJoin, *, name: str = "Join") -> None:
+        super().__init__(name)
+        self._join = join
+        self._rows = ColumnarJoin(join)
+
+    @property
+    def _description(self) -> str:
+        """What a snapshot of the state belongs to."""
+        join = self._join
+        sides = [f"{join.kept_columns(side)} by {join.keys[side]!r}" for side in (LEFT, RIGHT)]
+        return f"{join.kind} join of {' and '.join(sides)}, a {join.key_type}, in {join.windows}"
+
+    def process_chunk1(self, chunk: Chunk) -> None:
+        """Rows of the left side."""
+        self._take(LEFT, chunk)
+
+    def process_chunk2(self, chunk: Chunk) -> None:
+        """Rows of the right side."""
+        self._take(RIGHT, chunk)
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Emit the rows of the windows that end here, then the watermark."""
+        self._fire(watermark.timestamp)
+        super().process_watermark(watermark)
+
+    def end_keys(self) -> None:
+        """With sorted inputs: emit all rows of the keys so far, and forget them."""
+        super().end_keys()
+        self._fire(MAX_TIMESTAMP)
+        self._rows = ColumnarJoin(self._join)  # for which no row is late
+
+    def _fire(self, time_ms: int) -> None:
+        for joined in self._rows.fire(time_ms):
+            self.output.collect(Chunk.of_columns(columns_of_batch(joined.batch), joined.ends_ms - 1))
+
+    def close(self) -> None:
+        """Let the rows go."""
+        self._rows = ColumnarJoin(self._join)
+        super().close()
+
+    def _take(self, side: int, chunk: Chunk) -> None:
+        if not len(chunk):
+            return
+        schema = self._join.schemas[side]
+        try:
+            columns: Columns = columns_of_records(chunk.values, schema) if chunk.columns is None else chunk.columns
+            num_late = self._rows.add(side, ColumnInputs(columns, schema, checked_timestamps(chunk)))
+        except (FlowletError, TypeError) as error:
+            raise UserFunctionError(self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows") from error
+        self.ctx.counters.num_late_records_dropped += num_late
+
+    # -- checkpoints
+
+    def snapshot_state(self, checkpoint_id: int) -> object | None:
+        """Arrays that nobody changes; another thread makes bytes of them."""
+        return partial(encoded, self._rows.state(), self._description)
+
+    def initialize_state(self, state: object | None) -> None:
+        """Go on from a snapshot.
+
+        Raises:
+            StateRestoreError: it is of another join.
+        """
+        if state is None:
+            return
+        assert isinstance(state, WindowColumnsSnapshot), f"a snapshot of {self.name!r} is a {type(state).__name__}"
+        found = decoded(state, self._description, self.name)
+        try:
+            self._rows.load(found)
+        except TypeError as error:
+            raise StateRestoreError(f"operator {self.name!r}: {error}") from error
+
+    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
+        """The keys of this subtask's key groups."""
+        parts = [each for each in states if isinstance(each, WindowColumnsSnapshot)]
+        return merged([of_key_groups(each, share.key_groups, share.max_parallelism) for each in parts])
+
+
+# Fewer rows in a part, on average, do not pay.
+_ROWS_PER_PART: Final = 4
+_MIN_ROWS: Final = 64  # of a batch that is looked at; not measured closely
+_MIN_JUDGED_ROWS: Final = 1_024
+
+
+class LocalWindowColumnsOperator(ToColumnsOperator):
+    """Makes parts of rows.
+
+    Args:
+        aggregation: what is computed.
+        schema: of the rows, a ``pyarrow.Schema``.
+        layout: of the parts.
+        name: for people.
+    """
+
+    def __init__(
+        self, aggregation: WindowedAggregation, schema: Any, layout: PartsLayout, *, name: str = "Local Window"
+    ) -> None:
+        super().__init__(schema, name=name)
+        self._aggregation = aggregation
+        self._local = LocalWindows(aggregation, layout)
+        self._bypass = DictionaryBypass()
+        self._num_rows = self._num_parts = 0  # since the last judgement
+
+    def __repr__(self) -> str:
+        return f"<LocalWindowColumnsOperator {self.name!r} of {self._local!r}>"
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Hand on the parts of the rows.
+
+        Raises:
+            UserFunctionError: the rows have no timestamps, or a value cannot be aggregated; names the column.
+        """
+        if not len(chunk):
+            return
+        columns = self._columns(chunk) if chunk.columns is None else chunk.columns
+        try:
+            parts = self._parts(ColumnInputs(columns, self._schema, checked_timestamps(chunk)))
+        except (FlowletError, TypeError, OverflowError) as error:
+            raise UserFunctionError(
+                self.name, self.ctx.subtask, f"a batch of {len(chunk)} rows {self._purpose}"
+            ) from error
+        self.output.collect(Chunk.of_columns(parts.columns, parts.timestamps))
+
+    def _parts(self, inputs: ColumnInputs) -> LocalParts:
+        if len(inputs) < _MIN_ROWS:
+            return self._local.single(inputs)
+        if self._bypass.is_taken():
+            self._local.forget_keys()
+            return self._local.single(inputs)
+        try:
+            parts = self._local.combined(inputs)
+        except OverflowError:  # of a sum; it may be of rows that are too late
+            parts = None
+        self._num_rows += len(inputs)
+        self._num_parts += len(inputs) if parts is None else len(parts.timestamps)
+        if self._num_rows >= _MIN_JUDGED_ROWS:
+            self._bypass.judge(self._num_rows, self._num_parts // _ROWS_PER_PART, is_full=False)
+            self._num_rows = self._num_parts = 0
+        return self._local.single(inputs) if parts is None else parts
+
+    @property
+    def _purpose(self) -> str:
+        """For errors: nobody has named this operator, and there may be several."""
+        aggregation = self._aggregation
+        names = ", ".join([each.name for each in aggregation.aggregates])
+        return f"for {names}" if aggregation.key is None else f"for {names} by {aggregation.key}"

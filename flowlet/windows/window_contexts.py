@@ -1,14 +1,26 @@
 """What triggers, assigners, evictors and window functions are given.
 
+How the user's window function is called: with or without key, context and results.
+
+``WindowResults``: where the results of windows go.
+
+Hot path, per result: a look at its type, and two appends where only chunks leave the chain behind the operator; else
+one run of the loop behind it.
+
 Side:       task.
-Invariants: states that a context gives belong to the current key and, but for global ones, to its window.
+Invariants: states that a context gives belong to the current key and, but for global ones, to its window.  results
+            leave before the watermark, the barrier or the mark that follows them.  A chained function gets a result
+            before the next one is made.
 Source:     Flink ``WindowOperator.Context``, ``WindowContext``, ``PerWindowStateStore``, ``MergingWindowStateStore``;
-            PyFlink's of the same names.
+            PyFlink's of the same names.  PyFlink ``InternalIterableWindowFunction``,
+            ``InternalSingleValueProcessWindowFunction`` and their like.  Flink ``TimestampedCollector``.
 """
 
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, NoReturn
 
+from flowlet.chain.operator_output import OperatorOutput
+from flowlet.columns.unchanging import UNCHANGING, is_unchanging
 from flowlet.datastream.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -28,8 +40,10 @@ from flowlet.datastream.user_functions.window_functions import ProcessAllWindowF
 from flowlet.datastream.window.evictors import Evictor
 from flowlet.datastream.window.triggers import Trigger
 from flowlet.datastream.window.window_assigners import WindowAssigner
+from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.operators.user_function import RuntimeContext
+from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import InternalTimerService
 from flowlet.windows.window_states import WindowStates
 
@@ -216,3 +230,104 @@ class FunctionContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFuncti
 def _metrics_of(runtime: RuntimeContext) -> Any:
     """The metrics of a function, by either of PyFlink's names."""
     return runtime.get_metrics_group()
+
+
+# Gets the key and the records, or what they were combined to.
+WindowCall = Callable[[Any, Any, list[Any]], Iterable[Any] | None]
+
+
+def has_context(spec: WindowSpec) -> bool:
+    """Whether the function is called by ``process``, with a context."""
+    return hasattr(spec.function, "process")
+
+
+def window_call_of(spec: WindowSpec, context: FunctionContext) -> WindowCall:
+    """What to call with the key, the window and what it holds; ``context``: of the window, set by the caller."""
+    function = spec.function
+    if function is None:
+        return _pass_through
+    if has_context(spec):
+        process = function.process
+        if spec.is_keyed:
+            return lambda key, _window, elements: process(key, context, elements)
+        return lambda _key, _window, elements: process(context, elements)
+    apply = function.apply
+    if spec.is_keyed:
+        return lambda key, window, elements: apply(key, window, elements)
+    return lambda _key, window, elements: apply(window, elements)
+
+
+def clears(spec: WindowSpec) -> bool:
+    """Whether the function wants to know when a window ends."""
+    if not has_context(spec):
+        return False
+    own = getattr(type(spec.function), "clear", None)
+    return own not in (None, ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
+
+
+def _pass_through(_key: Any, _window: Any, elements: list[Any]) -> Iterable[Any]:
+    return elements
+
+
+_MAX_WAITING: Final = 1_000  # as many as a chunk holds
+
+
+class WindowResults:
+    """Gathers results, or passes them on at once; also the way of watermarks, which results must not miss."""
+
+    __slots__ = ("_is_gathered", "_out", "_timestamps", "_values")
+
+    def __init__(self, out: OperatorOutput) -> None:
+        self._out = out
+        self._is_gathered = out.is_gathered
+        self._values: list[Any] = []
+        self._timestamps: list[int] | None = []
+
+    def __repr__(self) -> str:
+        return f"<WindowResults: {len(self._values)} wait>"
+
+    def emit(self, value: Any, timestamp: int | None) -> None:
+        """Emit one result to the main output."""
+        if not self._is_gathered or (type(value) not in UNCHANGING and not is_unchanging(value)):
+            # A result that can change must be copied now, and a chained function called.
+            self.flush()
+            self._out.collect_each((value,), None if timestamp is None else (timestamp,), 1)
+            return
+        if timestamp is None:
+            if self._timestamps:
+                self.flush()
+            self._timestamps = None
+        else:
+            if self._timestamps is None:
+                self.flush()
+                self._timestamps = []
+            self._timestamps.append(timestamp)
+        self._values.append(value)
+        if len(self._values) >= _MAX_WAITING:
+            self.flush()
+
+    def emit_side(self, tag_id: str, value: Any, timestamp: int | None) -> None:
+        """Emit one result to a side output."""
+        self._out.emit_side(tag_id, value, timestamp)
+
+    def flush(self) -> None:
+        """Pass on what waits."""
+        values, timestamps = self._values, self._timestamps
+        self._values, self._timestamps = [], []
+        if values:
+            self._out.collect(Chunk(values, timestamps))
+
+    def drain(self) -> None:
+        """Pass on what waits, here and in the outputs behind."""
+        self.flush()
+        self._out.drain()
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Pass a watermark on behind the results."""
+        self.flush()
+        self._out.emit_watermark(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Pass a status on behind the results."""
+        self.flush()
+        self._out.emit_watermark_status(status)

@@ -40,11 +40,16 @@ from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.timers.time_api import InternalTimer
 from flowlet.windows.aligned_windows import AlignedWindows
 from flowlet.windows.merging_window_set import MergingWindowSet
-from flowlet.windows.window_calls import clears, window_call_of
-from flowlet.windows.window_contents import TimestampedContents, contents_of
-from flowlet.windows.window_contexts import AssignerContext, EvictorContext, FunctionContext, TriggerContext
-from flowlet.windows.window_results import WindowResults
-from flowlet.windows.window_states import WindowStates
+from flowlet.windows.window_contexts import (
+    AssignerContext,
+    EvictorContext,
+    FunctionContext,
+    TriggerContext,
+    WindowResults,
+    clears,
+    window_call_of,
+)
+from flowlet.windows.window_states import TimestampedContents, WindowStates, contents_of
 
 _NO_STATE: Final = (
     "the function that combines the records of a window cannot use keyed state; use a ProcessWindowFunction behind it"

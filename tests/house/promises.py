@@ -106,7 +106,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "task's checkpoints": (
         "flowlet.checkpoint.barrier_orders",
         "flowlet.checkpoint.checkpoint_barrier_tracker",
-        "flowlet.checkpoint.checkpoint_error",
+        "flowlet.checkpoint.barrier_orders",
         "flowlet.checkpoint.single_checkpoint_barrier_handler",
         "flowlet.checkpoint.snapshots",
         "flowlet.checkpoint.subtask_checkpoint_coordinator",

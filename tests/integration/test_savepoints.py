@@ -22,7 +22,7 @@ from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import JobExecutionError, SavepointError
 from flowlet.former_names import RENAMED
 from flowlet.state_reader import read_state
-from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.manifest import manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.former_places import FORMER_PLACE, under_former_names

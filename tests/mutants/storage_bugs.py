@@ -81,7 +81,7 @@ STORAGE_BUGS: Final = (
         "a_forged_manifest_is_read",
         "A7",
         "who can write into the directory names the hashes himself",
-        "flowlet.storage.manifest_codec",
+        "flowlet.storage.manifest",
         "    if not hmac.compare_digest(mac,",
         "    if False and not hmac.compare_digest(mac,",
         f"{_STORAGE}::test_a_damaged_manifest_is_refused",

@@ -5,16 +5,18 @@ Side:   shared.  Loaded by name for jobs that have any: only these need pyarrow,
 """
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.graph.column_transformations import (
+from flowlet.graph.transformation import (
     JoinColumnsTransformation,
     LocalWindowColumnsTransformation,
     SelectColumnsTransformation,
     WindowColumnsTransformation,
 )
 from flowlet.operators.record_batches import SelectColumnsOperator
-from flowlet.windows.join_columns_operator import JoinColumnsOperator
-from flowlet.windows.local_window_columns_operator import LocalWindowColumnsOperator
-from flowlet.windows.window_columns_operator import WindowColumnsOperator
+from flowlet.windows.window_columns_operator import (
+    JoinColumnsOperator,
+    LocalWindowColumnsOperator,
+    WindowColumnsOperator,
+)
 
 ColumnStep = (
     SelectColumnsTransformation

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from flowlet.chain.preview import preview
 from flowlet.connectors.database.database_driver import DatabaseDriver, Trouble
-from flowlet.connectors.database.database_errors import (
+from flowlet.connectors.database.row_values import (
     DatabaseError,
     DatabaseUnavailableError,
     RefusedRowError,

@@ -21,7 +21,7 @@ from flowlet.connectors.database.database_driver import (
     Trouble,
     marker_statements,
 )
-from flowlet.connectors.database.database_errors import DatabaseError
+from flowlet.connectors.database.row_values import DatabaseError
 from flowlet.datastream.connectors.database_url import DatabaseUrl
 from flowlet.datastream.connectors.placeholders import Statement, Style
 

@@ -1,8 +1,11 @@
 """``RowValues``: from records to the tuples that a driver takes.
 
+What goes wrong with a database, in sentences that say what to do.
+
 Hot path, per chunk: C calls per column; a call per value only in columns with values that are not plain.
 
-Side:   pure.
+Side:  pure.
+Rules: no message shows a password.
 """
 
 import datetime
@@ -14,7 +17,29 @@ from flowlet.chain.preview import preview
 from flowlet.common.typeinfo import InstantTypeInfo, TypeInformation
 from flowlet.common.types import RowFieldsError, fields_of_record, fields_of_records
 from flowlet.common.values.field_values import field_form, integer_limits, is_missing, is_time
-from flowlet.connectors.database.database_errors import RefusedRowError
+from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError
+from flowlet.errors import FlowletError
+
+
+class DatabaseError(FlowletError):
+    """The database refused something, and will refuse it again."""
+
+
+class DatabaseUnavailableError(CommitLaterError):
+    """The database cannot be reached, is busy, or ended the connection; whether the last transaction happened may be
+    unknown.
+    """
+
+
+class RefusedRowError(DatabaseError):
+    """A row cannot be written; the message shows it."""
+
+
+def without_password(text: str, password: str | None) -> str:
+    """A text of a driver, on one line, in which the password is hidden."""
+    line = " ".join(text.split())
+    return line.replace(password, "***") if password else line
+
 
 _WHOLE: Final = frozenset({int, type(None)})
 _REALS: Final = frozenset({float, int, type(None)})

@@ -1,38 +1,57 @@
 """``FileSinkWriter``: the part files of one subtask of a file sink, by bucket.
 
+``FileSinkCommitter``: gives part files their names once their checkpoint is complete.
+
+``RunningFileSink``: what runs a ``FileSink`` in a task.
+
 Side:       task.
 Invariants: a bucket has at most one open part file.  In front of a barrier each open part either is closed, durable and
             prepared for its commit, or is durable up to the length that the checkpoint names.  After a restart it goes
-            on in a copy of these bytes, because the process that made the file may still write into it.
+            on in a copy of these bytes, because the process that made the file may still write into it.  what is
+            committed is durable: folders are fsynced before ``commit`` returns.
 Units:      times in milliseconds.
-Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState``, ``FileSinkCommittable``.
+Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState``, ``FileSinkCommittable``.  Flink
+            ``FileCommitter``.  Flink ``FileSink``, its side of the tasks.
 """
 
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, BinaryIO, Final
 
-from flowlet.connectors.files.file_failures import explained
-from flowlet.connectors.files.format_writers import FormatWriter
+from flowlet.common.serialization import Encoder, LineEncoder
+from flowlet.common.typeinfo import TypeInformation
+from flowlet.connectors.files.format_writers import CsvWriter, EncodedWriter, FormatWriter
 from flowlet.connectors.files.part_files import (
     Attempt,
     copy_beginning,
     create_draft,
+    explained,
     leftovers,
     make_durable,
     make_folder,
+    publish,
     remove,
     sync_folders,
 )
+from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsWriterState
 from flowlet.datastream.connectors.bucket_assigner import BasePathBucketAssigner, BucketContext, DateTimeBucketAssigner
+from flowlet.datastream.connectors.committer import CommitRequest, Committer
 from flowlet.datastream.connectors.file_sink import FileSink
-from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriterContext, StatefulSinkWriter
+from flowlet.datastream.connectors.sink_writer import (
+    CommittingSinkWriter,
+    SinkWriterContext,
+    StatefulSinkWriter,
+    WriterInitContext,
+)
+from flowlet.datastream.formats.csv import CsvWriterFactory
+from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.sinks.chunk_writer import ChunkWriter
-from flowlet.sinks.sink_contexts import RecordContext
+from flowlet.sinks.sink_calls import ChunkWriter, InitContext, RecordContext
 from flowlet.timers.time_api import ProcessingTimeService
+from flowlet.typed.java_text import written_text
 from netstack.late import dataclass
 
 MakeFormat = Callable[[BinaryIO], FormatWriter]
@@ -334,3 +353,75 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         bucket.part = part
         if self._attempt.made(state.draft):  # else it is of another job, whose checkpoints stay as they are
             self._stale.append(StaleFile(state.draft))
+
+
+class FileSinkCommitter(Committer[PendingFile | StaleFile]):
+    """Publishes pending files, and removes stale ones; to do it again changes nothing."""
+
+    def commit(self, requests: Sequence[CommitRequest[PendingFile | StaleFile]]) -> None:
+        """Publish and remove.  Raises FlowletError: a file is missing, or the operating system refuses."""
+        folders = set()
+        for request in requests:
+            committable = request.get_committable()
+            match committable:
+                case PendingFile(draft=draft, path=path):
+                    publish(draft, path)
+                    folders.add(os.path.dirname(path))
+                case StaleFile(path=path):
+                    remove(path)
+        sync_folders(folders)
+
+
+class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
+    """Makes the writers and committers of a file sink.
+
+    Args:
+        sink: what the user has built.
+        type_info: the declared type of its records; None: there is none.
+    """
+
+    def __init__(self, sink: FileSink, type_info: TypeInformation | None = None) -> None:
+        self._sink = sink
+        self._type_info = type_info
+
+    def create_writer(self, context: WriterInitContext) -> FileSinkWriter:
+        """The writer of a subtask."""
+        return self.restore_writer(context, [])
+
+    def restore_writer(self, context: WriterInitContext, recovered_state: Sequence[Any]) -> FileSinkWriter:
+        """The writer of a subtask that goes on from a checkpoint."""
+        assert isinstance(context, InitContext), "made by our operator"
+        attempt = Attempt.of(
+            context.get_job_id(),
+            context.operator_id,
+            context.get_index_of_this_subtask(),
+            context.get_restored_checkpoint_id(),
+            context.get_attempt_number(),
+        )
+        return FileSinkWriter(self._sink, self._make_format(), attempt, context.clock, recovered_state)
+
+    def create_committer(self, context: WriterInitContext) -> Committer[Any]:
+        """The committer of a subtask."""
+        return FileSinkCommitter()
+
+    def _make_format(self) -> MakeFormat:
+        match self._sink.format:
+            case LineEncoder() as encoder:
+                return partial(EncodedWriter, encoder.with_text(written_text(self._type_info)))
+            case Encoder() as encoder:
+                return partial(EncodedWriter, encoder)
+            case CsvWriterFactory(schema=schema):
+                return partial(CsvWriter, schema)
+            case ParquetWriterFactory() as factory:
+                return partial(_parquet_writer, factory)
+            case other:
+                raise FlowletError(
+                    f"a file sink cannot write with a {type(other).__name__}; use ParquetBulkWriters or CsvBulkWriters"
+                )
+
+
+def _parquet_writer(factory: ParquetWriterFactory, file: BinaryIO) -> FormatWriter:
+    # With it comes pyarrow, which most jobs do without.
+    from flowlet.connectors.files.format_writers import ParquetFormatWriter
+
+    return ParquetFormatWriter(factory, file)

@@ -1,16 +1,32 @@
 """``KafkaWriter``: sends records at once, and waits for all of them before a checkpoint.
 
 Hot path: one call into librdkafka per record; ``bench/kafka_ends.py``.
+
+``KafkaTarget``: one transaction of Kafka per batch of messages that waited in a checkpoint, with its marker.
+
+The marker of a writer is an offset that the transaction commits for the group ``<prefix>-<writer>``, which no consumer
+ever joins.
+
 Side:       task.
-Invariants: the first failed delivery fails the task: nothing that a checkpoint counts as written is missing.
-Source:     Flink ``KafkaWriter``.
+Invariants: the first failed delivery fails the task: nothing that a checkpoint counts as written is missing.  a
+            writer's transactions have an id of their own, ``<prefix>-<writer>``.  Its marker is read only after
+            ``init_transactions``: that ends what a process that was believed dead had begun, and no such process can
+            commit afterwards.  So the marker tells whether a transaction happened, and nobody else can change that.  A
+            call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A call about
+            transactions goes on in the background after a timeout, and the same call, made again, takes it up; a
+            question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than its
+            request does, after ``socket.timeout.ms`` (60 s) at the latest.
+Source:     Flink ``KafkaWriter``.  Kafka KIP-98 (fencing by the epoch of a transactional id), KIP-447; Flink's
+            ``KafkaCommitter`` resumes a transaction in another process instead, which librdkafka cannot do.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from flowlet.datastream.connectors.kafka_serialization import KafkaMessage, KafkaRecordSerializationSchema
 from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterContext
+from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
 from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
 
@@ -137,3 +153,218 @@ class KafkaWriter(SinkWriter[Any]):
         if producer is not None:
             producer.purge()
             producer.poll(0)
+
+
+T = TypeVar("T")
+
+# Of one call, all slices together; then the task tries again after a pause, or the job restarts.
+_TIMEOUT_S: Final = 30.0
+# A subtask has one writer; after a restart those of former subtasks come first, one after the other.
+_MAX_CLIENTS: Final = 2
+
+
+class _WriterClients:
+    """The transactions of one writer: a producer, and a consumer that knows the group of the markers."""
+
+    def __init__(
+        self,
+        kafka: Any,
+        properties: Mapping[str, Any],
+        name: str,
+        create_producer: Any,
+        create_consumer: Any,
+        check_cancelled: Callable[[], None],
+    ) -> None:
+        self.events = ClientEvents()
+        servers = properties.get("bootstrap.servers", "")
+        own = {"bootstrap.servers", "security.protocol", "client.id"}
+        # Those of a consumer are the ones about connections alone; others would only be warned of.
+        connection = {
+            key: value
+            for key, value in properties.items()
+            if key in own or key.startswith(("ssl.", "sasl.", "socket."))
+        }
+        self.producer = kafka_client(create_producer, {**properties, "transactional.id": name}, self.events)
+        try:
+            self.consumer = kafka_client(
+                create_consumer, {**connection, "group.id": name, "enable.auto.commit": False}, self.events
+            )
+        except FlowletError:
+            self.producer.purge()
+            raise
+        self.delivery = KafkaDelivery(self.producer, servers, self.events, check_cancelled)
+
+    def close(self) -> None:
+        self.consumer.close()
+        self.producer.purge()
+
+
+class KafkaTarget(WriteAheadTarget):
+    """The transactions of the writers whose messages one subtask has.
+
+    Threading: the task thread; calls wait for brokers.
+
+    Args:
+        properties: of librdkafka.
+        prefix: of the ids of transactions and groups.
+        marker_topic: an existing topic, to which the offsets that serve as markers belong.
+        check_cancelled: raises if the task is being cancelled.
+        timeout_s: of one call, all slices together.
+        create_producer: for tests.
+        create_consumer: for tests.
+        monotonic: the clock of the timeout.
+    """
+
+    def __init__(
+        self,
+        properties: Mapping[str, str],
+        prefix: str,
+        marker_topic: str,
+        *,
+        check_cancelled: Callable[[], None] = lambda: None,
+        timeout_s: float = _TIMEOUT_S,
+        create_producer: Callable[[dict[str, Any]], Any] | None = None,
+        create_consumer: Callable[[dict[str, Any]], Any] | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kafka = kafka_module()
+        self._properties = dict(properties)
+        self._servers = self._properties.get("bootstrap.servers", "")
+        self._prefix = prefix
+        self._check_cancelled = check_cancelled
+        self._timeout_s = timeout_s
+        self._monotonic = monotonic
+        self._marker_topic = marker_topic
+        self._create_producer = self._kafka.Producer if create_producer is None else create_producer
+        self._create_consumer = self._kafka.Consumer if create_consumer is None else create_consumer
+        self._clients: dict[str, _WriterClients] = {}  # by writer, the one used last at the end
+
+    def __repr__(self) -> str:
+        return f"<KafkaTarget {self._prefix!r} at {self._servers}, {len(self._clients)} writers>"
+
+    def committed(self, writer: str) -> int:
+        """The number of the writer's last transaction; -1: it had none.
+
+        Raises:
+            CommitLaterError: the brokers do not answer.
+            FlowletError: they refuse.
+        """
+        self._drop(writer)
+        clients = self._connected(writer)
+        marker = self._kafka.TopicPartition(self._marker_topic, 0)
+        with self._failures(writer, "the marker of a writer"):
+            (found,) = self._in_slices(
+                lambda slice_s: clients.consumer.committed([marker], timeout=slice_s), is_question=True
+            )
+            if found.error is not None:
+                raise self._kafka.KafkaException(found.error)
+        return max(int(found.offset), -1)
+
+    def commit(self, writer: str, number: int, rows: Sequence[KafkaMessage]) -> None:
+        """Send the messages and the marker in one transaction.
+
+        Raises:
+            CommitLaterError: it failed for a reason that will pass; whether it happened may be unknown.
+            FlowletError: the brokers refuse it.
+        """
+        clients = self._clients.get(writer)
+        if clients is None:  # it was not used for a while
+            if self.committed(writer) >= number:
+                return
+            clients = self._clients[writer]
+        with self._failures(writer, f"transaction {number}"):
+            clients.producer.begin_transaction()
+            clients.delivery.send(rows)
+            clients.delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
+            marker, group = (
+                self._kafka.TopicPartition(self._marker_topic, 0, number),
+                clients.consumer.consumer_group_metadata(),
+            )
+            self._in_slices(lambda slice_s: clients.producer.send_offsets_to_transaction([marker], group, slice_s))
+            self._in_slices(clients.producer.commit_transaction)
+        self._clients[writer] = self._clients.pop(writer)
+
+    def close(self) -> None:
+        """Close all clients; transactions that are under way are aborted by their brokers, or by the next process."""
+        for writer in list(self._clients):
+            self._drop(writer)
+
+    def _connected(self, writer: str) -> _WriterClients:
+        while len(self._clients) >= _MAX_CLIENTS:
+            self._drop(next(iter(self._clients)))
+        name = f"{self._prefix}-{writer}"
+        clients = _WriterClients(
+            self._kafka, self._properties, name, self._create_producer, self._create_consumer, self._check_cancelled
+        )
+        self._clients[writer] = clients
+        with self._failures(writer, "the start of transactions"):
+            self._in_slices(clients.producer.init_transactions)
+        return clients
+
+    def _in_slices(self, call: Callable[[float], T], *, is_question: bool = False) -> T:
+        """Call with short timeouts until there is an answer or ``timeout_s`` is over.
+
+        Raises:
+            TaskCancelled: the task is being cancelled; or whatever ``check_cancelled`` raises.
+            KafkaException: the call failed, or the time is over.
+        """
+        slice_s, left_s = SLICE_S, self._timeout_s
+        deadline_s = self._monotonic() + left_s
+        while True:
+            try:
+                return call(min(slice_s, left_s))
+            except self._kafka.KafkaException as error:
+                left_s = deadline_s - self._monotonic()
+                (cause,) = error.args
+                can_go_on = cause.name() == "_TIMED_OUT" and (is_question or cause.retriable())
+                if not can_go_on or left_s <= 0:
+                    raise
+            self._check_cancelled()
+            if is_question:
+                slice_s *= 2  # an answer that takes longer than its slice is lost, so far brokers need longer ones
+
+    def _drop(self, writer: str) -> None:
+        clients = self._clients.pop(writer, None)
+        if clients is not None:
+            clients.close()
+
+    def _failures(self, writer: str, what: str) -> "_Failures":
+        return _Failures(self, writer, what)
+
+    def failed(self, writer: str, what: str, error: Exception) -> FlowletError:
+        """The error to raise; the clients are dropped, so that the next ones find out what happened."""
+        clients = self._clients.get(writer)
+        events = ClientEvents() if clients is None else clients.events
+        self._drop(writer)
+        if not isinstance(error, self._kafka.KafkaException):
+            return (
+                CommitLaterError(str(error))
+                if isinstance(error, FlowletError) and events.refusal is None
+                else FlowletError(str(error))
+            )
+        text = str(failure(what, self._servers, error, events))
+        cause = error.args[0]
+        is_passing = (
+            cause.retriable()
+            or cause.txn_requires_abort()
+            or cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
+        )
+        return CommitLaterError(text) if is_passing and events.refusal is None else FlowletError(text)
+
+
+class _Failures:
+    """Turns errors of the client into those of a target."""
+
+    __slots__ = ("_target", "_what", "_writer")
+
+    def __init__(self, target: KafkaTarget, writer: str, what: str) -> None:
+        self._target = target
+        self._writer = writer
+        self._what = what
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, Exception):
+            raise self._target.failed(self._writer, self._what, error) from error

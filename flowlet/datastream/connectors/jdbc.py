@@ -34,7 +34,7 @@ __all__ = ["JdbcConnectionOptions", "JdbcExactlyOnceSink", "JdbcExecutionOptions
 
 _MAX_COMMIT_RETRIES: Final = 10  # of a sink operator
 _ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
-_PARTS_MODULE: Final = "flowlet.connectors.database.database_parts"
+_PARTS_MODULE: Final = "flowlet.connectors.database.database_writer"
 _DRIVERS: Final = {
     DatabaseKind.SQLITE: ("sqlite3", "org.sqlite.JDBC"),
     DatabaseKind.POSTGRESQL: ("psycopg", "org.postgresql.Driver"),

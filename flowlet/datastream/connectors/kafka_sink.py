@@ -21,7 +21,7 @@ from flowlet.errors import JobGraphError
 __all__ = ["KafkaSink", "KafkaSinkBuilder"]
 
 _WRITER_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
-_TARGET_MODULE: Final = "flowlet.connectors.kafka.kafka_target"
+_TARGET_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
 _OWN: Final = ("transactional.id", "enable.idempotence", "key.serializer", "value.serializer")
 # Markers are offsets, which Kafka keeps for 7 days by default (offsets.retention.minutes).
 _MARKER_RETENTION_MS: Final = 6 * 86_400_000

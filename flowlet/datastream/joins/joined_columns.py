@@ -10,9 +10,8 @@ from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.formats.arrow_schemas import check_key
 from flowlet.datastream.formats.window_checks import checked_joined_columns, checked_key_types, window_shape
 from flowlet.errors import JobGraphError
-from flowlet.graph.column_transformations import JoinColumnsTransformation
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.graph.transformation import PartitionTransformation
+from flowlet.graph.transformation import JoinColumnsTransformation, PartitionTransformation
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.keys.column_key import ColumnKey

@@ -57,8 +57,13 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, PendingCheckpoint, Phase
-from flowlet.jm.checkpoints.savepoint_request import MAX_WAITING, SavepointRequest
+from flowlet.jm.checkpoints.pending_checkpoint import (
+    MAX_WAITING,
+    CheckpointFailure,
+    PendingCheckpoint,
+    Phase,
+    SavepointRequest,
+)
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

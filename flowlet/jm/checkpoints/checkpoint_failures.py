@@ -11,7 +11,7 @@ Rules:  a failure counts if it shows that the job cannot keep its state.  It doe
 from enum import Enum, unique
 from typing import Final
 
-from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
+from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
 
 
 @unique

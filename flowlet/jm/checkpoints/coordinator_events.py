@@ -10,8 +10,7 @@ from dataclasses import field
 
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_topology import Subtask
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure
-from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, SavepointRequest
 from flowlet.rpc.control_messages import CheckpointOrder, CheckpointReport
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.late import dataclass

@@ -19,7 +19,7 @@ from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.checkpoint_failures import is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
-from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
+from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints, SharedStateRegistry
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
@@ -44,10 +44,9 @@ from flowlet.jm.checkpoints.coordinator_events import (
     WriteManifest,
 )
 from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
+from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
 from flowlet.jm.checkpoints.restored_edges import in_flight_edges
-from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
-from flowlet.jm.checkpoints.shared_state_registry import SharedStateRegistry
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

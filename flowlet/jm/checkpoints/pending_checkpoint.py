@@ -1,20 +1,45 @@
 """``PendingCheckpoint``: a checkpoint on its way, and ``CheckpointRecord``: how one ended.
 
+``SavepointRequest``: what a user asked for, and the requests that wait for their turn.
+
 Side:       pure.
-Invariants: a pending checkpoint waits for its sources, then for its tasks, then for its manifest; ``missing`` only
-            becomes smaller, and is empty while it waits for the manifest.
+Invariants: at most ``MAX_WAITING`` wait.  a pending checkpoint waits for its sources, then for its tasks, then for its
+            manifest; ``missing`` only becomes smaller, and is empty while it waits for the manifest.
+Source:     Flink ``CheckpointProperties.forSavepoint``, ``CheckpointRequestDecider``.  Flink ``PendingCheckpoint``,
+            ``AbstractCheckpointStats``.
 Units:      times in milliseconds since the epoch, sizes in bytes.
-Source:     Flink ``PendingCheckpoint``, ``AbstractCheckpointStats``.
 """
 
 from dataclasses import field
 from enum import Enum
+from typing import Final
 
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
-from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDurations
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 from netstack.late import dataclass
+from netstack.wire.events import SnapshotType
+
+MAX_WAITING: Final = 16
+_STOPPING: Final = (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE)
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointRequest:
+    """One savepoint.
+
+    Args:
+        location: its directory, which is new and empty.
+        type: whether the job goes on, is suspended, or is drained.
+    """
+
+    location: str
+    type: SnapshotType = SnapshotType.SAVEPOINT
+
+    @property
+    def stops_job(self) -> bool:
+        """Whether the job ends with it."""
+        return self.type in _STOPPING
 
 
 class Phase(Enum):

@@ -20,8 +20,7 @@ from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows, Pane
 from flowlet.kernels.windows.window_aggregates import WindowAggregate, distinct_partials
 from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_partials import Partial
-from flowlet.kernels.windows.window_runs import Progress, Run
-from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, SessionWindows, WindowShape
 from netstack.late import dataclass
 
 WINDOW_START: Final = "window_start"

@@ -15,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.cell_groups import group_cells, try_group_cells
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
+from flowlet.kernels.windows.window_keys import group_cells, try_group_cells
 from flowlet.kernels.windows.window_partials import Part, Partial
-from flowlet.kernels.windows.window_runs import Progress, Run, combined_parts, joined_runs
-from flowlet.kernels.windows.window_shapes import AlignedWindows
+from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, combined_parts, joined_runs
 from netstack.late import dataclass
 
 # More rows than this wait to be merged only if as many are merged already: so each row is merged a few times at most.

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from flowlet.columns.numbers import INT64_MAX, INT64_MIN
-from flowlet.kernels.bounds import magnitude
+from flowlet.kernels.accumulators import magnitude
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from netstack.late import dataclass

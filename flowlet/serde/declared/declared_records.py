@@ -1,34 +1,189 @@
 """``DeclaredRecords``: checks, writes and reads chunks of records of one declared type.
 
+Creates the columns of a declared type.
+
+``PackedRecords``: a few records of basic values as msgpack, whose decoder knows their types.
+
+Hot path: a chunk of one record with two fields takes 3 us to write and 3 to read, in columns 30 and 16.  It does not
+    serve more than 15
+records, nested values, dates and decimals.
+
 Hot path: C code per column.
 
 Side:       pure.
-Invariants: as ``declared_column``.  Chunks carry no keys: a reader takes them from the records, so no sender can give a
+Invariants: as ``declared_column``: the decoder is made of the declared types, so it reads nothing else.  as
+            ``declared_column``.  Chunks carry no keys: a reader takes them from the records, so no sender can give a
             record another's.
 Format:     ``column_format``: the column of the records in a chunk.
 """
 
+import itertools
 import struct
 from collections.abc import Sequence
+from functools import lru_cache
 from types import NoneType
-from typing import Any
+from typing import Annotated, Any, Final
+
+import msgspec
 
 from flowlet.columns import Column, Columns, ListColumn, Shape
-from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TypeInformation, Types
+from flowlet.common.typeinfo import (
+    ArrowTypeInfo,
+    BasicArrayTypeInfo,
+    BasicType,
+    BasicTypeInfo,
+    DateTypeInfo,
+    ListTypeInfo,
+    LocalTimeTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    PickledBytesTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TimestampTypeInfo,
+    TimeTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+    Types,
+)
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.channel_dictionary import ChannelDictionary
-from flowlet.serde.column_format import PACKED, TUPLES, column_at
+from flowlet.serde.column_format import PACKED, TUPLES, column_at, framed
 from flowlet.serde.declared.cell_budget import FREE_CELLS, CellBudget, most_cells
-from flowlet.serde.declared.composite_columns import FieldsColumn, RowColumn
+from flowlet.serde.declared.composite_columns import FieldsColumn, ListsColumn, MapColumn, RowColumn
 from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
-from flowlet.serde.declared.declared_columns import declared_column
 from flowlet.serde.declared.fitting_columns import fitting
-from flowlet.serde.declared.packed_records import MAX_PACKED, PackedRecords
+from flowlet.serde.declared.leaf_columns import (
+    AnyColumn,
+    BooleanColumn,
+    BytesColumn,
+    CharacterColumn,
+    DateColumn,
+    FloatingColumn,
+    IntegerColumn,
+    SerializedColumn,
+    TextColumn,
+    TimestampColumn,
+)
 from flowlet.serde.record_format import ElementTooLargeError
 from flowlet.serde.table_writer import CodeWriter
-from flowlet.serde.types.row_fields import are_positions
-from flowlet.serde.types.type_serializer import ValueMismatchError
+from flowlet.serde.types.local_time_serializers import LOCAL_TIME_SERIALIZERS
+from flowlet.serde.types.serializers import serializer_for
+from flowlet.serde.types.type_serializer import ValueMismatchError, are_positions
+
+_BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
+_BASIC: Final[dict[BasicType, type[TextColumn | BooleanColumn | FloatingColumn]]] = {
+    BasicType.STRING: TextColumn,
+    BasicType.CHAR: CharacterColumn,
+    BasicType.BOOLEAN: BooleanColumn,
+    BasicType.FLOAT: FloatingColumn,
+    BasicType.DOUBLE: FloatingColumn,
+}
+_TimeType = LocalTimeTypeInfo.TimeType
+_MAX_TYPES: Final = 256
+
+
+@lru_cache(_MAX_TYPES)
+def declared_column(type_info: TypeInformation) -> DeclaredColumn:
+    """The column form of a type.  Raises TypeError: the class of the type is unknown."""
+    match type_info:
+        case BasicTypeInfo():
+            return _basic(type_info)
+        case DateTypeInfo() | LocalTimeTypeInfo(time_type=_TimeType.LOCAL_DATE):
+            return DateColumn(type_info)
+        case TimestampTypeInfo() | LocalTimeTypeInfo(time_type=_TimeType.LOCAL_DATE_TIME):
+            return TimestampColumn(type_info)
+        case TimeTypeInfo() | LocalTimeTypeInfo():
+            # Exact to the microsecond, which SQL's serializer is not.
+            return SerializedColumn(type_info, LOCAL_TIME_SERIALIZERS[_TimeType.LOCAL_TIME])
+        case PickledBytesTypeInfo():
+            return AnyColumn(type_info)
+        case PrimitiveArrayTypeInfo(elem_type=BasicTypeInfo(basic_type=BasicType.BYTE)):
+            return BytesColumn(type_info)
+        case PrimitiveArrayTypeInfo():
+            return ListsColumn(type_info, declared_column(type_info.elem_type), may_hold_none=False)
+        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
+            return ListsColumn(type_info, declared_column(type_info.elem_type))
+        case MapTypeInfo():
+            return MapColumn(
+                type_info, declared_column(type_info.key_type_info), declared_column(type_info.value_type_info)
+            )
+        case RowTypeInfo():
+            return RowColumn(
+                type_info, type_info.get_field_names(), list(map(declared_column, type_info.get_field_types()))
+            )
+        case TupleTypeInfo():
+            fields = list(map(declared_column, type_info.get_field_types()))
+            return FieldsColumn(type_info, [f"f{position}" for position in range(len(fields))], fields)
+        case ArrowTypeInfo():
+            return SerializedColumn(type_info, serializer_for(type_info))
+        case _:
+            raise TypeError(f"no column of {type_info!r}")
+
+
+def _basic(type_info: BasicTypeInfo) -> DeclaredColumn:
+    num_bits = _BITS.get(type_info.basic_type)
+    if num_bits is not None:
+        return IntegerColumn(type_info, num_bits)
+    kind = _BASIC.get(type_info.basic_type)
+    return SerializedColumn(type_info, serializer_for(type_info)) if kind is None else kind(type_info)
+
+
+MAX_PACKED: Final = 15  # msgpack says so many in its first byte
+_HEAD: Final = 0x90
+_PACKABLE: Final = frozenset({int, str, float, bool, bytes, NoneType})
+_TYPES: Final[dict[type[DeclaredColumn], Any]] = {
+    BooleanColumn: bool,
+    BytesColumn: bytes,
+    FloatingColumn: float,
+    TextColumn: str,
+}
+_pack: Final = msgspec.msgpack.Encoder().encode
+
+
+class PackedRecords:
+    """Writes and reads lists of tuples with these fields.  Threading: any; it has no state."""
+
+    __slots__ = ("_unpack",)
+
+    def __init__(self, types: Sequence[Any]) -> None:
+        fields = tuple([each | None for each in types])
+        self._unpack = msgspec.msgpack.Decoder(list[tuple[fields]]).decode  # type: ignore[valid-type]  # made at run time
+
+    @classmethod
+    def of(cls, fields: Sequence[DeclaredColumn]) -> "PackedRecords | None":
+        """For tuples with these fields; None if msgpack has no form of one of them."""
+        types = [_type_of(field) for field in fields]
+        return None if None in types or not types else cls(types)
+
+    def try_pack(self, records: Sequence[Sequence[Any]]) -> bytes | None:
+        """The records as a column, checked; None if they need columns, or do not fit."""
+        if len(records) > MAX_PACKED or not _PACKABLE.issuperset(map(type, itertools.chain.from_iterable(records))):
+            return None
+        try:
+            data = _pack(records)
+            is_same = self._unpack(data) == records
+        except (msgspec.MsgspecError, OverflowError, UnicodeError):
+            return None
+        return framed(PACKED, data) if is_same else None
+
+    def unpack(self, payload: memoryview, num_records: int) -> list[tuple[Any, ...]]:
+        """The records in a column.  Raises SerdeError: it is corrupt, or of other types."""
+        if not 0 < num_records <= MAX_PACKED or not payload or payload[0] != _HEAD + num_records:
+            raise SerdeError(f"packed records that are not {num_records}, or more than {MAX_PACKED}")
+        try:
+            records: list[tuple[Any, ...]] = self._unpack(payload)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise SerdeError(f"packed records: {error}") from error
+        return records
+
+
+def _type_of(field: DeclaredColumn) -> Any:
+    if isinstance(field, IntegerColumn):
+        return Annotated[int, msgspec.Meta(ge=field.low, le=field.high)]
+    return _TYPES.get(type(field))
+
 
 # Constructors of values, and hashes of keys, may raise any of them for corrupt bytes.
 _CORRUPT = (struct.error, ValueError, KeyError, IndexError, OverflowError, TypeError)

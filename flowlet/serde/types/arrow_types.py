@@ -31,8 +31,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row
-from flowlet.serde.types.row_fields import fields_in_order
-from flowlet.serde.types.type_serializer import ValueMismatchError, preview
+from flowlet.serde.types.type_serializer import ValueMismatchError, fields_in_order, preview
 
 _TimeType = LocalTimeTypeInfo.TimeType
 _LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {

@@ -30,6 +30,7 @@ from flowlet.serde.types.basic_serializers import (
     SQL_DATE_SERIALIZER,
     SQL_TIME_SERIALIZER,
     SQL_TIMESTAMP_SERIALIZER,
+    PickledSerializer,
 )
 from flowlet.serde.types.composite_serializers import (
     BytesSerializer,
@@ -41,7 +42,6 @@ from flowlet.serde.types.composite_serializers import (
     array_serializer,
 )
 from flowlet.serde.types.local_time_serializers import LOCAL_TIME_SERIALIZERS
-from flowlet.serde.types.pickled_serializer import PickledSerializer
 from flowlet.serde.types.type_serializer import TypeSerializer
 
 _SQL_SERIALIZERS: Final[dict[type[TypeInformation], TypeSerializer]] = {

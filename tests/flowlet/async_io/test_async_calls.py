@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from flowlet.async_io import async_calls
-from flowlet.async_io.async_calls import AsyncCall, AsyncCalls, Failed
-from flowlet.async_io.shared_async_loop import SharedAsyncLoop
+from flowlet.async_io.async_calls import AsyncCall, AsyncCalls, Failed, SharedAsyncLoop
 from flowlet.errors import FlowletError
 from tests.waiting import PATIENCE_S
 

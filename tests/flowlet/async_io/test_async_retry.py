@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.async_io.async_retry import RetryPolicy
+from flowlet.async_io.async_requests import RetryPolicy
 from flowlet.datastream.async_retry_predicates import empty_result_predicate, has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.async_io.async_calls import AsyncCalls
-from flowlet.async_io.async_user_function import AsyncUserFunction
-from flowlet.async_io.shared_async_loop import SharedAsyncLoop
+from flowlet.async_io.async_calls import AsyncCalls, SharedAsyncLoop
+from flowlet.async_io.async_requests import AsyncUserFunction
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, UserFunctionError
 

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from flowlet.async_io.shared_async_loop import LOOP_NAME, PROCESS_ASYNC_LOOP, SharedAsyncLoop
+from flowlet.async_io.async_calls import LOOP_NAME, PROCESS_ASYNC_LOOP, SharedAsyncLoop
 from flowlet.errors import FlowletError
 from netstack.eventloop import EventLoopThread
 from tests.waiting import PATIENCE_S

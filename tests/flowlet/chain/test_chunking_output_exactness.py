@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.common.types import Row, RowKind, field_names_of
-from flowlet.io.keyed_records import beside_keys, sendable
+from flowlet.io.record_writer import beside_keys, sendable
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer

@@ -17,12 +17,10 @@ from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.types import Row
 from flowlet.datastream import KeyedProcessFunction, OutputTag, ProcessFunction
 from flowlet.errors import KeyTypeError, UserFunctionError
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import ProcessOperator
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.timers.time_api import KeyContext
 from tests.flowlet.chain.test_chunking_output import MAKERS, Event, Slots, Struct, shown

@@ -6,10 +6,8 @@ from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import UserFunctionError
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import IDLE, Chunk, CompletionMark, Watermark
 from tests.flowlet.operators.harness import RecordingOutput
 

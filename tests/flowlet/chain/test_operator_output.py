@@ -11,10 +11,8 @@ from flowlet.common.types import Row
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.datastream import OutputTag, ProcessFunction
 from flowlet.errors import UserFunctionError
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
-from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import ProcessOperator
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from tests.flowlet.operators.fake_time import FakeClock
 from tests.flowlet.operators.harness import RecordingOutput

@@ -13,6 +13,7 @@ from flowlet.checkpoint.barrier_orders import (
     CancelTimer,
     Channel,
     ChannelFinished,
+    CheckpointFailureReason,
     PrioritizeBarrier,
     ResumeChannels,
     StartInputs,
@@ -21,7 +22,6 @@ from flowlet.checkpoint.barrier_orders import (
     TriggerCheckpoint,
 )
 from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier, CheckpointOptions
 

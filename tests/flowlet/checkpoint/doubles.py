@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Mapping
 
-from flowlet.checkpoint.checkpoint_error import CheckpointError
+from flowlet.checkpoint.barrier_orders import CheckpointError
 from flowlet.checkpoint.snapshots import (
     AlignmentMetrics,
     CheckpointMetadata,

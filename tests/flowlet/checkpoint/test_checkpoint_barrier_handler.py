@@ -6,10 +6,16 @@ Source: Flink ``AlignedCheckpointsTest.testMetrics``, ``AlternatingCheckpointsTe
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import BarrierAnnounced, BarrierReceived, CancellationReceived, Channel
+from flowlet.checkpoint.barrier_orders import (
+    BarrierAnnounced,
+    BarrierReceived,
+    CancellationReceived,
+    Channel,
+    CheckpointError,
+    CheckpointFailureReason,
+)
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
 from netstack.wire.events import CheckpointBarrier

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from flowlet.checkpoint.barrier_orders import (
     AlignmentTimedOut,
     BeginAlignment,
+    CheckpointFailureReason,
     CheckpointRefused,
     CompleteInputs,
     EndAlignment,
     TriggerCheckpoint,
 )
 from flowlet.checkpoint.checkpoint_barrier_tracker import MAX_TRACKED
-from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from tests.flowlet.checkpoint.barriers import Gate, aligned, timeoutable, unaligned
 
 CANCELLED = CheckpointFailureReason.CANCELLATION_BARRIER

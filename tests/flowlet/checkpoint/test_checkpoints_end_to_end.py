@@ -18,9 +18,9 @@ from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpoin
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
-from flowlet.checkpoint.task_outputs import CheckpointedOutput, TaskOutputs
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
+from flowlet.task.checkpoint_wiring import CheckpointedOutput, TaskOutputs
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo

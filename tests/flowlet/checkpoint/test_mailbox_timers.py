@@ -1,6 +1,6 @@
 """``MailboxTimers``."""
 
-from flowlet.checkpoint.mailbox_timers import MailboxTimers
+from flowlet.task.checkpoint_wiring import MailboxTimers
 from tests.flowlet.checkpoint.doubles import Mailbox, ManualTimers
 
 

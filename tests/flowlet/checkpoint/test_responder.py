@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.responder import CheckpointStatistics, InMemoryCheckpointStore, MeasuringResponder
 from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from flowlet.checkpoint.barrier_orders import (
     BeginAlignment,
     CancelTimer,
+    CheckpointFailureReason,
     CheckpointRefused,
     CompleteInputs,
     EndAlignment,
     ResumeChannels,
     TriggerCheckpoint,
 )
-from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from tests.flowlet.checkpoint.barriers import Gate, aligned, timeoutable, unaligned
 
 CANCELLED = CheckpointFailureReason.CANCELLATION_BARRIER

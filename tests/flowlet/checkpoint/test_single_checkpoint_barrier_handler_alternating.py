@@ -14,6 +14,7 @@ from flowlet.checkpoint.barrier_orders import (
     AlignmentTimedOut,
     BeginAlignment,
     CancelTimer,
+    CheckpointFailureReason,
     CheckpointRefused,
     CompleteInputs,
     EndAlignment,
@@ -26,7 +27,6 @@ from flowlet.checkpoint.barrier_orders import (
     StopInputs,
     TriggerCheckpoint,
 )
-from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType
 from tests.flowlet.checkpoint.barriers import TIMEOUT_MS, Gate, aligned, timeoutable, unaligned

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState, InMemoryChannelStateWriter
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata, CheckpointMetrics
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from netstack.buffer.network_buffer import NetworkBuffer

@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from flowlet.checkpoint.barrier_orders import ChannelFinished
+from flowlet.checkpoint.barrier_orders import ChannelFinished, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.responder import MeasuringResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.snapshots import CheckpointMetadata

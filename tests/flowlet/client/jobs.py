@@ -19,9 +19,8 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
-from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.record_operators import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.records import Chunk
 from tests.waiting import PATIENCE_S

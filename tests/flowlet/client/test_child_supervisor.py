@@ -10,9 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flowlet.client.child_supervisor import ChildSupervisor
+from flowlet.client.child_supervisor import ChildSupervisor, RespawnPolicy
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
-from flowlet.client.respawn_policy import RespawnPolicy
 from flowlet.errors import FlowletError
 from tests.waiting import PATIENCE_S
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from flowlet.client import collect
-from flowlet.client.collect import CollectedValues
+from flowlet.client.collect import CollectedValues, RunReader
 from flowlet.client.result_buffer import Guarantee
-from flowlet.client.run_reader import RunReader
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError

@@ -1,6 +1,6 @@
 """A TaskManager that dies gets a successor soon, one that cannot live gets none in the end."""
 
-from flowlet.client.respawn_policy import RespawnPolicy
+from flowlet.client.child_supervisor import RespawnPolicy
 
 
 def test_delays_double_and_the_sixth_death_within_a_minute_is_the_last() -> None:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from flowlet.client.collect import News, RunNews, follow_runs
 from flowlet.client.remote import JobEndedError, JobProgress, RunChannels
 from flowlet.client.result_buffer import CheckpointCompleted
-from flowlet.client.run_follower import News, RunNews, follow_runs
 from flowlet.errors import FlowletError
 
 

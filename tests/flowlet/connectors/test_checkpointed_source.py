@@ -4,8 +4,7 @@ import threading
 from typing import Any
 
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.connectors.blocking_source import MAX_PENDING_RECORDS, BlockingSourceReader
-from flowlet.connectors.checkpoint_lock import CheckpointLock
+from flowlet.connectors.blocking_source import MAX_PENDING_RECORDS, BlockingSourceReader, CheckpointLock
 from flowlet.datastream import CheckpointedFunction, FunctionInitializationContext, FunctionSnapshotContext
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction

@@ -12,7 +12,7 @@ from flowlet.common.types import Row
 from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 from flowlet.errors import JobGraphError
 from flowlet.ingest import GateTypeError
-from flowlet.ingest.gate_type import check_columns, check_timestamps, checked_columns, checked_records
+from flowlet.ingest.description import check_columns, check_timestamps, checked_columns, checked_records
 from flowlet.serde.declared.declared_records import DeclaredRecords, declared_records
 
 PAIR = Types.ROW_NAMED(["n", "t"], [Types.LONG(), Types.STRING()])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.ingest.unacknowledged_rows import UnacknowledgedRows
+from flowlet.ingest.partition_push import UnacknowledgedRows
 from flowlet.records import Chunk
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 
 from flowlet.chain.record_slices import RecordSlices
-from flowlet.checkpoint.recovered_stream import RecoveredStream
+from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.errors import StateRestoreError
 from flowlet.io.input_processor import InputProcessor
 from flowlet.io.input_recovery import InputRecovery

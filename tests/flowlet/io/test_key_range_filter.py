@@ -8,7 +8,7 @@ import pytest
 
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.io.key_range_filter import KeyRangeFilter
+from flowlet.io.input_recovery import KeyRangeFilter
 from flowlet.keys.key_groups import key_group, key_group_range, operator_index
 from flowlet.records import Chunk
 

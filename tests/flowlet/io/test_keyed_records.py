@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowlet.columns import Columns, Shape
 from flowlet.common.types import Row, RowKind, field_names_of
-from flowlet.io.keyed_records import as_it_is, beside_keys, sendable
+from flowlet.io.record_writer import as_it_is, beside_keys, sendable
 from flowlet.records import Chunk
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from flowlet.jm.mark_coordinator import MarkCoordinator
+from flowlet.jm.gate_supervisor import MarkCoordinator
 from flowlet.jm.scheduler import attempt_id
 from flowlet.rpc.control_messages import (
     EdgeMessage,

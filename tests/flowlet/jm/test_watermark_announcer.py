@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from flowlet.jm.alignment.watermark_alignment import SourceSubtask
-from flowlet.jm.alignment.watermark_announcer import WatermarkAnnouncer
+from flowlet.jm.alignment.watermark_alignment import SourceSubtask, WatermarkAnnouncer
 from flowlet.records import MAX_TIMESTAMP
 from flowlet.rpc.control_messages import JobGraphMessage, WatermarkAlignmentMessage
 from tests.flowlet.jm.scripted_task_manager import SINK_ID, SOURCE_ID, word_count

@@ -12,7 +12,7 @@ import pytest
 from flowlet.datastream import OutputTag, ProcessJoinFunction, RuntimeContext
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.joins import join_buffer
+from flowlet.joins import interval_join_operator as join_buffer
 from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.testing import StreamRecord, TwoInputOperatorHarness
 from tests.flowlet.joins.subtasks import Subtasks

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.joins import join_buffer
-from flowlet.joins.join_buffer import JoinBuffer
+from flowlet.joins import interval_join_operator as join_buffer
+from flowlet.joins.interval_join_operator import JoinBuffer
 
 
 class Entries:

@@ -12,9 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from flowlet.kernels.bounds import Int64Bound, magnitude
+from flowlet.kernels.accumulators import (
+    Int64Bound,
+    accumulate,
+    magnitude,
+    new_extremes,
+    rows_of_extremes,
+    running_counts,
+    running_sums,
+)
 from flowlet.kernels.grouping import group
-from flowlet.kernels.running import accumulate, new_extremes, rows_of_extremes, running_counts, running_sums
 
 NUM_KEYS = 7
 CODES = st.integers(0, NUM_KEYS - 1)

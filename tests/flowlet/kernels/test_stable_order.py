@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowlet.kernels.stable_order import order_by_digits, stable_order
+from flowlet.kernels.grouping import order_by_digits, stable_order
 
 
 def expected_order(values: list[int]) -> list[int]:

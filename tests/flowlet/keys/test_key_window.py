@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.kernels.int64_codes import Int64Codes
+from flowlet.kernels.key_codes import Int64Codes
 from flowlet.keys.key_columns import ChannelTable
 from flowlet.keys.key_groups import key_group, operator_index
 from flowlet.keys.key_window import MAX_PLACES, KeyWindow

@@ -1,7 +1,6 @@
 import pytest
 
-from flowlet.mailbox.flushing_action_executor import FlushingActionExecutor
-from flowlet.mailbox.stream_task_action_executor import SynchronizedActionExecutor
+from flowlet.mailbox.stream_task_action_executor import FlushingActionExecutor, SynchronizedActionExecutor
 
 
 def test_an_action_is_followed_by_a_flush() -> None:

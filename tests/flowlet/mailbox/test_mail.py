@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 
 
 def do_nothing() -> None:

@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from flowlet.mailbox.mail import Mail
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
+from flowlet.mailbox.task_mailbox import Mail
 from tests.waiting import PATIENCE_S
 
 

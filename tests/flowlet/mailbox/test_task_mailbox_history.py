@@ -9,10 +9,9 @@ from functools import partial
 import pytest
 
 from flowlet.errors import MailboxClosedError
-from flowlet.mailbox.mail import MailOptions
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
-from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_mailbox import MailOptions, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 
 

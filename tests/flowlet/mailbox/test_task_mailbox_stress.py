@@ -8,10 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
-from flowlet.mailbox.mail import MIN_PRIORITY, Mail
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
-from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings
 from netstack.availability import AvailabilityFuture
 from tests.flowlet.task.watchdog import tiny_switch_interval, watchdog

@@ -10,8 +10,7 @@ import pytest
 
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox import task_mailbox
-from flowlet.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
-from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions, TaskMailbox
 from netstack.availability import AvailabilityFuture
 
 

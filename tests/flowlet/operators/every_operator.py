@@ -22,7 +22,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
-from flowlet.connectors.files.running_file_sink import RunningFileSink
+from flowlet.connectors.files.file_sink_writer import RunningFileSink
 from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream import (
     BroadcastProcessFunction,
@@ -48,12 +48,9 @@ from flowlet.datastream.formats.parquet import ParquetBulkWriters
 from flowlet.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_count_operator import KeyedCountOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
 from flowlet.operators.record_batches import (
     MapBatchesOperator,
@@ -61,6 +58,7 @@ from flowlet.operators.record_batches import (
     ToColumnsOperator,
     ToRecordsOperator,
 )
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.sink_operator import SinkOperator

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.operators.copying import copy_values
+from flowlet.operators.keyed_aggregation_operator import copy_values
 
 
 @pytest.mark.parametrize("values", [["a", "b"], [1, 2.5, None], [("a", 1), ("b", (2, 3))], [b"x"], [frozenset({1})]])

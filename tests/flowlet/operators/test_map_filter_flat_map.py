@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from flowlet.chain import chunking_output
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.operators import flat_map_operator
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
-from flowlet.operators.map_operator import MapOperator
+from flowlet.operators import record_operators as flat_map_operator
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import IDLE, Chunk, Watermark
 from tests.flowlet.operators.harness import Harness, RecordingOutput, results
 

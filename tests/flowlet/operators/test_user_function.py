@@ -4,9 +4,7 @@ from typing import Any
 import pytest
 
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
-from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.operators.user_function import UserFunction
 from tests.flowlet.operators.harness import Harness
 

@@ -10,8 +10,7 @@ import pytest
 from flowlet.common.settings.dependency_settings import ArchivePath, CachedPath, DependencySettings
 from flowlet.errors import JobSubmissionError
 from flowlet.rpc import shipped_files
-from flowlet.rpc.module_sources import ModuleSource, unpack_modules
-from flowlet.rpc.shipped_files import PART_BYTES, check_shipped_files
+from flowlet.rpc.shipped_files import PART_BYTES, ModuleSource, check_shipped_files, unpack_modules
 from flowlet.shipping import part_sources
 from flowlet.shipping.part_sources import pack
 

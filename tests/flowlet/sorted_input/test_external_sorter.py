@@ -19,9 +19,9 @@ from flowlet.records import Chunk
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input import external_sorter
 from flowlet.sorted_input.external_sorter import ExternalSorter
-from flowlet.sorted_input.key_runs import key_runs, open_runs
 from flowlet.sorted_input.sort_codes import as_bytes, list_codes
 from flowlet.sorted_input.sorted_block import Block
+from flowlet.sorted_input.sorting_input_processor import key_runs, open_runs
 
 TINY = 1  # every block becomes a run
 SMALL = 64 * 1024

@@ -19,8 +19,7 @@ from flowlet.state.type_compatibility import type_form
 from flowlet.state_reader import SavedState, read_state
 from flowlet.state_reader.saved_state import AGGREGATE, POSITION
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry
-from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry, manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.storage.state_codec import encode_state
 from flowlet.timers.keyed_timer_service import KeyGroupTimers

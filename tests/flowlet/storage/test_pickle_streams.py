@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.storage import state_codec
-from flowlet.storage.pickle_streams import PickleReader, PickleWriter
+from flowlet.storage.state_codec import PickleReader, PickleWriter
 
 
 def test_what_was_written_does_not_change_with_its_source() -> None:

@@ -10,8 +10,7 @@ import pytest
 from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
-from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage, target_root
 from flowlet.storage.state_files import INLINE_BYTES
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall
+from flowlet.async_io.async_calls import PROCESS_ASYNC_LOOP, AsyncCall, AsyncFunctionCall
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
-from flowlet.async_io.shared_async_loop import PROCESS_ASYNC_LOOP
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any
 
 from flowlet.chain.key_extractor import KeyExtractor
-from flowlet.io.keyed_records import beside_keys, sendable
+from flowlet.io.record_writer import beside_keys, sendable
 from tests.flowlet.operators.chains import Emission, KeyedRecordingOutput
 
 

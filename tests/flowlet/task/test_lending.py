@@ -9,9 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from flowlet.errors import TaskCancelled
-from flowlet.mailbox.mail import MIN_PRIORITY, Mail
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
-from flowlet.mailbox.task_mailbox import TaskMailbox
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from tests.flowlet.task.watchdog import tiny_switch_interval, watchdog
 from tests.stress import Opponent, num_rounds

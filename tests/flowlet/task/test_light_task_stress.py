@@ -10,7 +10,7 @@ import pytest
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.mailbox.mail import MIN_PRIORITY, Mail
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.create_stream_task import StreamTask, TaskEnvironment, create_stream_task

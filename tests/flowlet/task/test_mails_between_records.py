@@ -36,12 +36,10 @@ from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
-from flowlet.operators.filter_operator import FilterOperator
-from flowlet.operators.flat_map_operator import FlatMapOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.map_operator import MapOperator
 from flowlet.operators.process_operator import ProcessOperator
+from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, enumerator_of
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk, Watermark

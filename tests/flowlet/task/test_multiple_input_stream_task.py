@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.operators.input_selection import FIRST, SECOND, InputSelection
+from flowlet.operators.multiple_input_operator import FIRST, SECOND, InputSelection
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask

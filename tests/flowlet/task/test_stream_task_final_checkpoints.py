@@ -5,8 +5,8 @@ Source: Flink ``StreamTaskFinalCheckpointsTest``, ``SourceStreamTaskStoppingTest
 
 import pytest
 
+from flowlet.checkpoint.barrier_orders import CheckpointError
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.checkpoint_error import CheckpointError
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.graph.execution_state import ExecutionState

@@ -4,8 +4,8 @@ import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.recovered_stream import RecoveredStream
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
+from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.records import Chunk, StreamElement, Watermark

@@ -25,10 +25,9 @@ from flowlet.datastream import (
 )
 from flowlet.errors import JobGraphError, JobSubmissionError, UserFunctionError
 from flowlet.keys.key_groups import key_group
-from flowlet.mailbox.mail import MailOptions
-from flowlet.operators.flat_map_operator import FlatMapOperator
+from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.map_operator import MapOperator
+from flowlet.operators.record_operators import FlatMapOperator, MapOperator
 from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
 from flowlet.testing import (
     KeyedOneInputOperatorHarness,

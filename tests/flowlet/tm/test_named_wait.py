@@ -4,10 +4,8 @@ import sys
 import threading
 from collections.abc import Callable
 
-from flowlet.mailbox.mail import MIN_PRIORITY, Mail
-from flowlet.mailbox.task_mailbox import TaskMailbox
-from flowlet.tm.failure import format_thread_stack
-from flowlet.tm.named_wait import named_wait
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
+from flowlet.tm.failure import format_thread_stack, named_wait
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from tests.waiting import PATIENCE_S, spin_until
 

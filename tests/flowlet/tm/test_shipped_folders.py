@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.rpc.module_sources import ModuleSource
+from flowlet.rpc.shipped_files import ModuleSource
 from flowlet.serde.deploy_blobs import DeploymentError
 from flowlet.shipping.job_file_cache import JobPaths
 from flowlet.tm.shipped_folders import ShippedFolders

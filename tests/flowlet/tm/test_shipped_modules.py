@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.rpc.module_sources import ModuleSource, pack_modules
+from flowlet.rpc.shipped_files import ModuleSource, pack_modules
 from flowlet.serde.deploy_blobs import DeploymentError
 from flowlet.tm.shipped_modules import ShippedModules
 

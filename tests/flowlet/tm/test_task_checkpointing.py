@@ -11,10 +11,15 @@ import pytest
 import pytest_asyncio
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.checkpoint_error import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.recovered_stream import RecoveredStream
+from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot, CheckpointMetrics, OperatorState, SubtaskState
+from flowlet.checkpoint.snapshots import (
+    ChannelStateSnapshot,
+    CheckpointMetrics,
+    OperatorState,
+    RecoveredStream,
+    SubtaskState,
+)
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink

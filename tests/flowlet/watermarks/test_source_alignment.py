@@ -6,7 +6,7 @@ Source: Flink ``SourceOperatorAlignmentTest``, ``SourceOperatorSplitWatermarkAli
 import pytest
 
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.watermarks.source_alignment import SourceAlignment, SplitOrders
+from flowlet.watermarks.source_event_time import SourceAlignment, SplitOrders
 
 
 def sampled(alignment: SourceAlignment, watermark: int) -> int:

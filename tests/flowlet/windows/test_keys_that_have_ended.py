@@ -56,8 +56,7 @@ from flowlet.records import Chunk
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 from flowlet.testing import OperatorHarness
-from flowlet.windows.join_columns_operator import JoinColumnsOperator
-from flowlet.windows.window_columns_operator import WindowColumnsOperator
+from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowColumnsOperator
 from flowlet.windows.window_operator import WindowOperator
 
 pytestmark = pytest.mark.slow

@@ -14,8 +14,7 @@ from flowlet.kernels.windows.local_windows import PartsLayout
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import Chunk, Watermark
-from flowlet.windows.local_window_columns_operator import LocalWindowColumnsOperator
-from flowlet.windows.window_columns_operator import WindowColumnsOperator
+from flowlet.windows.window_columns_operator import LocalWindowColumnsOperator, WindowColumnsOperator
 from tests.flowlet.operators.harness import Harness
 
 SCHEMA = pa.schema(

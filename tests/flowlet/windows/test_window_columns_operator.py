@@ -14,8 +14,7 @@ from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
-from flowlet.windows.join_columns_operator import JoinColumnsOperator
-from flowlet.windows.window_columns_operator import WindowColumnsOperator
+from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowColumnsOperator
 from tests.flowlet.operators.harness import Harness
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])

@@ -15,9 +15,14 @@ import pytest
 
 from flowlet.common import Instant, Row
 from flowlet.common.typeinfo import TypeInformation, Types
-from flowlet.connectors.database.database_parts import driver_of, row_values_of, writer_of
 from flowlet.connectors.database.database_session import DatabaseSession
-from flowlet.connectors.database.database_writer import DatabaseWriter, pause_unless_cancelled
+from flowlet.connectors.database.database_writer import (
+    DatabaseWriter,
+    driver_of,
+    pause_unless_cancelled,
+    row_values_of,
+    writer_of,
+)
 from flowlet.datastream.connectors.jdbc import DatabaseStatement, JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 from flowlet.datastream.connectors.sink_writer import WriterInitContext
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled

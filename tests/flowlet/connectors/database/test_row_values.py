@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import Row
-from flowlet.connectors.database.database_errors import RefusedRowError
-from flowlet.connectors.database.row_values import RowValues
+from flowlet.connectors.database.row_values import RefusedRowError, RowValues
 
 
 def values(max_int: int | None = None) -> RowValues:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowlet.common.serialization import Encoder
-from flowlet.connectors.files.running_file_sink import RunningFileSink
+from flowlet.connectors.files.file_sink_writer import RunningFileSink
 from flowlet.datastream.connectors.file_system import (
     BucketAssigner,
     BucketContext,

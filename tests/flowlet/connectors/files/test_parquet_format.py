@@ -13,10 +13,10 @@ import pytest
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ListColumn, Shape
 from flowlet.common.typeinfo import RowTypeInfo, Types
 from flowlet.common.types import Row
-from flowlet.connectors.files.parquet_format import ROWS_PER_GROUP, ParquetFormatWriter
+from flowlet.connectors.files.format_writers import ROWS_PER_GROUP, ParquetFormatWriter
 from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.records import Chunk
-from flowlet.sinks.bad_record import BadRecordError
+from flowlet.sinks.sink_calls import BadRecordError
 
 SALE = Types.ROW_NAMED(["user", "amount"], [Types.LONG(), Types.DOUBLE()])
 NOON = datetime.datetime(2024, 7, 1, 12)  # noqa: DTZ001 - a time on the wall

@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 from flowlet.common.serialization import SimpleStringSchema
-from flowlet.connectors.kafka.kafka_target import KafkaTarget
-from flowlet.connectors.kafka.kafka_writer import KafkaWriter
+from flowlet.connectors.kafka.kafka_writer import KafkaTarget, KafkaWriter
 from flowlet.datastream.connectors.base import Sink
 from flowlet.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
 from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterContext, WriterInitContext

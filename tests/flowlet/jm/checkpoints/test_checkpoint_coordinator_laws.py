@@ -31,7 +31,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
+from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

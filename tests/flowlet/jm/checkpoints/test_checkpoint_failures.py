@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.checkpoint.checkpoint_error import CheckpointFailureReason
+from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
 from flowlet.jm.checkpoints.checkpoint_failures import CoordinatorFailureReason, FailureCounter, is_counted
 
 COUNTED = {

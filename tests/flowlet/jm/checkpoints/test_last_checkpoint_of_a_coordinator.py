@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.coordinator_events import Effect, FailJob, RunStarted, SavepointRequested
-from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
+from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.rpc.control_messages import FinalCheckpointAwaited
 from tests.flowlet.jm.checkpoints.coordinated import Coordinated, attempt, attempts_of, triggered
 

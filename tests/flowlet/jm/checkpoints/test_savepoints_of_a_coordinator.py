@@ -19,7 +19,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     SavepointRequested,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.savepoint_request import MAX_WAITING, SavepointRequest
+from flowlet.jm.checkpoints.pending_checkpoint import MAX_WAITING, SavepointRequest
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

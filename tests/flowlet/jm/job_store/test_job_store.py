@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import ConfigError, StorageError
-from flowlet.jm.job_store.entries import JobEnd, JobProgress, StoredJob
-from flowlet.jm.job_store.entry_codec import job_store_key
+from flowlet.jm.job_store.entries import JobEnd, JobProgress, StoredJob, job_store_key
 from flowlet.jm.job_store.job_store import JobStore
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 

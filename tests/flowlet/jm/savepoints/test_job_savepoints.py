@@ -11,7 +11,7 @@ import pytest
 from flowlet.common.job_status import JobStatus
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import StorageError
-from flowlet.jm.checkpoints.savepoint_request import SavepointRequest
+from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.jm.savepoints.job_savepoints import JobSavepoints, SavepointRefusedError
 from netstack.wire.events import SnapshotType
 

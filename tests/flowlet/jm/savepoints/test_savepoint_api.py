@@ -13,7 +13,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointCompleted, JobGraphMessage, TriggerCheckpoint
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
-from flowlet.storage.manifest_codec import manifest_key
+from flowlet.storage.manifest import manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
 from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.conftest import Connect

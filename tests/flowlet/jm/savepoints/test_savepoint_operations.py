@@ -1,9 +1,9 @@
-"""Tests of ``flowlet.jm.savepoints.savepoint_operations``: what people are told of their requests."""
+"""Tests of ``flowlet.jm.savepoints.job_savepoints``: what people are told of their requests."""
 
 import pytest
 
 from flowlet.common.job_status import JobStatus
-from flowlet.jm.savepoints.savepoint_operations import MAX_ENDED, SavepointOperation, SavepointOperations
+from flowlet.jm.savepoints.job_savepoints import MAX_ENDED, SavepointOperation, SavepointOperations
 
 IN_PROGRESS = {"status": {"id": "IN_PROGRESS"}, "operation": None}
 

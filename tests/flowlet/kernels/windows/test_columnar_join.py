@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 
 from flowlet.columns.arrow_batches import columns_of_batch
-from flowlet.kernels.windows import columnar_join, waiting_rows
+from flowlet.kernels.windows import columnar_join
+from flowlet.kernels.windows import columnar_join as waiting_rows
 from flowlet.kernels.windows.column_inputs import ColumnInputs
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnarJoin, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.window_shapes import AlignedWindows

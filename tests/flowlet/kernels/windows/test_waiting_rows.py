@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from flowlet.kernels.windows import waiting_rows
-from flowlet.kernels.windows.waiting_rows import WaitingRows
-from flowlet.kernels.windows.window_runs import Run
+from flowlet.kernels.windows import columnar_join as waiting_rows
+from flowlet.kernels.windows.columnar_join import WaitingRows
+from flowlet.kernels.windows.window_shapes import Run
 
 Row = tuple[int, int]  # pane and number
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.tm.latency import quick_wakeups
+from flowlet.tm.latency import latency_policy as quick_wakeups
 
 _PROGRAM = """
 import threading
 from pathlib import Path
-from flowlet.tm.latency.quick_wakeups import ask_for_quick_wakeups
+from flowlet.tm.latency.latency_policy import ask_for_quick_wakeups
 
 missing = ask_for_quick_wakeups()
 slacks = []

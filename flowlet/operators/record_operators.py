@@ -1,9 +1,18 @@
-"""``flat_map``.
+"""Operators that call a function for each record: map, filter and flat_map.
+
+Hot path.  Per record one call of the user's function (bench: programs).
+
+``filter``.
+
+Hot path.  Per record one call of the user's function (bench: programs).
+
+``flat_map``.
 
 Hot path.  Per record one call of the user's function, and a loop over what it gave (bench: wordcount, programs).
 
 Side:   task.
-Source: Flink ``StreamFlatMap``.  Results get the timestamp of their record.
+Source: Flink ``StreamMap``.  Records keep their timestamps.  Flink ``StreamFilter``.  Flink ``StreamFlatMap``.  Results
+        get the timestamp of their record.
 """
 
 from itertools import islice
@@ -14,6 +23,51 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.operators.keyed_operator import StatefulRecordOperator
 from flowlet.operators.user_function import RecordOperator
+
+
+class MapOperator(StatefulRecordOperator):
+    """One record for each.
+
+    Args:
+        function: a callable, or an object with ``map(value)``.
+        key_selector: of the keyed stream that it reads, for keyed state; None for a stream without keys.
+        name: for people.
+    """
+
+    def __init__(self, function: Any, key_selector: Any = None, *, name: str = "Map") -> None:
+        super().__init__(name, key_selector)
+        self.function = self._add(function, "map")
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Replace the record."""
+        self._write_key(code, record, key)
+        result = code.variable("v")
+        code.line(
+            f"{result} = {code.bind(self.function.call, 'map')}({record})", Blame(self.name, self.ctx.subtask, record)
+        )
+        self.out.write(code, result, timestamp, count=code.counts.get(id(self)))
+
+
+class FilterOperator(StatefulRecordOperator):
+    """Only the records for which the function is true.
+
+    Args:
+        function: a callable, or an object with ``filter(value)``.
+        key_selector: of the keyed stream that it reads, for keyed state; None for a stream without keys.
+        name: for people.
+    """
+
+    def __init__(self, function: Any, key_selector: Any = None, *, name: str = "Filter") -> None:
+        super().__init__(name, key_selector)
+        self.function = self._add(function, "filter")
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Go on with the record, or leave it."""
+        self._write_key(code, record, key)
+        with code.block(
+            f"if {code.bind(self.function.call, 'filter')}({record}):", Blame(self.name, self.ctx.subtask, record)
+        ):
+            self.out.write(code, record, timestamp)
 
 
 class FlatMapOperator(StatefulRecordOperator):
