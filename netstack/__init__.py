@@ -29,10 +29,8 @@ if TYPE_CHECKING:
         ResourceClosedError,
         TransportError,
     )
-    from netstack.eventloop import EventLoopThread
-    from netstack.gate.buffer_or_event import BufferOrEvent
-    from netstack.gate.channels.partition_state_checker import PartitionStateChecker, ProducerState
-    from netstack.gate.input_gate import EndOfDataStatus
+    from netstack.gate.channels.partition_request_client import PartitionStateChecker, ProducerState
+    from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus
     from netstack.gate.single_input_gate import SingleInputGate
     from netstack.ids import (
         ConnectionID,
@@ -42,6 +40,7 @@ if TYPE_CHECKING:
         execution_attempt_id,
         intermediate_partition_id,
     )
+    from netstack.loop.eventloop import EventLoopThread
     from netstack.partition.result_partition import ResultPartition
     from netstack.partition.result_partition_manager import ResultPartitionManager
     from netstack.partition.result_partition_type import ResultPartitionType

@@ -11,7 +11,7 @@ Source:     Flink ``AvailabilityProvider.AvailabilityHelper``.  A class of our o
 import threading
 from collections.abc import Callable
 
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
 
 
 class AvailabilityFuture:

@@ -1,19 +1,52 @@
-"""Makes a loop poll its sockets for a while after data arrived, instead of sleeping.
+"""Polls the network for a moment before the loop sleeps, as long as that pays.
 
+How long a loop polls its sockets after data arrived, before it sleeps.
+
+Side:       loop.
+Units:      nanoseconds of a monotonic clock.
+Source:     the idea of Linux ``net.core.busy_poll``.  the idea of Linux ``SO_BUSY_POLL``.  With uvloop each poll
+            releases the interpreter's lock.
 Why:        waking a sleeping loop takes two thread switches and, where its core has halted, a way through the
             hypervisor; the sender pays half of that (bench: latency).
-Side:       loop.
 Invariants: between two polls the loop serves its sockets, timers and handed-over functions.  At most one poll is
             pending; none is after ``close`` or after the window's length without data.  A loop without data never
             polls.
-Source:     the idea of Linux ``SO_BUSY_POLL``.  With uvloop each poll releases the interpreter's lock.
 """
 
 import time
 from collections.abc import Callable
 
-from netstack.flow.poll_window import PollWindow
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+
+
+class PollWindow:
+    """Open for ``length_ns`` after each arrival of data; shut while another thread needs the core."""
+
+    __slots__ = ("_end_ns", "_is_held", "_length_ns")
+
+    def __init__(self, length_ns: int) -> None:
+        assert length_ns > 0, "a window of no length is never open"
+        self._length_ns = length_ns
+        self._end_ns = 0
+        self._is_held = False
+
+    def __repr__(self) -> str:
+        return f"<PollWindow of {self._length_ns / 1000:g} us{', held' if self._is_held else ''}>"
+
+    def news(self, now_ns: int) -> None:
+        """Data arrived: open the window."""
+        self._end_ns = now_ns + self._length_ns
+
+    def hold(self, *, is_held: bool) -> None:
+        """True shuts the window; False lets the next arrival open it again."""
+        self._is_held = is_held
+        if is_held:
+            self._end_ns = 0
+
+    def is_open(self, now_ns: int) -> bool:
+        """Whether the loop shall poll once more before it sleeps."""
+        return now_ns < self._end_ns and not self._is_held
+
 
 _NS_PER_US = 1000
 

@@ -17,16 +17,16 @@ from typing import TypeAlias, TypeVarTuple
 from netstack.busy_poll import NewsHandler
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
-from netstack.eventloop import EventLoopThread
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.wakeups import run_all
 from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
-from netstack.wakeups import run_all
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
 
 _log = LogLines(__name__)

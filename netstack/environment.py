@@ -10,22 +10,23 @@ import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.busy_poll import BusyPoller
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConfigError, LocalProtocolError, ResourceClosedError
-from netstack.eventloop import EventLoopThread
 from netstack.flow.offer_book import GateShape
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_request_client import OfferedPartitionClient, PartitionRequestClient
-from netstack.gate.channels.partition_state_checker import PartitionStateChecker
+from netstack.gate.channels.partition_request_client import (
+    OfferedPartitionClient,
+    PartitionRequestClient,
+    PartitionStateChecker,
+    RequestBackoff,
+)
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.offered_gates import OfferedGates
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.producer_quota import ProducerQuota
@@ -38,7 +39,8 @@ from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop_timers import LoopTimers
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.loop_timers import LoopTimers
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.result_partition import ResultPartition

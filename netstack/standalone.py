@@ -16,10 +16,10 @@ from typing import Final, Self
 
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
-from netstack.eventloop import EventLoopThread
-from netstack.gate.channels.partition_state_checker import PartitionStateChecker
+from netstack.gate.channels.partition_request_client import PartitionStateChecker
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID
+from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.transports.common import Setting
-from netstack.eventloop import EventLoopThread
+from netstack.loop.eventloop import EventLoopThread
 
 _NUM_LINES: Final = 80
 _TIMEOUT_S: Final = 10.0

@@ -10,8 +10,8 @@ from bench.transports.calls import counted
 from bench.transports.common import PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import new_emitter, open_gate, open_partition
 from netstack.buffer.network_buffer import recycle_all
-from netstack.eventloop import EventLoopThread
 from netstack.gate.single_input_gate import SingleInputGate
+from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_partition import ResultPartition
 
 BUFFERS_PER_PASS = 16

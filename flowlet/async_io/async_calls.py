@@ -22,9 +22,9 @@ from flowlet.errors import FlowletError
 from flowlet.mailbox.mailbox_future import Signal
 from netstack.availability import AvailabilityFuture
 from netstack.errors import ResourceBrokenError
-from netstack.eventloop import EventLoopThread
-from netstack.forks import end_stranded_child
 from netstack.late import dataclass
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.forks import end_stranded_child
 
 LOOP_NAME: Final = "flowlet async functions"
 

@@ -1,21 +1,24 @@
 """The operators of one task, connected to each other.
 
+``MarkValve``: joins the completion marks of several channels.
+
 Side:       task.
-Invariants: an operator's consumers come after it in the chain.  Every opened operator is closed, whatever the others
-            raise.
-Source:     Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are made and opened last to first, finished
-            and closed first to last.  Chained operators pass on the record object itself (``operator_output``), as
-            PyFlink's Python operators do.
+Invariants: a mark leaves once it, or a later one, has arrived on every channel that has not ended; numbers that leave
+            rise.  an operator's consumers come after it in the chain.  Every opened operator is closed, whatever the
+            others raise.
+Source:     Flink ``StatusWatermarkValve`` and ``CheckpointBarrierTracker``, without idle channels and without aborted
+            checkpoints.  Flink ``OperatorChain``, ``StreamOperatorWrapper``.  Operators are made and opened last to
+            first, finished and closed first to last.  Chained operators pass on the record object itself
+            (``operator_output``), as PyFlink's Python operators do.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.keyed_consumer import KeyedConsumer
-from flowlet.chain.mark_valve import MarkValve
 from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput, input_of
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
@@ -23,6 +26,46 @@ from flowlet.errors import UserFunctionError
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.late import dataclass
+
+_ENDED: Final = 2**63 - 1
+
+
+class MarkValve:
+    """The last mark of each of ``num_channels`` channels.  Threading: one thread."""
+
+    __slots__ = ("_last", "_num_behind", "_numbers")
+
+    def __init__(self, num_channels: int) -> None:
+        self._numbers = [0] * num_channels
+        self._last = 0  # the number that left last, which is the smallest of ``_numbers``
+        self._num_behind = num_channels  # channels that have brought nothing since
+
+    def __repr__(self) -> str:
+        return f"<MarkValve after mark {self._last}, {self._num_behind} of {len(self._numbers)} channels are behind>"
+
+    def receive(self, channel: int, mark: CompletionMark) -> CompletionMark | None:
+        """A mark has arrived on a channel: the mark that may leave now, or None."""
+        return self._advance(channel, mark.number)
+
+    def end(self, channel: int) -> CompletionMark | None:
+        """A channel has ended, and holds back no mark: the one that may leave now, or None; None also if all have
+        ended.
+        """
+        return self._advance(channel, _ENDED)
+
+    def _advance(self, channel: int, number: int) -> CompletionMark | None:
+        before = self._numbers[channel]
+        if number <= before:
+            return None
+        self._numbers[channel] = number
+        if before > self._last:
+            return None
+        self._num_behind -= 1
+        if self._num_behind:
+            return None
+        self._last = min(self._numbers)
+        self._num_behind = self._numbers.count(self._last)
+        return None if self._last == _ENDED else CompletionMark(self._last)
 
 
 @dataclass(frozen=True, slots=True)

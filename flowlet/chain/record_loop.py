@@ -22,7 +22,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.typed.record_conversion import RecordConversion
-from netstack.forks import end_stranded_child
+from netstack.loop.forks import end_stranded_child
 
 # Generates the statements for one record; takes the variables of the record, its timestamp (or None) and its key (or
 # None).

@@ -26,8 +26,8 @@ from flowlet.checkpoint.snapshots import (
     OperatorSnapshot,
     SubtaskState,
 )
-from netstack.forks import end_stranded_child
-from netstack.wakeups import run_all
+from netstack.loop.forks import end_stranded_child
+from netstack.loop.wakeups import run_all
 
 
 class _State(Enum):

@@ -27,8 +27,7 @@ from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError
-from netstack.gate.buffer_or_event import BufferOrEvent
-from netstack.gate.input_gate import BatchInputGate, EndOfDataStatus, wait_for_next
+from netstack.gate.input_gate import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_next
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,

@@ -20,8 +20,8 @@ from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailure
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.snapshots import AlignmentMetrics, ChannelStateSnapshot, CheckpointMetadata, OperatorSnapshot
+from netstack.loop.wakeups import run_all
 from netstack.timers import Timers
-from netstack.wakeups import run_all
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
 
 _NS_PER_MS = 1_000_000

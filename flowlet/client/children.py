@@ -27,9 +27,9 @@ from flowlet.client.program.interrupts import Latch
 from flowlet.client.python_interpreter import command_of_task_manager
 from flowlet.errors import FlowletError
 from flowlet.tm.process.process_end import ENDING, EXIT_WORK_S
-from netstack.forks import ClosedInChildren
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.forks import ClosedInChildren
 
 _log = LogLines(__name__)
 

@@ -39,9 +39,9 @@ from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.local_rpc import LocalRpc
 from flowlet.rpc.secret import load_or_create_secret
 from flowlet.tm.process.process_model import NUM_DESCRIPTORS, check_free_descriptors
-from netstack.eventloop import EventLoopThread
 from netstack.late import dataclass, import_many
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import EventLoopThread
 
 if TYPE_CHECKING:
     from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig

@@ -1,16 +1,19 @@
 """Runs a job graph: on a cluster inside this program, or on one that runs already.
 
-Side:   shared.  Any thread of the user's.
-Source: Flink ``PipelineExecutor``, ``EmbeddedExecutor``.
+Tells the JobManager that the client of a job is there.
+
+Side:   shared.
+Source: Flink ``ClientUtils.reportHeartbeatPeriodically``.  Flink ``PipelineExecutor``, ``EmbeddedExecutor``.
 """
 
-from collections.abc import Callable
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
 from flowlet.client.embedded import EmbeddedTarget
-from flowlet.client.job_heartbeat import keep_job_alive
 from flowlet.client.program.user_frames import from_user_frame
 from flowlet.client.program_code import NeededCode, ProgramCode, program_code
 from flowlet.client.remote import ClusterClient, RemoteTarget
@@ -28,17 +31,64 @@ from flowlet.rpc.control_messages import (
     VertexMessage,
     WatermarkAlignmentMessage,
 )
-from flowlet.rpc.requests import MAX_MESSAGE_BYTES
-from flowlet.rpc.shared_pieces import pieces_of
+from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
+from flowlet.rpc.shipped_files import pieces_of
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers
 from flowlet.shipping.part_sources import PackedFiles, pack
 from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
 from netstack.late import is_instance_of_late
+from netstack.log_lines import LogLines
 
 if TYPE_CHECKING:
     from flowlet.connectors.remote_gate_source import RemoteGateSource
+
+
+_NOT_FOUND: Final = 404
+_CONFLICT: Final = 409
+_RETRY_S: Final = 1.0  # the JobManager takes a client whose connection has ended for one that has
+_log = LogLines(__name__)
+
+
+class HeartbeatReceiver(Protocol):
+    """The JobManager, as far as heartbeats go."""
+
+    async def report_client_heartbeat(self, job_id: str, held_s: float) -> None:
+        """Say that the client is there for so long.  Raises FlowletError: the JobManager was not told."""
+
+
+async def keep_job_alive(
+    receiver: HeartbeatReceiver,
+    job_id: str,
+    interval_s: float,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Report every ``interval_s`` until the job has ended, or this is cancelled.
+
+    A JobManager that cannot be told is tried again.
+    """
+    problem: str | None = None
+    while True:
+        due_s = clock() + interval_s
+        try:
+            await receiver.report_client_heartbeat(job_id, interval_s)
+        except FlowletError as error:
+            if isinstance(error, RpcStatusError) and error.status in (_NOT_FOUND, _CONFLICT):
+                return
+            if problem is None:
+                _log.warning(
+                    "the JobManager was not told that this job's client is there; trying again",
+                    job=job_id,
+                    reason=str(error),
+                )
+            problem = str(error)
+            due_s = min(due_s, clock() + _RETRY_S)
+        else:
+            problem = None
+        await sleep(max(0.0, due_s - clock()))
+
 
 __all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
 

@@ -29,8 +29,8 @@ from flowlet.client.children import OutputForwarder, TaskManagerOptions, inherit
 from flowlet.client.python_interpreter import command_of_fork_server
 from flowlet.errors import FlowletError
 from flowlet.tm.process.program_start import ProgramStart
-from netstack.forks import ClosedInChildren
 from netstack.late import dataclass
+from netstack.loop.forks import ClosedInChildren
 
 _ANSWER_BYTES: Final = 4096
 _ANSWER_S: Final = 60.0  # a loaded machine; it takes 20 ms

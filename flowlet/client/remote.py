@@ -33,10 +33,10 @@ from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for
 from flowlet.shipping.part_sources import PackedFiles
-from netstack.eventloop import EventLoopThread
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop_timers import running_timeout
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.loop_timers import running_timeout
 
 T = TypeVar("T")
 JobDocument = dict[str, Any]

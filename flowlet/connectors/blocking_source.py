@@ -33,8 +33,8 @@ from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source, SourceR
 from flowlet.operators.user_function import Checkpoints
 from flowlet.records import ACTIVE, IDLE, Chunk, Watermark, WatermarkStatus
 from netstack.availability import AvailabilityFuture
-from netstack.forks import end_stranded_child, serving_thread
 from netstack.late import dataclass
+from netstack.loop.forks import end_stranded_child, serving_thread
 
 
 class CheckpointLock:

@@ -40,7 +40,7 @@ from flowlet.serde.element_deserializer import ElementDeserializer
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
 from netstack.flow.offer_book import GateShape
-from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.log_lines import LogLines
 from netstack.transport.limits import RateLimit

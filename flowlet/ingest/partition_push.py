@@ -26,7 +26,7 @@ from flowlet.records import Chunk
 from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.errors import ResourceClosedError
-from netstack.flow.offer_progress import Stage
+from netstack.flow.offer_book import Stage
 from netstack.ids import (
     ConnectionID,
     ExecutionAttemptID,

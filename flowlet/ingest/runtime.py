@@ -21,9 +21,9 @@ from flowlet.ingest.errors import GateError
 from flowlet.ingest.stall import StallWatch
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
-from netstack.eventloop import EventLoopThread
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import EventLoopThread
 from netstack.offering_network import OfferingNetwork
 
 T = TypeVar("T")

@@ -42,7 +42,7 @@ from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError
-from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointBarrier,

@@ -37,8 +37,8 @@ from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.flat_classes import flat_class_of, parts_of_dicts
 from flowlet.serde.object_columns import maker_of
 from flowlet.serde.record_format import ElementTooLargeError
-from netstack.forks import end_stranded_child
 from netstack.late import dataclass
+from netstack.loop.forks import end_stranded_child
 from netstack.partition.result_partition import ResultPartition
 
 _KEY: Final = 1  # position of the column of keys, behind the column of records

@@ -23,7 +23,7 @@ from flowlet.rpc.config_file import job_manager_defaults
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.secret import load_or_create_secret
 from netstack.log_lines import LogLines
-from netstack.uv_loop import UvLoop
+from netstack.loop.uv_loop import UvLoop
 
 log = LogLines(__name__)
 

@@ -22,7 +22,7 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
     VertexMessage,
 )
-from flowlet.rpc.shared_pieces import pieces_of
+from flowlet.rpc.shipped_files import pieces_of
 from netstack.ids import intermediate_partition_id, subtask_of
 from netstack.late import dataclass
 

@@ -30,8 +30,8 @@ from flowlet.shipping.part_store import PartStore
 from flowlet.storage.manifest import manifest_key
 from flowlet.storage.working_directory import LazyWorkingDirectory
 from netstack.errors import ConfigError as NetstackConfigError
-from netstack.forks import PortClosedInChildren
 from netstack.log_lines import LogLines
+from netstack.loop.forks import PortClosedInChildren
 from netstack.security import check_loopback
 from netstack.transport.socket_options import within_descriptors
 

@@ -24,8 +24,7 @@ from flowlet.rpc.control_messages import (
     VertexMessage,
     WatermarkAlignmentMessage,
 )
-from flowlet.rpc.shared_pieces import pieces_of
-from flowlet.rpc.shipped_files import check_shipped_files
+from flowlet.rpc.shipped_files import check_shipped_files, pieces_of
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.hybrid_split import HybridSplits
 from flowlet.splits.split_kinds import SplitSet

@@ -27,8 +27,8 @@ from typing import Any, Final
 from flowlet.errors import MailboxClosedError, TaskCancelled
 from flowlet.mailbox.mailbox_future import Signal
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
-from netstack.forks import end_stranded_child
 from netstack.late import dataclass
+from netstack.loop.forks import end_stranded_child
 
 MIN_PRIORITY: Final = -1
 MAX_PRIORITY: Final = 2**31 - 1

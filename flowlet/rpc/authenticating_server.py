@@ -32,12 +32,12 @@ from flowlet.rpc.auth import (
     nonce_of,
     sign_answer,
 )
-from flowlet.rpc.request_head import RequestHead
 from flowlet.rpc.requests import (
     JSON,
     MAX_MESSAGE_BYTES,
     RequestError,
     RequestHandler,
+    RequestHead,
     Response,
     Route,
     WallClock,
@@ -47,7 +47,7 @@ from flowlet.rpc.requests import (
 )
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop_timers import running_timeout
+from netstack.loop.loop_timers import running_timeout
 
 if TYPE_CHECKING:
     from aiohttp import web

@@ -36,9 +36,9 @@ from flowlet.rpc.requests import (
     SessionTransport,
     error_response,
 )
-from netstack.forks import ClosedInChildren
 from netstack.log_lines import LogLines
-from netstack.loop_timers import running_timeout
+from netstack.loop.forks import ClosedInChildren
+from netstack.loop.loop_timers import running_timeout
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from flowlet.errors import FlowletError, TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.time_api import ProcessingTimeService
-from netstack.forks import end_stranded_child
+from netstack.loop.forks import end_stranded_child
 
 
 class BadRecordError(FlowletError):

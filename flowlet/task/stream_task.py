@@ -42,7 +42,7 @@ from flowlet.task.task_environment import OutputEdge, TaskEnvironment
 from flowlet.task.task_lifecycle import TaskLifecycle
 from netstack.availability import AvailabilityFuture
 from netstack.errors import ProducerFailedError
-from netstack.forks import end_stranded_child
+from netstack.loop.forks import end_stranded_child
 from netstack.wire.events import StopMode
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from flowlet.errors import FlowletError
-from netstack.forks import end_stranded_child, serving_thread
 from netstack.log_lines import LogLines
+from netstack.loop.forks import end_stranded_child, serving_thread
 
 _log = LogLines(__name__)
 

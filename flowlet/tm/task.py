@@ -47,18 +47,18 @@ from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.tm.failure import failure_info, format_thread_stack
-from flowlet.tm.job_files import JobFiles, files_of_task
 from flowlet.tm.latency.busy_tasks import BusyTasks
-from flowlet.tm.main_objects import MAIN_OBJECTS
 from flowlet.tm.process.process_model import TaskScheduling, apply_task_scheduling
+from flowlet.tm.shipped_folders import JobFiles, files_of_task
+from flowlet.tm.shipped_modules import MAIN_OBJECTS
 from flowlet.tm.task_checkpointing import CheckpointServices, TaskCheckpointing
 from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name
 from netstack.environment import NetworkEnvironment
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
-from netstack.eventloop import EventLoopThread
-from netstack.forks import end_stranded_child, serving_thread
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.forks import end_stranded_child, serving_thread
 
 _log = LogLines(__name__)
 

@@ -58,20 +58,20 @@ from flowlet.rpc.control_messages import (
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_backend import SharedFiles
-from flowlet.storage.channel_codec import decode_channels, encode_channels
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.storage.shared_files import JobSharedFiles, handle_of
+from flowlet.storage.state_codec import decode_channels, encode_channels
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
-from flowlet.tm.main_objects import MAIN_OBJECTS
+from flowlet.tm.shipped_modules import MAIN_OBJECTS
 from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.errors import ResourceClosedError
-from netstack.eventloop import EventLoopThread
-from netstack.forks import end_stranded_child
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.forks import end_stranded_child
 from netstack.timers import Timers
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions, SavepointFormat, SnapshotType
 

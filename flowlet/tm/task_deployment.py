@@ -28,11 +28,11 @@ from flowlet.task.operator_services import operator_id_of
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec, NetworkEnvironment
 from netstack.errors import ResourceClosedError
-from netstack.eventloop import EventLoopThread
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.late import is_instance_of_late
+from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.timers import Timers
 

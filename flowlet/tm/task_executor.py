@@ -43,22 +43,22 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.requests import RpcGateway
 from flowlet.shipping.job_file_cache import JobFileCache
-from flowlet.tm.job_files import JobFiles
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import BusyTasks, PeriodicLoadCheck, TaskLoad
 from flowlet.tm.latency.latency_policy import LatencyPolicy
 from flowlet.tm.process.process_model import TaskScheduling
+from flowlet.tm.shipped_folders import JobFiles
 from flowlet.tm.snapshot_pool import SnapshotPool
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from flowlet.tm.task_checkpointing import CheckpointServices
 from flowlet.tm.task_deployment import blocking_results
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
-from netstack.eventloop import EventLoopThread
 from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.wakeups import run_all
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.wakeups import run_all
 
 _log = LogLines(__name__)
 

@@ -47,12 +47,12 @@ from flowlet.tm.shipped_folders import SHIPPED_FOLDERS, is_users_module
 from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
-from netstack.eventloop import EventLoopThread
-from netstack.forks import serving_thread
 from netstack.late import dataclass, numpy
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.forks import serving_thread
+from netstack.loop.uv_loop import UvLoop
 from netstack.security import SecurityConfig
-from netstack.uv_loop import UvLoop
 
 if TYPE_CHECKING:
     from flowlet.rpc.http import RpcClient

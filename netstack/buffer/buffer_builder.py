@@ -1,21 +1,203 @@
-"""The writer of a segment that is read at the same time.
+"""``BufferBuilder``, into which one thread writes records, and ``BufferConsumer``, with which another reads them
+meanwhile.
+
+The reader of a segment that may still be written.
 
 Side:       shared.  It belongs to the task thread; its ``BufferConsumer`` to whoever holds its subpartition's lock.
-Hot path:   per chunk and per buffer, not per record.
-Invariants: writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its own):
-            ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can finish
-            too).  The writer stores the bytes first and the position after them, in one attribute store; the reader
-            loads it once and takes length and end from that one value.
+Hot path:   per buffer.  per chunk and per buffer, not per record.
+Invariants: see ``netstack.buffer.buffer_builder``: one load of the position tells what can be read and whether that is
+            all.  writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its
+            own): ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can
+            finish too).  The writer stores the bytes first and the position after them, in one attribute store; the
+            reader loads it once and takes length and end from that one value.
 Units:      positions in bytes from the start of the segment.
-Source:     Flink ``BufferBuilder``.
+Source:     Flink ``BufferConsumer``.  Copies of a consumer read the same bytes from where they like (one writer, a copy
+            per subpartition: broadcast).  Flink ``BufferBuilder``.
 """
 
-from netstack.buffer.buffer_consumer import BufferConsumer
-from netstack.buffer.buffer_recycler import BufferRecycler
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.network_buffer import BufferLease
+from typing import Self
+
+from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment
+from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
 from netstack.errors import LocalProtocolError
 from netstack.wire.messages import DataType
+
+
+class PositionMarker:
+    """How far the writer got, for bytes that come from no builder."""
+
+    __slots__ = ("position",)
+
+    def __init__(self, position: int = 0) -> None:
+        self.position = position
+
+
+class BufferConsumer:
+    """Reads what a builder committed, in as many buffers as one likes.
+
+    Threading: one at a time; the owner's lock orders the calls.
+    Ownership: holds a reference on the segment until ``close``; every built buffer holds one of its own.
+    """
+
+    __slots__ = (
+        "_is_closed",
+        "_lease",
+        "_marker",
+        "_read",
+        "_seen",
+        "data_type",
+        "is_buffer",
+        "is_compressed",
+        "partial_record_length",
+    )
+
+    def __init__(
+        self,
+        lease: BufferLease,
+        marker: PositionMarker | BufferLease,
+        data_type: DataType,
+        partial_record_length: int = 0,
+    ) -> None:
+        self._lease = lease
+        self._marker = marker
+        self._seen = marker.position  # the marker as of the last look: ``is_finished`` answers from it
+        self._read = 0
+        self._is_closed = False
+        self.data_type = data_type
+        self.is_buffer = data_type.is_buffer
+        self.is_compressed = False
+        self.partial_record_length = partial_record_length
+
+    @classmethod
+    def of_event(cls, data: bytes, data_type: DataType) -> Self:
+        """A consumer of a serialized event: finished from the start, outside of every pool; ``copy`` it for further
+        subpartitions.
+        """
+        lease = BufferLease(MemorySegment(memoryview(data)), FREEING_RECYCLER)
+        lease.position = ~len(data)
+        return cls(lease, lease, data_type)
+
+    @classmethod
+    def of_buffer(cls, buffer: NetworkBuffer, partial_record_length: int = 0) -> Self:
+        """A consumer of a complete buffer; it takes over the caller's reference."""
+        consumer = cls(
+            buffer.lease, PositionMarker(~(buffer.offset + buffer.size)), buffer.data_type, partial_record_length
+        )
+        consumer._read = buffer.offset
+        consumer.is_compressed = buffer.is_compressed
+        return consumer
+
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else "finished" if self.is_finished else "open"
+        return f"<BufferConsumer {self.data_type.name} {state}, {self._read} bytes read>"
+
+    def copy(self) -> "BufferConsumer":
+        """A second reader of the same bytes, from where this one stands now; with a reference of its own.
+
+        Raises:
+            BufferOwnershipError: nobody holds the segment any more.
+        """
+        return self._copy(self._read, self.partial_record_length)
+
+    def copy_with_reader_position(self, position: int) -> "BufferConsumer":
+        """A second reader that starts ``position`` bytes into the segment, at what is committed or will be.
+
+        Raises:
+            ValueError: the position is outside of the segment.
+            BufferOwnershipError: nobody holds the segment any more.
+        """
+        if not 0 <= position <= len(self._lease.segment.view):
+            raise ValueError(f"cannot read from byte {position} of a segment of {len(self._lease.segment.view)}")
+        return self._copy(position, 0)
+
+    def _copy(self, position: int, partial_record_length: int) -> "BufferConsumer":
+        self._lease.retain()
+        copy = BufferConsumer(self._lease, self._marker, self.data_type, partial_record_length)
+        copy._read = position
+        copy.is_compressed = self.is_compressed
+        return copy
+
+    @property
+    def is_start_of_data_buffer(self) -> bool:
+        """Whether nothing of a data buffer was built or skipped yet."""
+        return self.is_buffer and self._read == 0
+
+    @property
+    def segment_size_bytes(self) -> int:
+        """How much the buffer could hold, whatever it was trimmed to."""
+        return len(self._lease.segment.view)
+
+    @property
+    def num_bytes_unread(self) -> int:
+        """How many committed bytes were not built yet; looks at the writer's position now."""
+        position = self._marker.position
+        return max(0, (position if position >= 0 else ~position) - self._read)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the writer had finished at the last ``build`` (or at construction)."""
+        return self._seen < 0
+
+    @property
+    def is_data_available(self) -> bool:
+        """Whether there are committed bytes that were not built yet; looks at the writer's position now."""
+        position = self._marker.position
+        return (position if position >= 0 else ~position) > self._read
+
+    def build(self) -> NetworkBuffer:
+        """Everything committed since the last call, maybe nothing; the caller recycles it."""
+        position = self._seen = self._marker.position
+        start = self._read
+        end = self._read = position if position >= 0 else ~position
+        lease = self._lease
+        lease.retain()
+        return NetworkBuffer.of_lease(
+            lease, start, end - start, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed
+        )
+
+    def try_build(self) -> NetworkBuffer | None:
+        """Like ``build``, but None instead of an empty buffer."""
+        position = self._seen = self._marker.position
+        if (position if position >= 0 else ~position) == self._read:
+            return None
+        return self.build()
+
+    def take(self) -> NetworkBuffer | None:
+        """Like ``try_build``; but if the writer has finished, this is the rest, and the consumer is closed: its
+        reference goes along.
+        """
+        position = self._seen = self._marker.position
+        start = self._read
+        end = position if position >= 0 else ~position
+        if end == start:
+            return None
+        self._read = end
+        if position < 0:
+            self._is_closed = True
+        else:
+            self._lease.retain()
+        return NetworkBuffer.of_lease(
+            self._lease, start, end - start, self.data_type, is_buffer=self.is_buffer, is_compressed=self.is_compressed
+        )
+
+    def skip(self, num_bytes: int) -> None:
+        """Leave out the next ``num_bytes`` committed bytes.
+
+        Raises:
+            ValueError: fewer are committed.
+        """
+        position = self._seen = self._marker.position
+        end = position if position >= 0 else ~position
+        if not 0 <= num_bytes <= end - self._read:
+            raise ValueError(f"cannot skip {num_bytes} bytes, {end - self._read} can be read")
+        self._read += num_bytes
+
+    def close(self) -> None:
+        """Give the reader's reference back; the second call does nothing."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._lease.release()
 
 
 class BufferBuilder:

@@ -21,14 +21,13 @@ from typing import TYPE_CHECKING, Final, Self
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_listener import BufferListener
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.buffer.parked_threads import BlockingObserver, ParkedThreads
+from netstack.buffer.parked_threads import BlockingObserver, BufferListener, ParkedThreads
 from netstack.buffer.pool_account import AccountState, PoolAccount
 from netstack.errors import ResourceClosedError
 from netstack.late import dataclass
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:

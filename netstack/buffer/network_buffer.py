@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from netstack.buffer.buffer_recycler import FREEING_RECYCLER, BufferRecycler, SegmentHome
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment, SegmentHome
 from netstack.buffer.segment_ledger import Trail
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
 from netstack.wire.messages import DataType
 
 _POISON: Final = b"\xdd"  # what a freed segment is filled with when NETSTACK_DEBUG=1
@@ -184,7 +183,7 @@ class NetworkBuffer:
 
     @property
     def content(self) -> BufferContent | None:
-        """What it holds instead of bytes, if it does; see ``netstack.buffer.content_buffer``."""
+        """What it holds instead of bytes, if it does; see ``netstack.buffer.content_consumer``."""
         return None
 
     @property

@@ -21,14 +21,13 @@ from enum import Enum, unique
 from typing import Final
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import MemorySegment, SegmentArena
 from netstack.buffer.pool_account import AccountState, PoolAccount
-from netstack.buffer.segment_arena import SegmentArena
 from netstack.buffer.segment_ledger import SegmentLedger
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from netstack.late import dataclass
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
 
 USAGE_WARNING_PERCENT: Final = 100  # Flink's USAGE_WARNING_THRESHOLD
 Grants = list[tuple[PoolAccount, MemorySegment]]

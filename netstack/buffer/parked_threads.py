@@ -1,9 +1,11 @@
-"""The threads that wait for a segment of one pool.
+"""Who waits for a free buffer: threads in a line, and listeners that are called.
+
+Who waits for a buffer of a pool.
 
 Side:   shared.
+Source: Flink ``BufferListener``.  Flink's ``requestMemorySegmentBlocking`` waits for a future; the time is that of its
+        ``TimerGauge`` for ``hardBackPressuredTimeMsPerSecond``.  Here several threads may wait at once.
 Units:  nanoseconds of ``time.perf_counter_ns``.
-Source: Flink's ``requestMemorySegmentBlocking`` waits for a future; the time is that of its ``TimerGauge`` for
-        ``hardBackPressuredTimeMsPerSecond``.  Here several threads may wait at once.
 """
 
 import threading
@@ -11,6 +13,25 @@ import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
+
+from netstack.buffer.network_buffer import NetworkBuffer
+
+
+class BufferListener(Protocol):
+    """Waits for a buffer of a pool that has none.
+
+    Called on the thread that recycles or destroys, outside every lock.
+    """
+
+    def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:
+        """One buffer is free: True takes it over, False leaves it to the next listener.
+
+        The listener is out of the line either way.
+        """
+
+    def notify_buffer_destroyed(self) -> None:
+        """The pool was destroyed; no buffer will come."""
+
 
 PARK_SLICE_S: Final = 1.0  # a parked thread looks around this often, even if a wake-up were lost
 

@@ -11,9 +11,8 @@ from typing import Final, Protocol
 
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import NetstackError, RemoteProtocolError
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.input_channel import InputChannel
-from netstack.gate.input_gate import EndOfDataStatus
+from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus
 from netstack.wire.events import EndOfData, Event, StopMode, deserialize_event
 
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)

@@ -17,7 +17,7 @@ from typing import Generic, Protocol, TypeVar
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.gate.channels.prioritized_deque import PrioritizedDeque
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
 
 
 class QueuedInput(Protocol):

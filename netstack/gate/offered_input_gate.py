@@ -17,15 +17,14 @@ from typing import NamedTuple
 
 from netstack.errors import InsufficientNetworkBuffersError, NetstackError
 from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.buffer_transformer import Decompressor
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.partition_request_client import OfferedPartitionClient
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.gate_statistics import GateStatistics, gate_statistics
+from netstack.gate.input_gate import BufferOrEvent, GateStatistics, gate_statistics
 from netstack.gate.producer_quota import ProducerQuota, QuotaShare
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode, encode_held
 
 ChannelFactory = Callable[[SingleInputGate, int, PartitionOffer, OfferedPartitionClient], RemoteInputChannel]

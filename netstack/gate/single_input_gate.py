@@ -19,21 +19,29 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.buffer_transformer import BufferTransformer, Decompressor
-from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
-from netstack.gate.channels.channel_statistics import ChannelStatistics
-from netstack.gate.channels.input_channel import BufferAndAvailability, InputChannel
-from netstack.gate.channels.partition_state_checker import PartitionStateChecker
+from netstack.gate.channels.input_channel import (
+    BufferAndAvailability,
+    ChannelLifecycle,
+    ChannelStatistics,
+    InputChannel,
+)
+from netstack.gate.channels.partition_request_client import PartitionStateChecker
 from netstack.gate.channels.sequence_numbers import is_before
 from netstack.gate.gate_channels import GateChannels
-from netstack.gate.gate_lifecycle import GateLifecycle
-from netstack.gate.gate_statistics import GateStatistics, gate_statistics
-from netstack.gate.input_gate import EndOfDataStatus, wait_for_many, wait_for_next
+from netstack.gate.input_gate import (
+    BufferOrEvent,
+    EndOfDataStatus,
+    GateLifecycle,
+    GateStatistics,
+    gate_statistics,
+    wait_for_many,
+    wait_for_next,
+)
 from netstack.gate.input_queue import InputQueue
 from netstack.ids import ResultPartitionID
+from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput
-from netstack.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event
 from netstack.wire.messages import DataType
 

@@ -16,10 +16,10 @@ from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 from netstack.errors import ResourceClosedError
-from netstack.eventloop import EventLoopThread
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.limits import RateLimit
 from netstack.wire.gate_access import GateIdentity

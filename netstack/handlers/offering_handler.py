@@ -8,7 +8,7 @@ Invariants: every message of the gate about an open offer goes on to the handler
 from typing import Protocol
 
 from netstack.errors import ConnectionLostError, NetstackError
-from netstack.flow.offer_progress import Stage
+from netstack.flow.offer_book import Stage
 from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.messages import (

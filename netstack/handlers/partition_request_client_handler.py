@@ -24,7 +24,7 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
+from netstack.gate.channels.input_channel import ChannelLifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines

@@ -1,41 +1,95 @@
 """Sends the buffers of all readers of one connection, in strict turns, as credit and writability allow.
 
-Side:       loop, except ``notify_reader_non_empty_threadsafe``, which any thread calls.  Hot path.  The notifying
-            thread may send one small buffer itself if the connection is idle (``DirectWriter``).  Then it touches only
-            the reader and holds the channel's turn; every method here that polls or releases a reader holds the turn,
-            too.
-Invariants: a reader is in the ready queue at most once.  Data buffers sent to a receiver never exceed its credit.  One
-            pass hands at most ``max_write_batch_bytes`` to the transport, because a peer that reads fast would
-            otherwise never let the loop do other work.  Replies to a peer that does not read are bounded; announcements
-            of backlogs wait until the peer reads.
+The queue of readers of one connection: each sends in its turn.
+
+Side:       loop.
+Invariants: an entry is in the queue at most once.  a reader is in the ready queue at most once.  Data buffers sent to a
+            receiver never exceed its credit.  One pass hands at most ``max_write_batch_bytes`` to the transport,
+            because a peer that reads fast would otherwise never let the loop do other work.  Replies to a peer that
+            does not read are bounded; announcements of backlogs wait until the peer reads.
+Source:     Flink ``PartitionRequestQueue.availableReaders`` with the reader's ``isRegisteredAsAvailable`` flag.  Flink
+            ``PartitionRequestQueue``.  Flink writes one message per completion callback.  Here a gather write takes up
+            to ``max_gather_bytes``: one buffer per reader and turn while several are ready, or a run of whole segments
+            of a single reader.  Writability is checked before each gather write.
 Errors:     an error of one receiver ends at most that receiver's reader.  A wrong message in a good frame is answered
             without receiver, and the connection stays open (Flink 2.3).  A broken stream is answered, and the
             connection closes.
-Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback.  Here a gather write
-            takes up to ``max_gather_bytes``: one buffer per reader and turn while several are ready, or a run of whole
-            segments of a single reader.  Writability is checked before each gather write.
 """
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Generic, TypeVar
 
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
-from netstack.eventloop import EventLoopThread
-from netstack.flow.ready_queue import ReadyQueue
 from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader, ViewReaderStatistics
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.wakeups import run_all
 from netstack.transport.direct_writer import MAX_DIRECT_BYTES, DirectWriter
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.limits import RateLimit, ReplyBudget
 from netstack.transport.message_codec import OutboundBuffer, OutboundRun, encode_buffer
-from netstack.wakeups import run_all
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES
 from netstack.wire.messages import BacklogAnnouncement, DataType, ErrorCode, ErrorResponse
+
+T = TypeVar("T")
+
+
+class ReadyQueue(Generic[T]):
+    """A FIFO queue without duplicates; entries must be hashable.
+
+    Threading: none; its owner calls it on the loop thread.
+    """
+
+    __slots__ = ("_members", "_queue")
+
+    def __init__(self) -> None:
+        self._queue: deque[T] = deque()
+        self._members: set[T] = set()
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __contains__(self, entry: T) -> bool:
+        return entry in self._members
+
+    def __repr__(self) -> str:
+        return f"<ReadyQueue of {len(self._members)}>"
+
+    def add(self, entry: T) -> bool:
+        """Append ``entry`` unless it is queued already; returns True if the queue was empty before."""
+        if entry in self._members:
+            return False
+        was_empty = not self._members
+        self._members.add(entry)
+        self._queue.append(entry)
+        return was_empty
+
+    def pop(self) -> T | None:
+        """The entry whose turn it is, or None."""
+        if not self._members:
+            return None
+        entry = self._queue.popleft()
+        self._members.discard(entry)
+        return entry
+
+    def discard(self, entry: T) -> None:
+        """Remove ``entry``, if it is queued."""
+        if entry in self._members:
+            self._members.discard(entry)
+            self._queue.remove(entry)
+
+    def clear(self) -> None:
+        """Remove every entry."""
+        self._queue.clear()
+        self._members.clear()
+
 
 _log = LogLines(__name__)
 

@@ -18,12 +18,12 @@ from functools import partial
 
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, RemoteProtocolError, ResourceClosedError
-from netstack.eventloop import EventLoopThread
 from netstack.handlers.partition_request_queue import PartitionRequestQueue, describe_error
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.ids import ResultPartitionID
 from netstack.log_lines import LogLines
-from netstack.loop_timers import RunningTimer
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.loop_timers import RunningTimer
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.wire.events import deserialize_event

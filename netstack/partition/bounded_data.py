@@ -25,8 +25,7 @@ from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
-from netstack.buffer.buffer_recycler import FREEING_RECYCLER
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceBrokenError
 from netstack.late import dataclass

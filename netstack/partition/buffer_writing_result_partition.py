@@ -19,21 +19,19 @@ from functools import partial
 from typing import Final
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_consumer import BufferConsumer
-from netstack.buffer.content_consumer import ContentConsumer
+from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
+from netstack.buffer.content_consumer import ContentConsumer, SegmentConsumer
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import BufferContent, recycle_segments
 from netstack.buffer.parked_threads import BlockingObserver
-from netstack.buffer.segment_consumer import SegmentConsumer
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
+from netstack.loop.wakeups import run_all
 from netstack.partition.pipelined_subpartition import NO_BUFFER_SIZE
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartition, SubpartitionState
-from netstack.wakeups import run_all
 from netstack.wire.events import EndOfData, Event, StopMode, event_data_type, serialize_event
 
 

@@ -1,27 +1,73 @@
 """A pipelined subpartition that outlives its consumer, for approximate recovery.
 
-Side:       shared.
-Invariants: one view at a time; a new one takes the place of the last, starts at a whole record and with sequence number
-            0; from then on the last one takes nothing more, whatever it was about to do.
+One of the readers of an approximate subpartition, which follow each other.
+
 Lock order: ``_reader_lock``, then ``PipelinedSubpartition._lock``, then that of the view.  A partition that compresses
             gives a buffer back to its pool under the first one; no job makes such a partition.
-Source:     Flink ``PipelinedApproximateSubpartition``.  Unlike there, the rest of a record is skipped also if the first
-            reader had read all of its beginning before that buffer was finished.
+
+Side:       shared.  One thread polls; whoever makes the next reader retires this one.
+Invariants: a reader that has retired finds nothing.  one view at a time; a new one takes the place of the last, starts
+            at a whole record and with sequence number 0; from then on the last one takes nothing more, whatever it was
+            about to do.
+Source:     Flink ``PipelinedApproximateSubpartitionView``.  Flink ``PipelinedApproximateSubpartition``.  Unlike there,
+            the rest of a record is skipped also if the first reader had read all of its beginning before that buffer
+            was finished.
 Absent:     recovery of channel state, as in Flink: approximate recovery and unaligned checkpoints exclude each other.
 """
 
 import threading
 from collections.abc import Callable, Sequence
 
+from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_consumer import BufferConsumer
-from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
-from netstack.partition.in_flight_data import InFlightData
-from netstack.partition.pipelined_approximate_subpartition_view import PipelinedApproximateSubpartitionView
+from netstack.partition.channel_state import InFlightData
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_subpartition import SubpartitionParent
-from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+
+
+class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
+    """One of the readers that follow each other."""
+
+    __slots__ = ("_readers",)
+
+    def __init__(self, subpartition: "PipelinedApproximateSubpartition", listener: BufferAvailabilityListener) -> None:
+        super().__init__(subpartition, listener)
+        self._readers = subpartition
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        """The next element, which the caller recycles; None if there is nothing or the view is released."""
+        return None if self._is_view_released else self._readers.poll_as(self)
+
+    def poller(self) -> Callable[[], BufferAndBacklog | None]:
+        """``next_buffer``: a reader that has retired must find nothing."""
+        return self.next_buffer
+
+    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
+        """None: a reader that has retired must find nothing."""
+        return None
+
+    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
+        """None: a reader that has retired must find nothing."""
+        return None
+
+    def has_data(self, num_credits_available: int) -> bool:
+        """Whether something can be polled, by this reader."""
+        return not self._is_view_released and super().has_data(num_credits_available)
+
+    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
+        """Whether something can be polled, by this reader, and how many data buffers."""
+        return (False, 0) if self._is_view_released else super().availability(is_credit_available)
+
+    def resume_consumption(self) -> None:
+        """Go on after a blocking event, if this reader is the one that was blocked."""
+        if not self._is_view_released:
+            self._readers.resume_consumption(self)
+
+    def release(self) -> None:
+        """Read no more; what is queued is the next reader's."""
+        self.retire()
 
 
 class PipelinedApproximateSubpartition(PipelinedSubpartition):

@@ -40,25 +40,23 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_consumer import BufferConsumer
-from netstack.buffer.buffer_recycler import BufferRecycler
-from netstack.buffer.memory_segment import MemorySegment
-from netstack.buffer.segment_consumer import SegmentConsumer
+from netstack.buffer.content_consumer import SegmentConsumer
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.errors import LocalProtocolError
-from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
+from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
     SEQUENCE_NUMBER_UNKNOWN,
     ChannelStateWriter,
+    InFlightData,
     ResultSubpartitionInfo,
 )
-from netstack.partition.in_flight_data import InFlightData
 from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_subpartition import SubpartitionParent, SubpartitionState
-from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
+from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 from netstack.partition.timeoutable_barriers import TimeoutableBarriers, checked_barrier, copies_of_unread
-from netstack.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 

@@ -12,9 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from netstack.errors import ProducerFailedError
-from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.result_subpartition import SubpartitionState
-from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
+from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
 
 if TYPE_CHECKING:
     from netstack.partition.pipelined_subpartition import PipelinedSubpartition

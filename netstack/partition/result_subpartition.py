@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from enum import Enum, unique
 from typing import Protocol
 
-from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.errors import ProducerFailedError
-from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
 from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
 
 
 @unique
@@ -83,7 +82,7 @@ class ResultSubpartition(Protocol):
 
     @property
     def takes_contents(self) -> bool:
-        """Whether its reader takes contents (``netstack.buffer.content_buffer``) as they are; once it does, it always
+        """Whether its reader takes contents (``netstack.buffer.content_consumer``) as they are; once it does, it always
         will.
         """
 

@@ -1,18 +1,33 @@
 """The reader's end of a subpartition, whatever kind of partition it is part of.
 
-Side:       shared.
-Units:      backlog in data buffers, events do not count; sizes in bytes.
-Source:     Flink ``ResultSubpartitionView``, ``ResultSubpartition.BufferAndBacklog``.
+Who is told that a subpartition can be read.
+
+Side:   shared.
+Source: Flink ``BufferAvailabilityListener``.  Flink ``ResultSubpartitionView``,
+        ``ResultSubpartition.BufferAndBacklog``.
+Units:  backlog in data buffers, events do not count; sizes in bytes.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from netstack.buffer.buffer_recycler import BufferRecycler
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.wire.messages import DataType
+
+
+class BufferAvailabilityListener(Protocol):
+    """Who is told that a subpartition has something to read, or was released."""
+
+    def notify_data_available(self) -> None:
+        """There may be something to poll; any thread, outside every lock."""
+
+    def notify_priority_event(self, sequence_number: int) -> None:
+        """A priority event is at the head, and will be polled with ``sequence_number``; any thread, outside every lock.
+
+        Told instead of ``notify_data_available``, once while priority events are queued.
+        """
 
 
 class BufferAndBacklog(NamedTuple):

@@ -8,13 +8,17 @@ Source:     Flink ``PipelinedSubpartition``, its ``channelStateFuture`` and ``ch
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.content_consumer import ContentConsumer
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.late import dataclass
-from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, ResultSubpartitionInfo
-from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.channel_state import (
+    SEQUENCE_NUMBER_UNKNOWN,
+    ChannelStateWriter,
+    InFlightData,
+    ResultSubpartitionInfo,
+)
 from netstack.wire.events import CheckpointBarrier, deserialize_event
 from netstack.wire.messages import DataType
 

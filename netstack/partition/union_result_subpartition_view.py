@@ -22,9 +22,13 @@ from typing import Final
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.partition.buffer_availability_listener import BufferAvailabilityListener
-from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView, SegmentRun
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
+from netstack.partition.result_subpartition_view import (
+    BufferAndBacklog,
+    BufferAvailabilityListener,
+    ResultSubpartitionView,
+    SegmentRun,
+)
 from netstack.wire.messages import DataType
 
 CACHE_CAPACITY: Final = 10  # Flink's; looking ahead tells the next data type and the backlog

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextvars import Context
 from typing import Any, TypeVarTuple
 
-from netstack.eventloop import EventLoopThread
+from netstack.loop.eventloop import EventLoopThread
 from netstack.testing.manual_clock import ManualClock
 
 Ts = TypeVarTuple("Ts")

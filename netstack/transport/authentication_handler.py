@@ -1,6 +1,10 @@
 """Runs the handshake of a connection before any other handler sees the connection.
 
+Accepts a peer by its certificate alone, which TLS has verified: for peers without our handshake.
+
 Side:       loop.
+Source:     Flink's ``security.ssl.internal``, with TLS 1.3: both ends have a certificate of one private CA.  modelled
+            on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler``.
 Invariants: until the handshake is over, the decoder accepts nothing but its messages, one by one, and has little
             memory.  Then the handler seals the connection (without TLS), fires ``channel_active`` and leaves the
             pipeline: it costs nothing per message.  A peer that fails learns neither the reason nor the moment: the
@@ -8,7 +12,6 @@ Invariants: until the handshake is over, the decoder accepts nothing but its mes
 Rules:      a server that hangs up before its hello has not judged the secret, which it was not shown yet: that is a
             ``ConnectError``, and another attempt may help.  A certificate or a producer's token can be refused there,
             so with these it stays an ``AuthenticationError``.
-Source:     modelled on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler``.
 """
 
 import asyncio
@@ -20,7 +23,7 @@ from netstack.errors import AuthenticationError, ConnectError, ConnectionLostErr
 from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop_timers import RunningTimer
+from netstack.loop.loop_timers import RunningTimer
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import MessageDecoder
@@ -30,6 +33,46 @@ from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import Hello, Proof, Ready
 from netstack.wire.offer_messages import GateHello
+
+
+class CertificateHandler(ChannelHandler):
+    """Looks once at the peer's certificate, then leaves the pipeline.
+
+    Args:
+        pins: SHA-256 digests of the accepted certificates; empty: every certificate that TLS accepts.
+        on_ready: called behind ``channel_active`` of the handlers.
+        on_failed: called with the cause when the connection is ended instead.
+    """
+
+    def __init__(
+        self, pins: frozenset[bytes], *, on_ready: Callable[[Channel], None], on_failed: Callable[[NetstackError], None]
+    ) -> None:
+        self._pins = pins
+        self._on_ready = on_ready
+        self._on_failed = on_failed
+        self._is_refused = False
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        """Let the handlers behind see the channel, or end it."""
+        channel = ctx.channel
+        if not is_expected(channel.peer_certificate, self._pins):
+            self._is_refused = True
+            self._on_failed(
+                AuthenticationError(
+                    f"{channel.peer} has none of the expected certificates (security.tls.peer_fingerprints)"
+                )
+            )
+            channel.abort()
+            return
+        ctx.pipeline.remove(ctx)
+        ctx.fire_channel_active()
+        self._on_ready(channel)
+
+    def channel_inactive(self, ctx: ChannelHandlerContext) -> None:
+        """Pass it on only if ``channel_active`` was."""
+        if not self._is_refused:
+            ctx.fire_channel_inactive()
+
 
 _log = LogLines(__name__)
 

@@ -16,10 +16,9 @@ from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.ids import ConnectionID
-from netstack.loop_timers import running_timeout
+from netstack.loop.loop_timers import running_timeout
 from netstack.security import SecurityConfig, SecurityMode, is_loopback, required_security
-from netstack.transport.authentication_handler import AuthenticationHandler, LateHandshakeError
-from netstack.transport.certificate_handler import CertificateHandler
+from netstack.transport.authentication_handler import AuthenticationHandler, CertificateHandler, LateHandshakeError
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import behind_decoder

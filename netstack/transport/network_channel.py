@@ -26,9 +26,9 @@ from typing import TypeAlias, cast
 
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
-from netstack.forks import ClosedInChildren
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.forks import ClosedInChildren
 from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.handler import Channel, ChannelHandler
 from netstack.transport.limits import RateLimit

@@ -16,18 +16,17 @@ from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
-from netstack.forks import ClosedInChildren, PortClosedInChildren
 from netstack.log_lines import LogLines
+from netstack.loop.forks import ClosedInChildren, PortClosedInChildren
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
-from netstack.transport.authentication_handler import AuthenticationHandler
-from netstack.transport.certificate_handler import CertificateHandler
+from netstack.transport.authentication_handler import AuthenticationHandler, CertificateHandler
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import behind_decoder
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.transport.socket_options import check_congestion_control, within_descriptors
-from netstack.transport.tls_acceptor import TlsAcceptor
+from netstack.transport.tls import TlsAcceptor
 from netstack.wire.gate_access import GateIdentity, gate_token
 
 _log = LogLines(__name__)

@@ -1,16 +1,29 @@
 """TLS contexts: 1.3 only, certificates of one private CA on both ends.
 
-Side:   loop.  Reads the files for every server and every dialled connection, so that renewed certificates are used.
-Source: Flink ``SSLUtils.createInternalServerSSLEngineFactory`` and its client twin: mutual, one CA, optional pinning.
-Absent: revocation lists; session resumption (a ticket would outlive the check of its certificate).
+Accepts connections and runs their TLS handshakes.
+
+Side:       loop.  Reads the files for every server and every dialled connection, so that renewed certificates are used.
+Source:     Flink ``SSLUtils.createInternalServerSSLEngineFactory`` and its client twin: mutual, one CA, optional
+            pinning.  Netty's ``SslHandler`` is part of the pipeline, so Netty's channel group contains connections
+            inside their handshake.  asyncio makes the protocol only after the handshake; so connections are accepted
+            here, and a task per connection starts TLS.
+Absent:     revocation lists; session resumption (a ticket would outlive the check of its certificate).
+Invariants: at most ``max_handshakes`` connections are inside their TLS handshake; the oldest is cut for a new one.
+            ``close`` leaves none.
 """
 
+import asyncio
 import hashlib
+import os
+import socket
 import ssl
-from typing import Any
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Protocol
 
 from netstack.errors import ConfigError
+from netstack.loop.forks import ClosedInChildren
 from netstack.security import SecurityConfig, TlsConfig
+from netstack.transport.network_channel import NetworkChannel
 
 
 def server_context(tls: TlsConfig) -> ssl.SSLContext:
@@ -69,3 +82,118 @@ def is_expected(certificate: bytes | None, pins: frozenset[bytes]) -> bool:
     is.
     """
     return certificate is not None and (not pins or hashlib.sha256(certificate).digest() in pins)
+
+
+_PAUSE_S = 1.0  # asyncio's, when it cannot accept: mostly for want of a descriptor
+
+
+class _HasFileno(Protocol):
+    def fileno(self) -> int: ...
+
+
+class TlsAcceptor:
+    """Listens in place of an asyncio server, and encrypts each connection.
+
+    Life cycle: ``serve`` once, ``close`` once.
+
+    Args:
+        make_channel: makes the channel of an encrypted connection.
+        on_failed: called with the error of each failed handshake (not of those cut here), and of each failed accept.
+
+    Raises:
+        ConfigError: the certificates cannot be read.
+    """
+
+    def __init__(
+        self,
+        security: SecurityConfig,
+        make_channel: Callable[[], NetworkChannel],
+        on_failed: Callable[[Exception], None],
+    ) -> None:
+        assert security.tls is not None, "a server without TLS needs none of this"
+        self._context: ssl.SSLContext = server_context(security.tls)
+        self._timeouts = timeouts(security)
+        self._max_handshakes = security.max_unauthenticated
+        self._make_channel = make_channel
+        self._on_failed = on_failed
+        self.num_failed = 0
+        """How many handshakes failed, but for those cut here."""
+        self._handshakes: dict[asyncio.Task[None], None] = {}  # an ordered set, the oldest first
+        self._listening: list[socket.socket] = []
+        self._guards: list[ClosedInChildren] = []
+        self._acceptors: list[asyncio.Task[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<TlsAcceptor at {len(self._listening)} sockets, {len(self._handshakes)} handshakes>"
+
+    @property
+    def num_handshakes(self) -> int:
+        """Connections inside their TLS handshake."""
+        return len(self._handshakes)
+
+    def serve(self, bound: Iterable[_HasFileno], backlog: int) -> None:
+        """Listen on bound sockets, which the caller keeps."""
+        for each in bound:
+            listening = socket.socket(fileno=os.dup(each.fileno()))  # the loop's own socket objects have no ``accept``
+            listening.setblocking(False)  # noqa: FBT003 - the standard library's own
+            listening.listen(backlog)
+            self._listening.append(listening)
+            self._guards.append(ClosedInChildren(listening.fileno(), listening))
+            self._acceptors.append(asyncio.create_task(self._accept(listening)))
+
+    async def _accept(self, listening: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listening)
+            except Exception as error:  # noqa: BLE001 - as below; without this task no connection would come any more
+                self._on_failed(error)
+                await asyncio.sleep(_PAUSE_S)
+            else:
+                self.encrypt(sock)
+                # The task starts and owns its socket; other work has its turn before the next accept.
+                await asyncio.sleep(0)
+
+    def encrypt(self, sock: socket.socket) -> None:
+        """Start TLS on an accepted connection; takes ownership of ``sock``."""
+        if len(self._handshakes) >= self._max_handshakes:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            oldest.cancel()
+        task = asyncio.create_task(self._handshake(sock))
+        self._handshakes[task] = None
+        task.add_done_callback(lambda done: self._handshakes.pop(done, None))
+
+    async def _handshake(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            channel = self._new_channel(sock)
+            await loop.connect_accepted_socket(lambda: channel, sock, ssl=self._context, **self._timeouts)
+        except Exception as error:  # noqa: BLE001 - the top of an asyncio task, whose result nobody asks for: every error is told here
+            self.num_failed += 1
+            self._on_failed(error)
+
+    def _new_channel(self, sock: socket.socket) -> NetworkChannel:
+        """Closes the socket if there can be no channel: the loop owns it only later."""
+        try:
+            return self._make_channel()
+        except BaseException:
+            sock.close()
+            raise
+
+    async def close(self) -> None:
+        """Stop accepting and cut every connection inside its handshake; returns when they are gone."""
+        await _cancelled(self._acceptors)
+        for guard in self._guards:
+            guard.release()
+        for each in self._listening:
+            each.close()
+        self._listening.clear()
+        await _cancelled(list(self._handshakes))
+
+
+async def _cancelled(tasks: Collection[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)  # waits for cancelled TLS handshakes; ended by tls_handshake_timeout_s at the latest

@@ -13,7 +13,7 @@ from typing import Any
 from flowlet.ingest import GateDescription
 from flowlet.ingest.runtime import producer_runtime
 from netstack.errors import NetstackError
-from netstack.flow.offer_progress import Stage
+from netstack.flow.offer_book import Stage
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.offering_network import GateAccess, OfferedPartition
 from netstack.wire.events import StopMode

@@ -9,11 +9,11 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import NetstackError
-from netstack.eventloop import EventLoopThread
-from netstack.gate.channels.partition_state_checker import PartitionStateChecker
+from netstack.gate.channels.partition_request_client import PartitionStateChecker
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
+from netstack.loop.eventloop import EventLoopThread
 from netstack.security import SecurityConfig
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder

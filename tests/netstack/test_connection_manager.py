@@ -16,10 +16,10 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager, backoff_s
 from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, ResourceClosedError
-from netstack.eventloop import EventLoopThread
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID
+from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.client import connect
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.wire.events import OtherEvent, serialize_event

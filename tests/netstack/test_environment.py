@@ -22,11 +22,11 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
-from netstack.eventloop import EventLoopThread
-from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
+from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.security import SecurityConfig

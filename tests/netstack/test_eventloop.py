@@ -12,7 +12,7 @@ import pytest
 import uvloop
 
 from netstack.errors import LocalProtocolError, ResourceBrokenError, ResourceClosedError
-from netstack.eventloop import MAX_BATCH, EventLoopThread
+from netstack.loop.eventloop import MAX_BATCH, EventLoopThread
 from tests.waiting import PATIENCE_S
 
 # libuv makes one pipe per process with its first loop and keeps it; made here, no test seems to leave it behind.

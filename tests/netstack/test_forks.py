@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from netstack.config import NetstackConfig
-from netstack.eventloop import EventLoopThread
-from netstack.forks import ClosedInChildren, PortClosedInChildren, end_stranded_child, serving_thread
+from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.forks import ClosedInChildren, PortClosedInChildren, end_stranded_child, serving_thread
 from netstack.security import SecurityConfig
 from netstack.transport.server import NetworkServer
 

@@ -11,8 +11,7 @@ import pytest
 
 from netstack.environment import ChannelSpec
 from netstack.errors import ConnectionLostError
-from netstack.flow.offer_book import GateShape
-from netstack.flow.offer_progress import Stage
+from netstack.flow.offer_book import GateShape, Stage
 from netstack.handlers.offered_partitions_handler import wall_clock_ms
 from netstack.offering_network import GateAccess, OfferedPartition, OfferingNetwork
 from netstack.wire.gate_access import GateIdentity, gate_token

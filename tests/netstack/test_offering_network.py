@@ -17,12 +17,11 @@ import trustme
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import AuthenticationError, ResourceClosedError
-from netstack.eventloop import EventLoopThread
-from netstack.flow.offer_book import GateShape
-from netstack.flow.offer_progress import Stage
+from netstack.flow.offer_book import GateShape, Stage
 from netstack.gate.offered_gates import OfferedGates
 from netstack.handlers.offered_partitions_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
 from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, intermediate_partition_id
+from netstack.loop.eventloop import EventLoopThread
 from netstack.offering_network import IDLE_S, GateAccess, OfferedPartition, OfferingNetwork
 from netstack.security import SecurityConfig
 from netstack.transport.client import connect

@@ -16,23 +16,22 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import NetstackError, ResourceClosedError
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight_data import InFlightData
+from netstack.loop.wakeups import run_all
+from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop
 from netstack.testing.manual_clock import ManualClock
 from netstack.transport.network_channel import NetworkChannel
-from netstack.wakeups import run_all
 from netstack.wire.events import (
     Alignment,
     CheckpointBarrier,

@@ -8,7 +8,7 @@ Units:      credit in buffers.
 
 from dataclasses import dataclass, field
 
-from netstack.buffer.buffer_recycler import FREEING_RECYCLER
+from netstack.buffer.memory_segment import FREEING_RECYCLER
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_queue import PartitionRequestQueue

@@ -23,8 +23,7 @@ from random import Random
 from typing import Any
 
 from netstack import connection_manager
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.connection_manager import ConnectionManager
@@ -37,9 +36,8 @@ from netstack.errors import (
 )
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler

@@ -22,12 +22,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol, Self
 
-from netstack.buffer.buffer_listener import BufferListener
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import BufferLease, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
+from netstack.buffer.parked_threads import BufferListener
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
 from netstack.wire.messages import DataType
 
 # A channel with at least so many exclusive buffers asks for floating ones only while less than a quarter of its own are

@@ -19,16 +19,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from netstack.availability import AvailabilityFuture
-from netstack.buffer.buffer_recycler import FREEING_RECYCLER
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
-from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer
+from netstack.gate.channels.input_channel import ChannelLifecycle
 from netstack.gate.channels.prioritized_deque import PrioritizedDeque
 from netstack.gate.channels.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
-from netstack.wakeups import run_all
+from netstack.loop.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 

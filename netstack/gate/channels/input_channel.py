@@ -1,28 +1,76 @@
 """One input of a gate: what local and remote channels have in common.
 
-Side:       shared.  The task thread polls; the producer's side (loop or another task) brings data and errors.
+The life of an input channel.
+
+The numbers of one channel.
+
+Side:       shared.
+Source:     Flink ``InputChannel``: its ``subpartitionView`` or ``partitionRequestClient`` is set once, ``isReleased``
+            once.  Flink ``InputChannel``.
+Units:      bytes, buffers, nanoseconds.
 Invariants: the first error wins, and surfaces at every poll after it, before any data.
-Source:     Flink ``InputChannel``.
 """
 
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from enum import Enum, auto
+from typing import Final, Protocol, TypeAlias
 
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
-from netstack.gate.channels.channel_lifecycle import NEXT, ChannelLifecycle
-from netstack.gate.channels.channel_statistics import ChannelStatistics
-from netstack.gate.channels.partition_state_checker import ProducerState
-from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.ids import ResultPartitionID
+from netstack.late import dataclass
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
 from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import DataType
+
+
+class ChannelLifecycle(Enum):
+    """A channel only moves on; an error does not change its state, it is what the next poll raises."""
+
+    CREATED = auto()
+    """It may be set up; polling it, or an order to its producer, is a mistake."""
+    REQUESTED = auto()
+    """Its data was asked for, and is polled."""
+    RELEASED = auto()
+    """It gave everything back and takes in nothing more."""
+
+
+NEXT: Final = {
+    ChannelLifecycle.CREATED: frozenset({ChannelLifecycle.REQUESTED, ChannelLifecycle.RELEASED}),
+    ChannelLifecycle.REQUESTED: frozenset({ChannelLifecycle.RELEASED}),
+    ChannelLifecycle.RELEASED: frozenset[ChannelLifecycle](),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatistics:
+    """One channel in a dump; what a local channel does not have is 0."""
+
+    index: int
+    kind: str
+    partition: str
+    state: str
+    num_bytes_in: int
+    num_buffers_in: int
+    num_queued_buffers: int
+    queue_size_bytes: int
+    num_credits_available: int
+    num_credits_granted: int
+    num_unannounced: int
+    num_required_buffers: int
+    num_exclusive_available: int
+    num_floating_available: int
+    sender_backlog: int
+    is_blocked: bool
+    last_activity_ns: int
+    """When the channel was last found to have data after it had none, on the gate's monotonic clock."""
+
 
 BufferAndAvailability: TypeAlias = BufferAndBacklog
 """What a poll of a channel finds; a local channel hands on what its view gave it, without making another tuple."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from netstack.buffer.content_buffer import ContentBuffer
+from netstack.buffer.content_consumer import ContentBuffer
 from netstack.errors import (
     LocalProtocolError,
     NetstackError,
@@ -22,11 +22,15 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
-from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
-from netstack.gate.channels.channel_state_persister import ChannelStatePersister
-from netstack.gate.channels.channel_statistics import ChannelStatistics
-from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelGate, InputChannel
-from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.channels.in_flight_recorder import ChannelStatePersister
+from netstack.gate.channels.input_channel import (
+    BufferAndAvailability,
+    ChannelGate,
+    ChannelLifecycle,
+    ChannelStatistics,
+    InputChannel,
+)
+from netstack.gate.channels.partition_request_client import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,

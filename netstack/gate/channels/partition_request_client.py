@@ -1,17 +1,83 @@
-"""What remote input channels, and gates that take offers, ask of a connection.
+"""What a remote channel needs to ask for its partition: a client, the state of the producer, and when to ask again.
+
+Whether the producer of a partition that was not found is alive.
+
+How long a consumer waits before it asks once more for a partition that was not found.
 
 Side:   shared.
-Units:  delays in milliseconds, sizes in bytes.
-Source: Flink ``PartitionRequestClient``.
+Source: Flink ``PartitionProducerStateProvider``.  Flink ``InputChannel.increaseBackoff``, and
+        ``RemoteInputChannel.increaseBackoff`` for producers that keep a request for a while before they say that they
+        do not know the partition (1.18 and later).  Flink ``PartitionRequestClient``.
+Units:  milliseconds.  delays in milliseconds, sizes in bytes.
 """
 
 from collections.abc import Callable
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
+from netstack.ids import ResultPartitionID
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
     from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+
+
+class ProducerState(Enum):
+    """What is known about the producer of a partition that was not found."""
+
+    READY = auto()
+    """Scheduled, running or finished: the partition will be there, or was moved."""
+    FAILED = auto()
+    """Failed or cancelled: the consumer will be cancelled, too."""
+    UNKNOWN = auto()
+
+
+class PartitionStateChecker(Protocol):
+    """Knows whether a producer is alive: asks the JobManager."""
+
+    def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
+        """Call ``on_result`` once, on any thread, now or later; must not block."""
+
+
+class RequestBackoff:
+    """Doubles from ``initial_ms`` to ``max_ms``, then there is no further attempt; 0 means that there is none at all.
+
+    With a ``listener_timeout_ms`` the producer has waited that long already: the next request goes out at once, and the
+    time that is spent this way only counts, until it reaches twice ``max_ms``.
+    """
+
+    __slots__ = ("_current_ms", "_initial_ms", "_listener_timeout_ms", "_max_ms")
+
+    def __init__(self, initial_ms: int = 0, max_ms: int = 0, *, listener_timeout_ms: int = 0) -> None:
+        if not 0 <= initial_ms <= max_ms:
+            raise ValueError(f"a back-off from {initial_ms} to {max_ms} ms")
+        self._initial_ms = initial_ms
+        self._max_ms = max_ms
+        self._listener_timeout_ms = listener_timeout_ms
+        self._current_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<RequestBackoff at {self._current_ms} of {self._max_ms} ms>"
+
+    @property
+    def current_ms(self) -> int:
+        """How far it has grown."""
+        return self._current_ms
+
+    @property
+    def is_counting_only(self) -> bool:
+        """Whether it is the producer's side that waits."""
+        return self._listener_timeout_ms > 0
+
+    def next_delay_ms(self) -> int | None:
+        """How long to wait before the next request; None if there shall be none."""
+        if self._listener_timeout_ms:
+            self._current_ms += self._listener_timeout_ms
+            return 0 if self._current_ms < 2 * self._max_ms else None
+        if self._initial_ms == 0 or self._current_ms == self._max_ms:
+            return None
+        self._current_ms = min(2 * self._current_ms, self._max_ms) if self._current_ms else self._initial_ms
+        return self._current_ms
 
 
 class PartitionRequestClient(Protocol):

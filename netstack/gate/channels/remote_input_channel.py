@@ -25,16 +25,19 @@ from netstack.errors import (
     ResourceClosedError,
 )
 from netstack.gate.channels.buffer_manager import BufferManager, FloatingBufferPool
-from netstack.gate.channels.channel_lifecycle import ChannelLifecycle
 from netstack.gate.channels.channel_receiver import ChannelReceiver
-from netstack.gate.channels.channel_statistics import ChannelStatistics
 from netstack.gate.channels.in_flight_recorder import InFlightRecorder
-from netstack.gate.channels.input_channel import BufferAndAvailability, ChannelGate, InputChannel
-from netstack.gate.channels.partition_request_client import PartitionRequestClient
-from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.channels.input_channel import (
+    BufferAndAvailability,
+    ChannelGate,
+    ChannelLifecycle,
+    ChannelStatistics,
+    InputChannel,
+)
+from netstack.gate.channels.partition_request_client import PartitionRequestClient, RequestBackoff
 from netstack.ids import InputChannelID, ResultPartitionID
+from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
-from netstack.wakeups import run_all
 from netstack.wire.events import CheckpointBarrier, Event, serialize_event
 from netstack.wire.messages import DataType
 

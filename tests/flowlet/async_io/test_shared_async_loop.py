@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.async_io.async_calls import LOOP_NAME, PROCESS_ASYNC_LOOP, SharedAsyncLoop
 from flowlet.errors import FlowletError
-from netstack.eventloop import EventLoopThread
+from netstack.loop.eventloop import EventLoopThread
 from tests.waiting import PATIENCE_S
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.mark_valve import MarkValve
+from flowlet.chain.operator_chain import MarkValve
 from flowlet.records import CompletionMark
 
 

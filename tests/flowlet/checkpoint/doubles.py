@@ -16,8 +16,7 @@ from flowlet.mailbox.task_mailbox import TaskMailbox
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceClosedError
-from netstack.gate.buffer_or_event import BufferOrEvent
-from netstack.gate.input_gate import EndOfDataStatus, wait_for_next
+from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, wait_for_next
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, EndOfPartition, Event
 from netstack.wire.messages import DataType
 

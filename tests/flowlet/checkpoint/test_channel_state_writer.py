@@ -12,8 +12,12 @@ from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailure
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import BufferOwnershipError
-from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.channel_state import (
+    SEQUENCE_NUMBER_UNKNOWN,
+    InFlightData,
+    InputChannelInfo,
+    ResultSubpartitionInfo,
+)
 from netstack.wire.messages import DataType
 from tests.waiting import PATIENCE_S
 

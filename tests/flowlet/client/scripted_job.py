@@ -20,8 +20,8 @@ from flowlet.rpc.control_messages import InputChannelDescriptor
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
-from netstack.eventloop import EventLoopThread
 from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
+from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_partition import ResultPartition
 from netstack.security import SecurityConfig
 from netstack.wire.events import CheckpointBarrier, StopMode

@@ -1,9 +1,9 @@
-"""Tests of ``flowlet.client.job_heartbeat``: the client of a job reports until the job is over."""
+"""Tests of ``flowlet.client.executor``: the client of a job reports until the job is over."""
 
 import pytest
 import structlog
 
-from flowlet.client.job_heartbeat import keep_job_alive
+from flowlet.client.executor import keep_job_alive
 from flowlet.errors import FlowletError
 from flowlet.rpc.requests import RpcConnectError, RpcStatusError
 

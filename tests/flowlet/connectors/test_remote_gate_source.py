@@ -7,7 +7,7 @@ from flowlet.connectors.remote_gate_source import RemoteGateReader
 from flowlet.rpc.control_messages import GateCounts
 from netstack.errors import TransportError
 from netstack.flow.offer_book import GateShape, OfferCounts
-from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.offered_input_gate import AbortedAttempt, OfferedInputGate
 from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
 

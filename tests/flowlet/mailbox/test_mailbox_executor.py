@@ -14,7 +14,7 @@ from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskAct
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MailOptions, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture
-from netstack.eventloop import EventLoopThread
+from netstack.loop.eventloop import EventLoopThread
 from tests.waiting import PATIENCE_S
 
 

@@ -4,8 +4,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from flowlet.mailbox.mailbox_metrics import LatencyHistogram, LatencyProbe, histogram_of
-from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
+from flowlet.mailbox.mailbox_processor import (
+    LatencyHistogram,
+    LatencyProbe,
+    MailboxController,
+    MailboxProcessor,
+    histogram_of,
+)
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from netstack.testing.manual_clock import ManualClock

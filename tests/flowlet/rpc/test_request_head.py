@@ -1,10 +1,10 @@
-"""Tests of ``flowlet.rpc.request_head``: what is read from a head, and which server it is for."""
+"""Tests of ``flowlet.rpc.requests``: what is read from a head, and which server it is for."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlet.rpc.request_head import RequestHead, parse_head
+from flowlet.rpc.requests import RequestHead, parse_head
 
 LOCAL = ("127.0.0.1", 8081)
 

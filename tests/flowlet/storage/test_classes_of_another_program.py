@@ -17,7 +17,7 @@ from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescript
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.storage import state_codec
 from flowlet.storage.state_codec import decode_state, encode_state
-from flowlet.tm.main_objects import MAIN_OBJECTS
+from flowlet.tm.shipped_modules import MAIN_OBJECTS
 
 IMPORTS = """
 from __future__ import annotations

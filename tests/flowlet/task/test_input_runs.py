@@ -12,8 +12,8 @@ from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import CheckpointBarrier, EndOfData, Event, StopMode
 from tests.netstack.gate.doubles import RecordingClient, event, remote_channel

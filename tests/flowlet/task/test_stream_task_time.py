@@ -15,8 +15,7 @@ from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask
-from flowlet.task.one_input_stream_task import MultipleInputStreamTask, OneInputStreamTask
-from flowlet.watermarks.watermark_watch import STALL_NS
+from flowlet.task.one_input_stream_task import STALL_NS, MultipleInputStreamTask, OneInputStreamTask
 from netstack.wire.events import StopMode
 from tests.flowlet.operators.test_multiple_input_operator import Tagging
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge

@@ -30,7 +30,7 @@ from flowlet.tm.task import Task, TaskContext
 from flowlet.tm.task_checkpointing import CheckpointServices
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
-from netstack.eventloop import EventLoopThread
+from netstack.loop.eventloop import EventLoopThread
 from tests.waiting import PATIENCE_S
 
 JOB_ID, VERTEX_ID = "ab" * 16, "cd" * 16

@@ -52,8 +52,8 @@ from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
 from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig
-from netstack.eventloop import EventLoopThread
 from netstack.ids import execution_attempt_id
+from netstack.loop.eventloop import EventLoopThread
 from netstack.security import SecurityConfig
 from tests.waiting import PATIENCE_S
 

@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from flowlet.tm.main_objects import MainObjects
+from flowlet.tm.shipped_modules import MainObjects
 
 
 def main_module(weight: int) -> ModuleType:

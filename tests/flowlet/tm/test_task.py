@@ -38,8 +38,8 @@ from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import ProducerFailedError
-from netstack.eventloop import EventLoopThread
 from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
+from netstack.loop.eventloop import EventLoopThread
 from tests.flowlet.client.jobs import EndlessSource, hold, reached, released, source
 from tests.waiting import PATIENCE_S
 

@@ -29,8 +29,8 @@ from flowlet.tm.task_deployment import LoopTimer, LoopTimers, channel_spec, crea
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import InsufficientNetworkBuffersError
-from netstack.eventloop import EventLoopThread
 from netstack.ids import ConnectionID
+from netstack.loop.eventloop import EventLoopThread
 from tests.flowlet.client.jobs import source
 from tests.waiting import PATIENCE_S
 

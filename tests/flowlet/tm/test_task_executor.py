@@ -25,8 +25,8 @@ from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorCon
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import ConfigError
-from netstack.eventloop import EventLoopThread
 from netstack.ids import ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
+from netstack.loop.eventloop import EventLoopThread
 from netstack.security import SecurityConfig
 from tests.flowlet.client.jobs import endless_shuffle, hold, mapped, reached, released, word_count
 from tests.waiting import PATIENCE_S

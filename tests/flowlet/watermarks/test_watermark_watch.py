@@ -1,8 +1,8 @@
 """Who holds a watermark back is told after a minute, by a clock that the test moves."""
 
 from flowlet.records import IDLE, Watermark
+from flowlet.task.one_input_stream_task import STALL_NS, WatermarkWatch
 from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
-from flowlet.watermarks.watermark_watch import STALL_NS, WatermarkWatch
 
 
 class Watched:

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import BufferOwnershipError, LocalProtocolError

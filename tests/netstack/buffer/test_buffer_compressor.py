@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ConfigError, RemoteProtocolError
@@ -161,7 +160,7 @@ def test_a_network_without_compression_loads_no_arrow() -> None:
 import sys
 import netstack
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.wire.messages import DataType
 BufferDecompressor(4096).decompress(BufferCompressor().compress(NetworkBuffer.unpooled(b"x", DataType.DATA_BUFFER)))

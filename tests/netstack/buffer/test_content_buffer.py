@@ -2,8 +2,7 @@
 
 import pytest
 
-from netstack.buffer.content_buffer import ContentBuffer, pieces_of
-from netstack.buffer.content_consumer import ContentConsumer
+from netstack.buffer.content_consumer import ContentBuffer, ContentConsumer, pieces_of
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import BufferContent, NetworkBuffer
 from netstack.errors import BufferOwnershipError, LocalProtocolError

@@ -1,6 +1,6 @@
 """How far a partition is that was offered to several subtasks."""
 
-from netstack.flow.offer_progress import OfferProgress, Stage
+from netstack.flow.offer_book import OfferProgress, Stage
 
 FIRST, SECOND = ValueError("first"), ValueError("second")
 

@@ -1,6 +1,6 @@
 """When a loop that got data goes on looking."""
 
-from netstack.flow.poll_window import PollWindow
+from netstack.busy_poll import PollWindow
 
 
 def test_it_is_open_for_its_length_after_the_last_news() -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.flow.ready_queue import ReadyQueue
+from netstack.handlers.partition_request_queue import ReadyQueue
 
 
 def test_two_readers_that_always_have_more_alternate() -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.partition_request_client import ProducerState
 from netstack.ids import ResultPartitionID
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     Alignment,

@@ -2,8 +2,7 @@
 
 import pytest
 
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import RemoteProtocolError
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel

@@ -2,12 +2,11 @@
 
 import pytest
 
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, RemoteProtocolError
-from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
+from netstack.gate.gate_channels import UnknownInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import DecompressedInput, InputChannelInfo
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions

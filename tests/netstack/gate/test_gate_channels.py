@@ -9,10 +9,9 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectError, LocalProtocolError, ResourceClosedError, TransportError
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.channels.request_backoff import RequestBackoff
-from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
+from netstack.gate.gate_channels import UnknownInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ResultPartitionID, input_channel_id
 from netstack.partition.result_partition import ResultPartition

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from netstack.gate.gate_lifecycle import NEXT, GateLifecycle
+from netstack.gate.input_gate import NEXT, GateLifecycle
 from netstack.gate.single_input_gate import SingleInputGate
 
 

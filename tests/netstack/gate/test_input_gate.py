@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from netstack.errors import ResourceClosedError
-from netstack.gate.buffer_or_event import BufferOrEvent
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.testing.manual_clock import ManualClock
 from netstack.wire.events import EndOfPartition

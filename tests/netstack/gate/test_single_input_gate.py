@@ -18,10 +18,9 @@ from netstack.errors import (
     RemoteProtocolError,
     ResourceClosedError,
 )
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.gate_statistics import GateStatistics
+from netstack.gate.input_gate import BufferOrEvent, GateStatistics
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager

@@ -13,10 +13,9 @@ from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectionLostError, ResourceClosedError
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
-from netstack.gate.input_gate import BatchInputGate, EndOfDataStatus
+from netstack.gate.gate_channels import UnknownInputChannel
+from netstack.gate.input_gate import BatchInputGate, BufferOrEvent, EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.gate.union_input_gate import UnionInputGate
 from netstack.wire.events import (

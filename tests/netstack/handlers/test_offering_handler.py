@@ -1,7 +1,7 @@
 """What a producer tells its partitions of the gate's answers."""
 
 from netstack.errors import NetstackError
-from netstack.flow.offer_progress import Stage
+from netstack.flow.offer_book import Stage
 from netstack.handlers.offering_handler import OfferingHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.messages import ErrorCode, ErrorResponse, PartitionRequest, TaskEventRequest

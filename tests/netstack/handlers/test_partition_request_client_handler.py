@@ -19,9 +19,8 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import input_channel_id

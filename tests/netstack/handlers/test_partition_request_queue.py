@@ -12,9 +12,9 @@ import pytest
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError
-from netstack.eventloop import EventLoopThread
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
+from netstack.loop.eventloop import EventLoopThread
 from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.security import SecurityConfig
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder

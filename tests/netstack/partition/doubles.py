@@ -3,8 +3,7 @@
 import threading
 from collections.abc import Callable
 
-from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.errors import ProducerFailedError
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition

@@ -6,8 +6,7 @@ from typing import Any
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_partition_id
-from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition_view import ResultSubpartitionView

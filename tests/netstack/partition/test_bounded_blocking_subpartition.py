@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_consumer import BufferConsumer
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_builder import BufferConsumer
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceBrokenError

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_decompressor import BufferDecompressor
+from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.errors import (
     ResourceClosedError,

@@ -1,7 +1,6 @@
 """``NoChannelState``: whatever it gets goes home."""
 
-from netstack.partition.channel_state import NO_CHANNEL_STATE, InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.channel_state import NO_CHANNEL_STATE, InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from tests.netstack.partition.doubles import Arena
 
 

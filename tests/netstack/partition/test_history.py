@@ -9,8 +9,7 @@ import pytest
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
-from netstack.partition.channel_state import InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from netstack.partition.in_flight_data import InFlightData
+from netstack.partition.channel_state import InFlightData
 from tests.netstack.partition.doubles import Arena, recycled_sizes
 
 

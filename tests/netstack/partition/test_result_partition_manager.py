@@ -10,9 +10,8 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_manager import ResultPartitionManager
+from netstack.partition.result_partition_manager import ResultPartitionManager, TaskEventDispatcher
 from netstack.partition.result_subpartition_view import ResultSubpartitionView
-from netstack.partition.task_event_dispatcher import TaskEventDispatcher
 from netstack.wire.events import EndOfSuperstep, Event
 from tests.netstack.partition.doubles import ManualTimers, RecordingListener, partition_id_of
 from tests.waiting import PATIENCE_S

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
-from netstack.buffer.buffer_consumer import BufferConsumer
+from netstack.buffer.content_consumer import SegmentConsumer
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
-from netstack.buffer.segment_consumer import SegmentConsumer
 from netstack.errors import ResourceBrokenError
 from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
 from netstack.partition.bounded_data import BoundedDataFile, BoundedDataKind, create_bounded_data

@@ -3,7 +3,7 @@
 import pytest
 
 from netstack.errors import LocalProtocolError
-from netstack.partition.task_event_dispatcher import TaskEventDispatcher
+from netstack.partition.result_partition_manager import TaskEventDispatcher
 from netstack.wire.events import CancelCheckpointMarker, EndOfSuperstep, Event, OtherEvent
 from tests.netstack.partition.doubles import partition_id_of
 

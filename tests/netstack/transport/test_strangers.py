@@ -16,9 +16,9 @@ import pytest
 
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
-from netstack.eventloop import EventLoopThread
 from netstack.flow.handshake import NONCE_BYTES, PROTOCOL_VERSION_MAX, Role
 from netstack.ids import ConnectionID
+from netstack.loop.eventloop import EventLoopThread
 from netstack.security import SecurityConfig
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import Hello

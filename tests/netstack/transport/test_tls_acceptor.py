@@ -8,7 +8,7 @@ import pytest
 
 from netstack.transport.network_channel import NetworkChannel
 from netstack.transport.server import NetworkServer
-from netstack.transport.tls_acceptor import TlsAcceptor
+from netstack.transport.tls import TlsAcceptor
 from tests.netstack.transport.authority import Authority, is_cut, security
 from tests.netstack.transport.sockets import CONFIG, LOOPS, Inbox, handlers, run
 from tests.waiting import PATIENCE_S
@@ -20,7 +20,7 @@ def test_a_socket_that_cannot_accept_is_said_and_tried_again(
     loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for want of descriptors: after a while it can."""
-    monkeypatch.setattr("netstack.transport.tls_acceptor._PAUSE_S", 0)
+    monkeypatch.setattr("netstack.transport.tls._PAUSE_S", 0)
 
     async def main() -> None:
         errors: list[Exception] = []
@@ -48,7 +48,7 @@ def test_no_error_of_a_new_connection_goes_unseen(
     loop_name: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, fails_in: str
 ) -> None:
     """Whatever it is: a bug of ours, or an error of the loop that is no OSError.  The port goes on to accept."""
-    monkeypatch.setattr("netstack.transport.tls_acceptor._PAUSE_S", 0)
+    monkeypatch.setattr("netstack.transport.tls._PAUSE_S", 0)
 
     async def main() -> None:
         errors: list[Exception] = []

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from netstack.config import NetstackConfig
-from netstack.eventloop import EventLoopThread
 from netstack.ids import ConnectionID
+from netstack.loop.eventloop import EventLoopThread
 from netstack.security import SecurityConfig
 from netstack.transport.client import connect
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext

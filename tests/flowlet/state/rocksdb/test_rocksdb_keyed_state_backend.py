@@ -34,7 +34,7 @@ from flowlet.state.incremental_snapshot import IncrementalSnapshot, SharedFile
 from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.timers.time_api import KeyContext
-from flowlet.tm.main_objects import MAIN_OBJECTS
+from flowlet.tm.shipped_modules import MAIN_OBJECTS
 
 pytest.importorskip("rocksdict")
 

@@ -7,10 +7,9 @@ import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.gate.channels.channel_lifecycle import NEXT, ChannelLifecycle
-from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.input_channel import NEXT, ChannelLifecycle, InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
+from netstack.gate.gate_channels import UnknownInputChannel
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, remote_channel
 from tests.netstack.partition.doubles import partition_id_of

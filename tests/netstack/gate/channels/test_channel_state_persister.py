@@ -3,7 +3,7 @@
 import pytest
 
 from netstack.errors import CheckpointSubsumedError
-from netstack.gate.channels.channel_state_persister import ChannelStatePersister
+from netstack.gate.channels.in_flight_recorder import ChannelStatePersister
 
 
 def states(persister: ChannelStatePersister) -> tuple[bool, bool]:

@@ -14,11 +14,10 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
-from netstack.gate.buffer_or_event import BufferOrEvent
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_state_checker import ProducerState
-from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager

@@ -13,9 +13,8 @@ from netstack.errors import (
     RemoteProtocolError,
     ResourceClosedError,
 )
-from netstack.gate.channels.partition_state_checker import ProducerState
+from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.channels.request_backoff import RequestBackoff
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import input_channel_id
 from netstack.testing.manual_clock import ManualClock

@@ -2,7 +2,7 @@
 
 import pytest
 
-from netstack.gate.channels.request_backoff import RequestBackoff
+from netstack.gate.channels.partition_request_client import RequestBackoff
 
 
 def delays(backoff: RequestBackoff, count: int) -> list[int | None]:

@@ -3,7 +3,7 @@
 import pytest
 
 from netstack.errors import ConnectionLostError, LocalProtocolError
-from netstack.gate.channels.unknown_input_channel import UnknownInputChannel
+from netstack.gate.gate_channels import UnknownInputChannel
 from netstack.wire.events import CheckpointBarrier, OtherEvent
 from tests.netstack.gate.doubles import RecordingGate
 from tests.netstack.partition.doubles import partition_id_of

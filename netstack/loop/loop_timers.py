@@ -11,8 +11,8 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 
 from netstack.errors import ResourceClosedError
-from netstack.eventloop import EventLoopThread
 from netstack.flow.heartbeats import Silence
+from netstack.loop.eventloop import EventLoopThread
 
 
 class RunningTimer:

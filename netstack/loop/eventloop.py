@@ -20,9 +20,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar, TypeVarTuple
 
 from netstack.errors import LocalProtocolError, ResourceBrokenError, ResourceClosedError
-from netstack.forks import forget_in_children, keep_in_children, serving_thread
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.forks import forget_in_children, keep_in_children, serving_thread
 
 _log = LogLines(__name__)
 
@@ -319,7 +319,7 @@ def _place_of(thread: threading.Thread) -> str:
 
 def _new_loop(*, use_uvloop: bool) -> asyncio.AbstractEventLoop:
     if use_uvloop and sys.platform != "win32":
-        from netstack.uv_loop import UvLoop
+        from netstack.loop.uv_loop import UvLoop
 
         return UvLoop()
     return asyncio.new_event_loop()

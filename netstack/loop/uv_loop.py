@@ -12,7 +12,7 @@ server, be it a number.
 uvloop also ends the process (``uv__close: Assertion `fd > STDERR_FILENO'``) if one of its descriptors is 0, 1 or 2,
 which happens where the process was started without standard input, output or error (``>&-``).
 
-Side:       loop.  Imports uvloop, so it is imported late.
+Side: loop.  Imports uvloop, so it is imported late.
 """
 
 import asyncio
