@@ -32,7 +32,6 @@ class EmbeddedChannel(Channel):
         *handlers: ChannelHandler,
         config: NetstackConfig | None = None,
         event_loop: EmbeddedEventLoop | None = None,
-        turn: "threading.RLock | None" = None,
     ) -> None:
         config = NetstackConfig() if config is None else config
         self.peer = "embedded"
@@ -47,8 +46,9 @@ class EmbeddedChannel(Channel):
         self.certificate: bytes | None = None
         self.is_reading = True
         """False after ``pause_reading``, which does not stop ``write_inbound``."""
-        self.turn = threading.RLock() if turn is None else turn
-        self._direct_writer: DirectWriter | None = None
+        self.turn = threading.RLock()
+        self.direct: DirectWriter | None = None
+        """Returned by ``direct_writer``; ``open_direct`` or the test sets it before the first reader is added."""
         self.was_aborted = False
         """Whether ``abort`` ended the channel."""
         self.pipeline = ChannelPipeline(self, handlers)
@@ -116,7 +116,7 @@ class EmbeddedChannel(Channel):
 
         The channel owns ``sock``; it is not what ``read_outbound`` reads.
         """
-        self._direct_writer = DirectWriter(sock, self._outbound, self.turn, lambda: self._is_open, self.transport_flush)
+        self.direct = DirectWriter(sock, self._outbound, self.turn, lambda: self._is_open, self.transport_flush)
 
     def run_pending(self) -> int:
         """Run the functions handed to ``event_loop``; returns how many ran."""
@@ -178,8 +178,8 @@ class EmbeddedChannel(Channel):
         return self.certificate
 
     def direct_writer(self) -> DirectWriter | None:
-        """What ``open_direct`` made, or None."""
-        return self._direct_writer
+        """``direct``, which the channel closes."""
+        return self.direct
 
     def abort(self) -> None:
         """End at once; unflushed frames are dropped."""
@@ -265,8 +265,8 @@ class EmbeddedChannel(Channel):
                 self.pipeline.fire_exception_caught(error)
 
     def _finish_close(self) -> None:
-        if self._direct_writer is not None:
-            self._direct_writer.close()
+        if self.direct is not None:
+            self.direct.close()
         self._run_callbacks(self._outbound.fail_all())
         self.pipeline.fire_channel_inactive()
         self.pipeline.handlers_removed()

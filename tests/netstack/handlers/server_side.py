@@ -1,7 +1,5 @@
 """A server's pipeline over an embedded channel, with real partitions behind it."""
 
-import threading
-
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
@@ -48,16 +46,14 @@ def request(number: int = 0, *, subpartition: int = 0, receiver: int = 1, credit
 class ServerSide:
     """Encoder, request handler and queue, in the seed's order; the decoder is left out, messages go in as objects."""
 
-    def __init__(self, config: NetstackConfig = CONFIG, turn: "threading.RLock | None" = None) -> None:
+    def __init__(self, config: NetstackConfig = CONFIG, channel_type: type[EmbeddedChannel] = EmbeddedChannel) -> None:
         segment_size = config.segment_size_bytes
         self.loop = EmbeddedEventLoop()
         self.pool = NetworkBufferPool(config.num_segments, segment_size)
         self.manager = ResultPartitionManager()
         self.queue = PartitionRequestQueue(config, self.loop)
         handler = PartitionRequestServerHandler(config, self.loop, self.manager, self.queue)
-        self.channel = EmbeddedChannel(
-            MessageEncoder(), handler, self.queue, config=config, event_loop=self.loop, turn=turn
-        )
+        self.channel = channel_type(MessageEncoder(), handler, self.queue, config=config, event_loop=self.loop)
         self._decoder = FrameDecoder(HeapAllocator(), max_data_frame_bytes=4 * segment_size)
 
     def partition(self, number: int = 0, num_subpartitions: int = 1) -> ResultPartition:

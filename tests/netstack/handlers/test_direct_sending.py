@@ -14,6 +14,7 @@ from netstack.config import NetstackConfig
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
+from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.frame_decoder import FrameDecoder
 from netstack.wire.frame_seal import FrameSeal
@@ -31,10 +32,10 @@ def nothing() -> None:
 class Turn:
     """The turn of a channel, with hooks: before a thread waits for it, and when an attempt got it."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: "threading.RLock") -> None:
         self.on_wait: Callable[[], object] = nothing
         self.on_success: Callable[[], object] = nothing
-        self._lock = threading.RLock()
+        self._lock = lock
 
     def acquire(self, *, blocking: bool = True) -> bool:
         is_taken = self._lock.acquire(blocking=blocking)
@@ -51,6 +52,18 @@ class Turn:
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()
+
+
+class WatchedChannel(EmbeddedChannel):
+    """Its turn has hooks."""
+
+    @property  # type: ignore[override]  # a double
+    def turn(self) -> Turn:
+        return self._watched
+
+    @turn.setter
+    def turn(self, lock: "threading.RLock") -> None:
+        self._watched = Turn(lock)
 
 
 class DirectSocket:
@@ -72,8 +85,9 @@ class DirectServer(ServerSide):
     """Its connection has a way past the loop: a socket of its own, so that a test sees who sent what."""
 
     def __init__(self, config: NetstackConfig = CONFIG) -> None:
-        self.turn = Turn()
-        super().__init__(config, self.turn)  # type: ignore[arg-type]  # a double
+        super().__init__(config, WatchedChannel)
+        assert isinstance(self.channel, WatchedChannel)
+        self.turn = self.channel.turn
         self._partitions: list[ResultPartition] = []
         sock, self._peer = socket.socketpair()
         sock.setblocking(False)
