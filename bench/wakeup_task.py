@@ -23,7 +23,6 @@ from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.tm.latency.switch_interval import DEFAULT_SWITCH_INTERVAL_MS, apply_switch_interval
 from flowlet.tm.process.process_model import GarbageCollectorTuning
-from flowlet.tm.task_deployment import LoopTimer
 from netstack import (
     ChannelSpec,
     ConnectionID,
@@ -35,6 +34,7 @@ from netstack import (
     wait_consumed,
 )
 from netstack.ids import execution_attempt_id, intermediate_partition_id
+from netstack.loop.loop_timers import LoopTimer
 from netstack.wire.events import StopMode
 
 JOB: Final = b"bench wakeup...."

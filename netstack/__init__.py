@@ -106,10 +106,9 @@ if not TYPE_CHECKING:
                 "LocalProtocolError NetstackError PartitionNotFoundError ProducerFailedError RemoteProtocolError "
                 "ResourceClosedError TransportError"
             ),
-            "eventloop": "EventLoopThread",
-            "gate.buffer_or_event": "BufferOrEvent",
-            "gate.channels.partition_state_checker": "PartitionStateChecker ProducerState",
-            "gate.input_gate": "EndOfDataStatus",
+            "loop.eventloop": "EventLoopThread",
+            "gate.channels.partition_request_client": "PartitionStateChecker ProducerState",
+            "gate.input_gate": "BufferOrEvent EndOfDataStatus",
             "gate.single_input_gate": "SingleInputGate",
             "ids": (
                 "ConnectionID ExecutionAttemptID IntermediateResultPartitionID ResultPartitionID "

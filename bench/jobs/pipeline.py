@@ -20,7 +20,7 @@ from bench.report import ProcessUse
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.executor import RemoteTarget, execute
 from flowlet.client.translate import translate
-from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.common.job_client import JobControl, SubmittedJob
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.data_stream import DataStream, DataStreamSink
 from flowlet.graph.stream_graph import StreamGraph
@@ -131,7 +131,7 @@ def run_program(
 
 
 @contextmanager
-def running(cluster: Cluster, build: Callable[[StreamExecutionEnvironment], object]) -> Iterator[RunningJob]:
+def running(cluster: Cluster, build: Callable[[StreamExecutionEnvironment], object]) -> Iterator[JobControl]:
     """A program of one subtask per operator on a cluster that is there already; it is cancelled at the end of the
     block.
     """
@@ -151,14 +151,14 @@ class _Submit:
     def __init__(self, cluster: Cluster) -> None:
         host, _, port = cluster.address.rpartition(":")
         self._target = RemoteTarget(host, int(port), cluster.secret_file)
-        self.jobs: list[RunningJob] = []
+        self.jobs: list[JobControl] = []
 
     def __call__(self, graph: StreamGraph, *_: object) -> SubmittedJob:
         self.jobs.append(execute(translate(graph), self._target))
         return SubmittedJob(self.jobs[-1], ())
 
 
-def task_metrics(job: RunningJob) -> dict[str, Any]:
+def task_metrics(job: JobControl) -> dict[str, Any]:
     """The counters of every subtask."""
     return {
         f"{vertex['name']} {subtask['subtask']}": subtask["metrics"]

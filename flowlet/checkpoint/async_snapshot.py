@@ -23,7 +23,7 @@ from flowlet.checkpoint.snapshots import (
     AlignmentMetrics,
     ChannelStateSnapshot,
     CheckpointMetrics,
-    OperatorSnapshot,
+    OperatorSnapshotFuture,
     SubtaskState,
 )
 from netstack.loop.forks import end_stranded_child
@@ -54,7 +54,7 @@ class AsyncSnapshot:
     def __init__(
         self,
         checkpoint_id: int,
-        parts: Mapping[str, OperatorSnapshot],
+        parts: Mapping[str, OperatorSnapshotFuture],
         channel_state: "Future[ChannelStateSnapshot] | None",
         responder: CheckpointResponder,
         *,

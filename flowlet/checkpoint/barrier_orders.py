@@ -148,7 +148,7 @@ class StopInputs:
 
 
 @dataclass(frozen=True, slots=True)
-class TriggerCheckpoint:
+class TriggerCheckpointOnBarrier:
     """Take the snapshot now."""
 
     barrier: CheckpointBarrier
@@ -209,7 +209,7 @@ BarrierOrder: TypeAlias = (
     | InitInputs
     | StartInputs
     | StopInputs
-    | TriggerCheckpoint
+    | TriggerCheckpointOnBarrier
     | AbortCheckpoint
     | CompleteInputs
     | BeginAlignment

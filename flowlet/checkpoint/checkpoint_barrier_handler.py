@@ -31,7 +31,7 @@ from flowlet.checkpoint.barrier_orders import (
     StartInputs,
     StartTimer,
     StopInputs,
-    TriggerCheckpoint,
+    TriggerCheckpointOnBarrier,
 )
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
@@ -171,7 +171,7 @@ class CheckpointBarrierHandler:
     def _carry_out_all(self, orders: Sequence[BarrierOrder]) -> CheckpointRefused | None:
         refused: CheckpointRefused | None = None
         for order in orders:
-            if refused is not None and isinstance(order, TriggerCheckpoint | CompleteInputs):
+            if refused is not None and isinstance(order, TriggerCheckpointOnBarrier | CompleteInputs):
                 continue
             try:
                 self._carry_out(order)
@@ -202,7 +202,7 @@ class CheckpointBarrierHandler:
             case StopInputs(checkpoint_id):
                 for each in self._inputs.values():
                     each.checkpoint_stopped(checkpoint_id)
-            case TriggerCheckpoint(barrier):
+            case TriggerCheckpointOnBarrier(barrier):
                 self._trigger(barrier)
             case AbortCheckpoint(checkpoint_id, reason, details):
                 self._listener.abort_checkpoint_on_barrier(

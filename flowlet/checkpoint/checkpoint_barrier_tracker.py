@@ -27,7 +27,7 @@ from flowlet.checkpoint.barrier_orders import (
     CompleteInputs,
     EndAlignment,
     ResetAlignment,
-    TriggerCheckpoint,
+    TriggerCheckpointOnBarrier,
 )
 from netstack.late import dataclass
 from netstack.wire.events import CheckpointBarrier
@@ -171,7 +171,7 @@ class CheckpointBarrierTracker:
                 end: list[BarrierOrder] = (
                     [EndAlignment(count.checkpoint_id)] if count.checkpoint_id == self._newest else []
                 )
-                return [*end, TriggerCheckpoint(count.barrier), CompleteInputs(count.checkpoint_id)]
+                return [*end, TriggerCheckpointOnBarrier(count.barrier), CompleteInputs(count.checkpoint_id)]
         return []
 
     @staticmethod

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshot, OperatorState
+from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshotFuture, OperatorState
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_backend import KeyedStateBackend
@@ -71,7 +71,7 @@ class OperatorSnapshots:
 
     def snapshot_state(
         self, metadata: CheckpointMetadata, options: CheckpointOptions
-    ) -> Mapping[str, OperatorSnapshot]:
+    ) -> Mapping[str, OperatorSnapshotFuture]:
         """Each operator's state: a value, or a callable that makes it on another thread.
 
         Raises:
@@ -98,7 +98,7 @@ class OperatorSnapshots:
                 finish = partial(
                     _finish, each.operator.name, own, timers, each.operator.state_version, keyed, by_subtask
                 )
-                snapshots[each.operator_id] = OperatorSnapshot(
+                snapshots[each.operator_id] = OperatorSnapshotFuture(
                     finish, partial(_discard, each.keyed_state, metadata.checkpoint_id)
                 )
         return snapshots

@@ -38,7 +38,7 @@ from flowlet.checkpoint.barrier_orders import (
     StartInputs,
     StartTimer,
     StopInputs,
-    TriggerCheckpoint,
+    TriggerCheckpointOnBarrier,
 )
 from netstack.wire.events import CheckpointBarrier
 
@@ -267,11 +267,15 @@ class SingleCheckpointBarrierHandler:
         orders: list[BarrierOrder] = []
         if self._mode is BarrierMode.ALTERNATING:  # queued output may still become part of the checkpoint
             orders.append(InitInputs(barrier))
-        return [*orders, TriggerCheckpoint(barrier), *self._finish(stop=False)]
+        return [*orders, TriggerCheckpointOnBarrier(barrier), *self._finish(stop=False)]
 
     def _take_unaligned(self, barrier: CheckpointBarrier) -> list[BarrierOrder]:
         unaligned = barrier.as_unaligned()
-        orders: list[BarrierOrder] = [InitInputs(unaligned), StartInputs(unaligned), TriggerCheckpoint(unaligned)]
+        orders: list[BarrierOrder] = [
+            InitInputs(unaligned),
+            StartInputs(unaligned),
+            TriggerCheckpointOnBarrier(unaligned),
+        ]
         self._phase = _Phase.RECORDING
         return orders + self._finish(stop=True) if self._is_complete else orders
 

@@ -119,7 +119,7 @@ class OperatorState:
 
 
 @dataclass(frozen=True, slots=True)
-class OperatorSnapshot:
+class OperatorSnapshotFuture:
     """The result of the synchronous part for one operator.
 
     Args:

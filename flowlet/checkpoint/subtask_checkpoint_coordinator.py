@@ -19,7 +19,12 @@ from flowlet.checkpoint.async_snapshot import AsyncSnapshot
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
 from flowlet.checkpoint.responder import CheckpointResponder
-from flowlet.checkpoint.snapshots import AlignmentMetrics, ChannelStateSnapshot, CheckpointMetadata, OperatorSnapshot
+from flowlet.checkpoint.snapshots import (
+    AlignmentMetrics,
+    ChannelStateSnapshot,
+    CheckpointMetadata,
+    OperatorSnapshotFuture,
+)
 from netstack.loop.wakeups import run_all
 from netstack.timers import Timers
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
@@ -39,7 +44,7 @@ class CheckpointableChain(Protocol):
 
     def snapshot_state(
         self, metadata: CheckpointMetadata, options: CheckpointOptions
-    ) -> Mapping[str, OperatorSnapshot]:
+    ) -> Mapping[str, OperatorSnapshotFuture]:
         """The synchronous part, by operator id; an exception fails the task."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
@@ -233,7 +238,7 @@ class SubtaskCheckpointCoordinator:
         metadata: CheckpointMetadata,
         options: CheckpointOptions,
         alignment: AlignmentMetrics,
-        parts: Mapping[str, OperatorSnapshot],
+        parts: Mapping[str, OperatorSnapshotFuture],
         channel_state: "Future[ChannelStateSnapshot] | None",
         sync_duration_ns: int,
         *,

@@ -35,16 +35,16 @@ from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.remote import ClusterClient, JobEndedError, JobProgress, RunChannels
 from flowlet.client.result_buffer import (
     NO_CHECKPOINT,
-    BarrierReceived,
     ChannelEnded,
-    CheckpointCompleted,
     Event,
     Guarantee,
     JobFinished,
     JobRestarted,
     LostResultsError,
     RecordsReceived,
+    ResultBarrierReceived,
     ResultBuffer,
+    ResultsCheckpointed,
 )
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
@@ -61,7 +61,7 @@ from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
 from netstack.wire.events import CheckpointBarrier, EndOfData
 
-ChannelEvent = RecordsReceived | BarrierReceived | ChannelEnded
+ChannelEvent = RecordsReceived | ResultBarrierReceived | ChannelEnded
 
 # A TaskManager that has no file descriptors left for a moment must not cost the job: five pauses of together 3 s.  All
 # attempts together take no longer than the one of 120 s that is the default of the network stack.
@@ -129,7 +129,7 @@ class RunReader:
             if isinstance(item.event, CheckpointBarrier):
                 if item.event.options.needs_alignment:
                     self._gate.resume_consumption(channel)
-                return BarrierReceived(channel, item.event.checkpoint_id)
+                return ResultBarrierReceived(channel, item.event.checkpoint_id)
         return None
 
     def call_when_available(self, callback: Callable[[], None]) -> None:
@@ -150,7 +150,7 @@ class RunReader:
         return [element.values for element in elements if isinstance(element, Chunk)]
 
 
-News = CheckpointCompleted | RunChannels
+News = ResultsCheckpointed | RunChannels
 
 
 class ProgressSource(Protocol):
@@ -181,9 +181,9 @@ class RunNews:
         """Add news, and wake the reader."""
         with self._lock:
             if (
-                isinstance(news, CheckpointCompleted)
+                isinstance(news, ResultsCheckpointed)
                 and self._waiting
-                and isinstance(self._waiting[-1], CheckpointCompleted)
+                and isinstance(self._waiting[-1], ResultsCheckpointed)
             ):
                 self._waiting.pop()
             self._waiting.append(news)
@@ -214,7 +214,7 @@ async def follow_runs(
         progress = await source.wait_progress(job_id, edge_id, attempt, completed)
         if progress.attempt == attempt and progress.last_completed_checkpoint_id > completed:
             completed = progress.last_completed_checkpoint_id
-            tell(CheckpointCompleted(completed))
+            tell(ResultsCheckpointed(completed))
         if progress.attempt == attempt and progress.state == JobStatus.RUNNING.name:
             continue
         try:
@@ -437,11 +437,11 @@ class CollectedValues(Iterator[Any]):
             self._reader.call_when_available(self._wakeup.open)
             return -1.0
         self._handle(event)
-        if isinstance(event, BarrierReceived):
+        if isinstance(event, ResultBarrierReceived):
             self._report(event)
         return None
 
-    def _report(self, barrier: BarrierReceived) -> None:
+    def _report(self, barrier: ResultBarrierReceived) -> None:
         """The producer's part of the checkpoint counts once we have what lies before the barrier."""
         producer, job_id = self._reader.producer(barrier.channel), self._job.job_id
         told = self._client.begin(

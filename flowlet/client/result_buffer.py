@@ -70,7 +70,7 @@ class RecordsReceived:
 
 
 @dataclass(frozen=True, slots=True)
-class BarrierReceived:
+class ResultBarrierReceived:
     """A channel has passed the barrier of a checkpoint."""
 
     channel: int
@@ -85,7 +85,7 @@ class ChannelEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointCompleted:
+class ResultsCheckpointed:
     """A checkpoint is complete; a newer one stands for the older ones."""
 
     checkpoint_id: int
@@ -109,7 +109,7 @@ class JobFinished:
     """The job has ended well, and every channel was read to its end."""
 
 
-Event = RecordsReceived | BarrierReceived | ChannelEnded | CheckpointCompleted | JobRestarted | JobFinished
+Event = RecordsReceived | ResultBarrierReceived | ChannelEnded | ResultsCheckpointed | JobRestarted | JobFinished
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,13 +157,13 @@ class ResultBuffer:
         match event:
             case RecordsReceived(channel, records, num_bytes):
                 return self._receive(channel, records, num_bytes)
-            case BarrierReceived(channel, checkpoint_id):
+            case ResultBarrierReceived(channel, checkpoint_id):
                 self._passed[channel] = max(self._passed[channel], checkpoint_id)
                 return []
             case ChannelEnded(channel):
                 self._is_ended[channel] = True
                 return []
-            case CheckpointCompleted(checkpoint_id):
+            case ResultsCheckpointed(checkpoint_id):
                 return self._complete(checkpoint_id)
             case JobRestarted(checkpoint_id, num_runs):
                 return self._restart(checkpoint_id, num_runs)

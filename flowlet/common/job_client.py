@@ -1,6 +1,6 @@
 """``JobClient``: controls a job that was started without waiting for it.
 
-Side:   pure.  It forwards to a ``RunningJob`` of the client package, and owns no thread, socket or lock.
+Side:   pure.  It forwards to a ``JobControl`` of the client package, and owns no thread, socket or lock.
 Source: PyFlink ``pyflink.common.job_client``.
         Python functions cannot make accumulators, there as here: there are none.
 """
@@ -35,8 +35,8 @@ class CollectedRecords(Iterator[Any], Protocol):
         """The records that were not taken yet, as lists of records or as columns, until the end."""
 
 
-class RunningJob(Protocol):
-    """A submitted job of the client package; any thread."""
+class JobControl(Protocol):
+    """A submitted job of the client package; any thread.  One implementer: the client lies on a floor above."""
 
     @property
     def job_id(self) -> str:
@@ -106,7 +106,7 @@ class SubmittedJob:
     ended.
     """
 
-    job: RunningJob
+    job: JobControl
     external_edges: tuple[str, ...]
     runs_in_stages: bool = False
 
@@ -123,7 +123,7 @@ class JobClient:
 
     __slots__ = ("_job", "_on_end")
 
-    def __init__(self, job: RunningJob, on_end: Callable[[RunningJob], None]) -> None:
+    def __init__(self, job: JobControl, on_end: Callable[[JobControl], None]) -> None:
         self._job = job
         self._on_end = on_end
 

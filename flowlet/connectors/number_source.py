@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.chain.state_share import StateShare
-from flowlet.connectors.rate_limits import RateLimit
+from flowlet.connectors.rate_limits import RecordRateLimit
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
@@ -58,7 +58,7 @@ class NumberSource(Source):
         end: int,
         *,
         function: MakeRecord | None = None,
-        limit: Callable[[int], RateLimit] | None = None,
+        limit: Callable[[int], RecordRateLimit] | None = None,
     ) -> None:
         self.numbers = NumberRange(start, end)
         self._function = function
@@ -173,7 +173,7 @@ class NumberReader:
 class LimitedNumberReader(NumberReader):
     """Gives the records of its numbers at a rate; see ``TimedReader``, ``PositionListener``."""
 
-    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RateLimit) -> None:
+    def __init__(self, num_readers: int, function: MakeRecord | None, limit: RecordRateLimit) -> None:
         super().__init__(num_readers, function)
         self.never_waits = False
         self._limit = limit

@@ -1,4 +1,4 @@
-"""How many records a reader may give just now: ``RateLimit`` and what it can be.
+"""How many records a reader may give just now: ``RecordRateLimit`` and what it can be.
 
 Side:       pure.
 Invariants: over any time, a reader gives at most its share of the rate for that time, plus that of one second, which it
@@ -14,7 +14,7 @@ _NS_PER_SECOND: Final = 1_000_000_000
 _MIN_PAUSE_NS: Final = 10_000_000
 
 
-class RateLimit(Protocol):
+class RecordRateLimit(Protocol):
     """The limit of one reader.  Threading: task thread."""
 
     def allowed(self, now_ns: int) -> int:

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from types import TracebackType
 from typing import Any, Self
 
-from flowlet.common.job_client import CollectedRecords, JobClient, RunningJob, SubmittedJob
+from flowlet.common.job_client import CollectedRecords, JobClient, JobControl, SubmittedJob
 from flowlet.errors import FlowletError, without_our_frames
 
 __all__ = ["CloseableIterator"]
@@ -33,7 +33,7 @@ class CloseableIterator:
     __slots__ = ("_arrow_schema", "_edge_id", "_is_closed", "_job", "_on_end", "_values")
 
     def __init__(
-        self, submitted: SubmittedJob, on_end: Callable[[RunningJob], None], arrow_schema: Callable[[], Any]
+        self, submitted: SubmittedJob, on_end: Callable[[JobControl], None], arrow_schema: Callable[[], Any]
     ) -> None:
         (self._edge_id,) = submitted.external_edges
         self._job = submitted.job

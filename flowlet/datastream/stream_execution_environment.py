@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 from flowlet.common.checks import is_whole_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.execution_config import ExecutionConfig, check_parallelism
-from flowlet.common.job_client import JobClient, ProgressMode, RunningJob, SubmittedJob
+from flowlet.common.job_client import JobClient, JobControl, ProgressMode, SubmittedJob
 from flowlet.common.job_execution_result import DetachedJobExecutionResult, JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.not_yet import missing_attribute
@@ -80,7 +80,7 @@ _CLIENT_MODULE, _FRAMES_MODULE = "flowlet.client.translate", "flowlet.client.pro
 
 # What starts a job: the graph, the JobManager's address or None for an embedded cluster, whether that stays in this
 # process, and what gets hold of the job before the JobManager is asked for it.
-Submit = Callable[[StreamGraph, tuple[str, int] | None, bool, Callable[[RunningJob], None]], SubmittedJob]
+Submit = Callable[[StreamGraph, tuple[str, int] | None, bool, Callable[[JobControl], None]], SubmittedJob]
 _T = TypeVar("_T")
 
 
@@ -113,7 +113,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         self._operators: list[Transformation] = []  # those added since the last attempt to start a job
         self._unstarted = _Attempt()  # the last attempt, if it failed
         self._unexecuted = _Unexecuted()
-        self._jobs: list[RunningJob] = []  # those that were not released yet
+        self._jobs: list[JobControl] = []  # those that were not released yet
         self._submit_graph = submit or _submit_with_client
         for options in (_options_of_file(), run_options(os.environ), configuration):
             if options is not None:
@@ -369,7 +369,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         except FlowletError as error:
             raise without_our_frames(error) from error.__cause__
 
-    def _wait(self, job: RunningJob, progress: ProgressMode) -> JobExecutionResult:
+    def _wait(self, job: JobControl, progress: ProgressMode) -> JobExecutionResult:
         # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
         result = job.wait(progress=progress)
         self._release(job)
@@ -499,9 +499,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         """Start the next job (see the class for what that is) and use it; if that raises, it is released, and after
         Ctrl-C cancelled.
         """
-        jobs: list[RunningJob] = []
+        jobs: list[JobControl] = []
 
-        def keep(job: RunningJob) -> None:
+        def keep(job: JobControl) -> None:
             jobs.append(job)
             job.announce(progress)
 
@@ -518,7 +518,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         self,
         job_name: str | None,
         collect: CollectTransformation | None,
-        keep: Callable[[RunningJob], None],
+        keep: Callable[[JobControl], None],
         *,
         is_attached: bool,
     ) -> SubmittedJob:
@@ -538,7 +538,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         self._jobs.append(submitted.job)
         return submitted
 
-    def _release(self, job: RunningJob) -> None:
+    def _release(self, job: JobControl) -> None:
         if job in self._jobs:
             self._jobs.remove(job)
         job.close()
@@ -627,7 +627,7 @@ def _submit_with_client(
     stream_graph: StreamGraph,
     address: tuple[str, int] | None,
     in_process: bool,  # noqa: FBT001  # Submit
-    keep: Callable[[RunningJob], None],
+    keep: Callable[[JobControl], None],
 ) -> SubmittedJob:
     # Before the imports, which take a third of a second.
     importlib.import_module(_FRAMES_MODULE).install_exception_hook()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from flowlet.rpc.control_messages import JobGraphMessage
-from flowlet.rpc.front_door import Timers
+from flowlet.rpc.front_door import LoopClock
 from netstack.flow.heartbeats import Silence
 
 LEFT_S: Final = 5.0  # a tunnel that is started again, a client that dials anew after a second; not measured
@@ -34,7 +34,7 @@ class ClientLease:
         on_expired: gets whether the client has left.
     """
 
-    def __init__(self, timeout_s: float, timers: Timers, on_expired: Callable[[bool], None]) -> None:
+    def __init__(self, timeout_s: float, timers: LoopClock, on_expired: Callable[[bool], None]) -> None:
         self.timeout_s = timeout_s
         self._timers = timers
         self._on_expired = on_expired
@@ -77,7 +77,7 @@ class ClientLease:
             self._timer = self._look_later()
 
 
-def client_lease(job: JobGraphMessage, timers: Timers | None, cancel: Callable[[str], object]) -> ClientLease | None:
+def client_lease(job: JobGraphMessage, timers: LoopClock | None, cancel: Callable[[str], object]) -> ClientLease | None:
     """The lease of a job's client, after which ``cancel`` gets the reason; None: the job needs no client."""
     timeout_ms = job.client_heartbeat_timeout_ms
     if timeout_ms is None:

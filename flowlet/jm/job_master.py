@@ -74,7 +74,7 @@ from flowlet.rpc.control_messages import (
     TaskStateChanged,
     TaskStuck,
 )
-from flowlet.rpc.front_door import Timers
+from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from flowlet.rpc.task_manager_gateway import TaskManagerGateway
 from netstack.log_lines import LogLines
@@ -93,7 +93,7 @@ class JobMaster:
         gateway: TaskManagerGateway,
         owner: JobOwner,
         clock: WallClock,
-        timers: Timers | None = None,
+        timers: LoopClock | None = None,
         random: Random | None = None,
         *,
         checkpoint_key: bytes = b"",

@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from flowlet.errors import StateRestoreError
-from flowlet.rpc.background_call import call_in_background
+from flowlet.rpc.background_call import CallInBackground, call_in_background
 from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
 from flowlet.splits.split_kinds import AnySplit
 from netstack.log_lines import LogLines
@@ -37,19 +37,6 @@ class CancellableTimer(Protocol):
 
     def cancel(self) -> None:
         """Do not make the call."""
-
-
-class CallInBackground(Protocol):
-    """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
-
-    def __call__(
-        self,
-        function: Callable[[], Any],
-        on_result: Callable[[Any], None],
-        on_error: Callable[[Exception], None],
-        name: str,
-    ) -> object:
-        """Start the call and return at once."""
 
 
 class SourceCoordinator:

@@ -56,8 +56,11 @@ _decoder: Final = msgspec.msgpack.Decoder(ToJobManager)
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
-class SessionListener(Protocol):
-    """Receives what TaskManagers report.  Each ``session`` is the registered one that the message came from."""
+class TaskManagerSessionListener(Protocol):
+    """Receives what TaskManagers report.  Each ``session`` is the registered one that the message came from.
+
+    One implementer: the dispatcher knows the sessions, so they cannot import it.
+    """
 
     def task_manager_registered(self, session: "TaskManagerSession") -> str | None:
         """Accept a TaskManager; return the reason if it is refused."""
@@ -99,7 +102,7 @@ class TaskManagerSession:
     def __init__(
         self,
         transport: SessionTransport,
-        listener: SessionListener,
+        listener: TaskManagerSessionListener,
         config: JobManagerConfig,
         jm_id: str,
         *,

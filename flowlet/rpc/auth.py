@@ -86,7 +86,7 @@ class MessageKeys:
     to_client: bytes = field(repr=False)
 
 
-class Refusal(StrEnum):
+class AuthRefusal(StrEnum):
     """Why a request is refused.  For our log only: the peer always gets the same answer."""
 
     MISSING = "no signature"
@@ -170,7 +170,7 @@ class RequestVerifier:
 
     def verify(
         self, header: str | None, line: RequestLine, now_ms: int, *, key: bytes | None = None, remember: bool = True
-    ) -> AcceptedRequest | Refusal:
+    ) -> AcceptedRequest | AuthRefusal:
         """Verify the head of a request.  Only accepted requests add to the memory of nonces.
 
         Args:
@@ -182,24 +182,24 @@ class RequestVerifier:
             remember: False: the request comes again, to be accepted.
         """
         if header is None:
-            return Refusal.MISSING
+            return AuthRefusal.MISSING
         match = _HEADER.fullmatch(header)
         if match is None:
-            return Refusal.MALFORMED
+            return AuthRefusal.MALFORMED
         sent_ms, nonce, digest, mac = int(match[1]), Nonce(match[2]), match[3], match[4]
         if not hmac.compare_digest(mac, _request_mac(key or self._secret, line, digest, nonce, sent_ms)):
-            return Refusal.WRONG
+            return AuthRefusal.WRONG
         if abs(now_ms - sent_ms) > WINDOW_MS or sent_ms < self._started_ms:
-            return Refusal.EXPIRED
+            return AuthRefusal.EXPIRED
         return self._judge_nonce(nonce, now_ms, remember=remember) or AcceptedRequest(nonce, digest)
 
-    def _judge_nonce(self, nonce: Nonce, now_ms: int, *, remember: bool) -> Refusal | None:
+    def _judge_nonce(self, nonce: Nonce, now_ms: int, *, remember: bool) -> AuthRefusal | None:
         while self._nonces and next(iter(self._nonces.values())) < now_ms:
             self._nonces.popitem(last=False)
         if nonce in self._nonces:
-            return Refusal.REPLAYED
+            return AuthRefusal.REPLAYED
         if len(self._nonces) >= self._max_nonces:
-            return Refusal.OVERLOADED
+            return AuthRefusal.OVERLOADED
         if remember:
             # A signature may be dated up to one window ahead, and is then valid for two windows from now.
             self._nonces[nonce] = now_ms + 2 * WINDOW_MS

@@ -23,8 +23,8 @@ from flowlet.rpc.auth import (
     PROOF_HEADER,
     TIME_HEADER,
     AcceptedRequest,
+    AuthRefusal,
     Nonce,
-    Refusal,
     RequestLine,
     RequestVerifier,
     body_digest,
@@ -143,7 +143,7 @@ class AuthenticatingServer:
         if isinstance(verdict, AcceptedRequest):
             return verdict
         headers = {}
-        if verdict is Refusal.EXPIRED:
+        if verdict is AuthRefusal.EXPIRED:
             assert head.signature is not None, "it was verified"
             headers = {
                 TIME_HEADER: str(now_ms),

@@ -44,7 +44,7 @@ class DoorLimits:
     dead_host_timeout_s: float = DEAD_HOST_TIMEOUT_S  # of all connections, those that are signed, too
 
 
-class Timers(Protocol):
+class LoopClock(Protocol):
     """The part of an event loop that is needed here; times in seconds."""
 
     def time(self) -> float:
@@ -71,7 +71,7 @@ class FrontDoor:
         protection: AuthenticatingServer,
         make_protocol: Callable[[], asyncio.Protocol],
         limits: DoorLimits,
-        timers: Timers,
+        timers: LoopClock,
         prepare: Callable[[Callable[[], None]], None] = lambda when_ready: when_ready(),
     ) -> None:
         self.protection = protection

@@ -76,7 +76,7 @@ class PendingRequest(CommitRequest[Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class CommitAttempt:
     """What became of all requests of one call of a committer.
 
     ``unknown``: the first one whose failure has an unknown reason, or that was tried too often.
@@ -140,7 +140,7 @@ class PendingCommits:
             each.outcome, each.error = Outcome.COMMITTED, None
         return list(self._due)
 
-    def settle(self) -> Attempt:
+    def settle(self) -> CommitAttempt:
         """Drop what was committed, or is lost; the rest is due again."""
         attempted, self._due = self._due, []
         for each in attempted:
@@ -152,7 +152,7 @@ class PendingCommits:
                     self._due.append(each)
                 case Outcome.COMMITTED | Outcome.LOST:
                     pass
-        return Attempt(
+        return CommitAttempt(
             [each for each in attempted if each.outcome is Outcome.COMMITTED],
             [each for each in attempted if each.outcome is Outcome.LOST],
             next(

@@ -82,8 +82,11 @@ class ReconnectConfig:
     welcome_timeout_s: float = 50.0  # from the registration to the JobManager's answer; Flink's heartbeat.timeout, too
 
 
-class SessionListener(Protocol):
-    """Receives the JobManager's messages; every call is on the loop thread."""
+class JobManagerSessionListener(Protocol):
+    """Receives the JobManager's messages; every call is on the loop thread.
+
+    One implementer: the executor of tasks knows the connection, which cannot import it.
+    """
 
     def registered(self, jm_id: str) -> None:
         """A session has begun."""
@@ -132,7 +135,7 @@ class JobManagerConnection:
         self,
         rpc: RpcGateway,
         registration: RegisterTaskManager,
-        listener: SessionListener,
+        listener: JobManagerSessionListener,
         reconnect: ReconnectConfig,
         *,
         clock: Callable[[], float] = time.monotonic,

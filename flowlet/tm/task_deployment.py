@@ -6,7 +6,6 @@ Invariants: either everything is created, or nothing is left: on an error the pa
 Source:     Flink ``TaskExecutor.submitTask``, ``NettyShuffleEnvironment.createInputGates``.
 """
 
-import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, cast
 
@@ -27,12 +26,12 @@ from flowlet.task.finished_chain import finished_chain
 from flowlet.task.operator_services import operator_id_of
 from flowlet.task.task_environment import Checkpointing
 from netstack.environment import ChannelSpec, NetworkEnvironment
-from netstack.errors import ResourceClosedError
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.late import is_instance_of_late
 from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.loop_timers import LoopTimer, LoopTimers
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.timers import Timers
 
@@ -42,60 +41,6 @@ if TYPE_CHECKING:
 _NEVER: Final = -1
 # Gets timers, and the names of the operators by their ids in hex; see ``TaskCheckpointing.open``.
 OpenCheckpointing = Callable[[Timers, Mapping[str, StreamOperator]], Checkpointing | None]
-
-
-class LoopTimer:
-    """One call after a delay, on the loop thread.
-
-    Threading: created and cancelled on any thread; ``cancel`` does not wait for a call that has begun.
-    Ownership: lets go of the callback, whose owner usually holds this timer, once it was called or cancelled.
-    """
-
-    __slots__ = ("_callback", "_handle", "_is_cancelled", "_loop")
-
-    def __init__(self, loop: EventLoopThread, delay_s: float, callback: Callable[[], None]) -> None:
-        self._loop = loop
-        self._callback: Callable[[], None] | None = callback  # Loop thread only.
-        self._is_cancelled = False  # Set by any thread; read by the loop thread.
-        self._handle: asyncio.TimerHandle | None = None  # Loop thread only.
-        loop.execute_threadsafe(self._arm, delay_s)
-
-    def _arm(self, delay_s: float) -> None:
-        if self._is_cancelled:
-            self._callback = None
-        else:
-            self._handle = self._loop.loop.call_later(delay_s, self._fire)
-
-    def _fire(self) -> None:
-        self._handle = None
-        callback, self._callback = self._callback, None
-        if callback is not None and not self._is_cancelled:
-            callback()
-
-    def cancel(self) -> None:
-        """Prevent the call if it has not begun."""
-        self._is_cancelled = True
-        try:
-            self._loop.execute_threadsafe(self._disarm)
-        except ResourceClosedError:
-            return  # the loop has ended, and its timers with it
-
-    def _disarm(self) -> None:
-        self._callback = None
-        if self._handle is not None:
-            self._handle.cancel()
-            self._handle = None
-
-
-class LoopTimers:
-    """Delayed calls on the loop thread; implements ``Timers``."""
-
-    def __init__(self, loop: EventLoopThread) -> None:
-        self._loop = loop
-
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Make ``call`` once; return what cancels it."""
-        return LoopTimer(self._loop, delay_ms / 1000, call).cancel
 
 
 def create_task_from_descriptor(

@@ -69,7 +69,7 @@ class Role(IntEnum):
     """Listens, requests the partitions that the dialling producer offers, and grants credit."""
 
 
-class Phase(Enum):
+class HandshakePhase(Enum):
     """The states of a handshake."""
 
     NEW = auto()
@@ -172,7 +172,7 @@ class Handshake:
         """
         if len(nonce) != NONCE_BYTES:
             raise LocalProtocolError(f"a nonce has {NONCE_BYTES} bytes, not {len(nonce)}")
-        self.phase = Phase.NEW
+        self.phase = HandshakePhase.NEW
         self._key = key
         self._is_tls_required = is_tls_required
         self._is_client = role is Role.CONSUMER or gate is not None
@@ -243,7 +243,7 @@ class Handshake:
         Raises:
             HandshakeFailedError: TLS is required and the connection has none.
         """
-        if self.phase is not Phase.NEW:
+        if self.phase is not HandshakePhase.NEW:
             raise LocalProtocolError(f"{self!r} was connected twice")
         if self._is_tls_required and not tls_binding:
             raise self._fail(FailureReason.NOT_ENCRYPTED)
@@ -252,7 +252,7 @@ class Handshake:
             self._mine = replace(self._mine, authority=normalized_authority(authority))
         elif not tls_binding:
             self._authorities |= {normalized_authority(authority)}
-        self.phase = Phase.TRANSPORT_READY
+        self.phase = HandshakePhase.TRANSPORT_READY
         return [self._mine] if self._is_client else []
 
     def receive(self, message: Message) -> list[HandshakeMessage]:
@@ -262,17 +262,17 @@ class Handshake:
             HandshakeFailedError: the peer's proof, role, version or message is wrong; the phase is FAILED.
         """
         match self.phase, message:
-            case Phase.TRANSPORT_READY, GateHello() if not self._is_client and self._gate_key is not None:
+            case HandshakePhase.TRANSPORT_READY, GateHello() if not self._is_client and self._gate_key is not None:
                 return self._on_gate_hello(message, self._gate_key)
-            case Phase.TRANSPORT_READY, Hello():
+            case HandshakePhase.TRANSPORT_READY, Hello():
                 if message.role != self._peer_role:
                     raise self._fail(FailureReason.ROLE)
                 return self._on_hello(message)
-            case Phase.CHALLENGED, Proof(mac):
+            case HandshakePhase.CHALLENGED, Proof(mac):
                 return self._on_proof(mac)
-            case Phase.AUTHENTICATED, Ready(version):
+            case HandshakePhase.AUTHENTICATED, Ready(version):
                 return self._on_ready(version)
-            case Phase.NEW, _:
+            case HandshakePhase.NEW, _:
                 raise self._fail(FailureReason.NOT_ENCRYPTED)
             case _:
                 raise self._fail(FailureReason.UNEXPECTED)
@@ -303,7 +303,7 @@ class Handshake:
                 f" (it dialled {theirs.authority}, here is {', '.join(sorted(self._authorities))})",
             )
         self._theirs, self._version = theirs, version
-        self.phase = Phase.CHALLENGED
+        self.phase = HandshakePhase.CHALLENGED
         return [self._proof(_CLIENT_LABEL)] if self._is_client else [mine]
 
     def _on_proof(self, mac: bytes) -> list[HandshakeMessage]:
@@ -311,9 +311,9 @@ class Handshake:
         if not hmac.compare_digest(mac, expected.mac):
             raise self._fail(FailureReason.PROOF)
         if self._is_client:
-            self.phase = Phase.AUTHENTICATED
+            self.phase = HandshakePhase.AUTHENTICATED
             return []
-        self.phase = Phase.READY
+        self.phase = HandshakePhase.READY
         return [self._proof(_SERVER_LABEL), Ready(self._version)]
 
     def _on_ready(self, version: int) -> list[HandshakeMessage]:
@@ -321,7 +321,7 @@ class Handshake:
             raise self._fail(FailureReason.UNEXPECTED)
         if version != self._version:
             raise self._fail(FailureReason.DOWNGRADED)
-        self.phase = Phase.READY
+        self.phase = HandshakePhase.READY
         return []
 
     def _proof(self, label: bytes) -> Proof:
@@ -336,5 +336,5 @@ class Handshake:
         return b"".join((label, self._version.to_bytes(2, "big"), encode(client), encode(server), self._tls_binding))
 
     def _fail(self, reason: FailureReason, details: str = "") -> HandshakeFailedError:
-        self.phase = Phase.FAILED
+        self.phase = HandshakePhase.FAILED
         return HandshakeFailedError(reason, details)

@@ -68,30 +68,48 @@ async def running_timeout(timeout_s: float | None) -> AsyncIterator[None]:
             timer.cancel()
 
 
-class _Timer:
-    """One delayed call; after its construction loop thread only."""
+class LoopTimer:
+    """One call after a delay, on the loop thread.
 
-    __slots__ = ("_call", "_handle", "_is_over", "_loop")
+    Threading: created and cancelled on any thread; ``cancel`` does not wait for a call that has begun.
+    Ownership: lets go of the callback, whose owner usually holds this timer, once it was called or cancelled.
+    """
 
-    def __init__(self, loop: EventLoopThread, call: Callable[[], None]) -> None:
+    __slots__ = ("_callback", "_handle", "_is_cancelled", "_loop")
+
+    def __init__(self, loop: EventLoopThread, delay_s: float, callback: Callable[[], None]) -> None:
         self._loop = loop
-        self._call = call
-        self._handle: asyncio.TimerHandle | None = None
-        self._is_over = False
+        self._callback: Callable[[], None] | None = callback  # Loop thread only.
+        self._is_cancelled = False  # Set by any thread; read by the loop thread.
+        self._handle: asyncio.TimerHandle | None = None  # Loop thread only.
+        with contextlib.suppress(ResourceClosedError):  # the loop has ended: no call is made
+            loop.execute_threadsafe(self._arm, delay_s)
 
-    def start(self, delay_ms: float) -> None:
-        if not self._is_over:
-            self._handle = self._loop.loop.call_later(delay_ms / 1000, self._fire)
-
-    def stop(self) -> None:
-        self._is_over = True
-        if self._handle is not None:
-            self._handle.cancel()
+    def _arm(self, delay_s: float) -> None:
+        if self._is_cancelled:
+            self._callback = None
+        else:
+            self._handle = self._loop.loop.call_later(delay_s, self._fire)
 
     def _fire(self) -> None:
-        if not self._is_over:
-            self._is_over = True
-            self._call()
+        self._handle = None
+        callback, self._callback = self._callback, None
+        if callback is not None and not self._is_cancelled:
+            callback()
+
+    def cancel(self) -> None:
+        """Prevent the call if it has not begun."""
+        self._is_cancelled = True
+        try:
+            self._loop.execute_threadsafe(self._disarm)
+        except ResourceClosedError:
+            return  # the loop has ended, and its timers with it
+
+    def _disarm(self) -> None:
+        self._callback = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
 
 class LoopTimers:
@@ -110,10 +128,4 @@ class LoopTimers:
 
     def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
         """Make ``call`` on the loop thread after ``delay_ms``; returns a function that cancels it, on any thread."""
-        timer = _Timer(self._loop, call)
-        self._execute(lambda: timer.start(delay_ms))
-        return lambda: self._execute(timer.stop)
-
-    def _execute(self, function: Callable[[], None]) -> None:
-        with contextlib.suppress(ResourceClosedError):
-            self._loop.execute_threadsafe(function)
+        return LoopTimer(self._loop, delay_ms / 1000, call).cancel

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, LocalProtocolError, NetstackError
-from netstack.flow.handshake import Handshake, HandshakeMessage, Phase
+from netstack.flow.handshake import Handshake, HandshakeMessage, HandshakePhase
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.loop_timers import RunningTimer
@@ -182,7 +182,7 @@ class AuthenticationHandler(ChannelHandler):
             self._fail(ctx, error)
             return
         self._send(ctx, messages)
-        if self._handshake.phase is Phase.READY:
+        if self._handshake.phase is HandshakePhase.READY:
             self._become_ready(ctx)
 
     def channel_read_complete(self, ctx: ChannelHandlerContext) -> None:

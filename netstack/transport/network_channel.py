@@ -54,7 +54,7 @@ class _State(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelStatistics:
+class NetworkChannelStatistics:
     """Counters of one channel since it was connected."""
 
     num_bytes_in: int
@@ -150,11 +150,11 @@ class NetworkChannel(asyncio.BufferedProtocol, Channel):
         """The address in ``peer``."""
         return self.peer.rpartition(":")[0].strip("[]")
 
-    def statistics(self) -> ChannelStatistics:
+    def statistics(self) -> NetworkChannelStatistics:
         """Counters since the connection was made."""
         direct = self._direct_writer
         num_writes = self._num_writes + (0 if direct is None else direct.num_writes)
-        return ChannelStatistics(
+        return NetworkChannelStatistics(
             self._num_bytes_in, self.num_bytes_out, self._num_reads, num_writes, self.pending_bytes
         )
 

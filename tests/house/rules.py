@@ -27,8 +27,18 @@ FACES: Final = (
     "flowlet.state_reader",
     "flowlet.former_names",
 )
-# Classes that PyFlink has twice, or whose name a contract of its own gives them.
-MAY_BE_TWICE: Final = frozenset({"Context"})
+# Names of PyFlink and of Flink that a class of users and one of the runtime have, and errors of both packages.
+MAY_BE_TWICE: Final = frozenset(
+    {
+        "AuthenticationError",
+        "CheckpointStorage",
+        "ConfigError",
+        "RuntimeContext",
+        "Source",
+        "TypeSerializer",
+        "WatermarkOutput",
+    }
+)
 Trees = Mapping[str, ast.Module]
 """The modules of the product by name, without packages."""
 

@@ -9,7 +9,7 @@ from typing import Any, assert_never
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.connectors.number_source import NumberSource
 from flowlet.connectors.planned_split_source import PlannedSplitSource
-from flowlet.connectors.rate_limits import RateLimit, RecordsPerCheckpoint, RecordsPerSecond
+from flowlet.connectors.rate_limits import RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.datastream.connectors.base import BuiltInSource
@@ -87,7 +87,7 @@ def _pickled(content: object, name: str, split: str) -> bytes:
         ) from error
 
 
-def _limit(strategy: RateLimiterStrategy) -> Callable[[int], RateLimit] | None:
+def _limit(strategy: RateLimiterStrategy) -> Callable[[int], RecordRateLimit] | None:
     """What makes the limit of one of so many readers."""
     records = strategy.records
     match strategy.unit:

@@ -24,7 +24,7 @@ from flowlet.common.serialization import Encoder, LineEncoder
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.connectors.files.format_writers import CsvWriter, EncodedWriter, FormatWriter
 from flowlet.connectors.files.part_files import (
-    Attempt,
+    DraftOwner,
     copy_beginning,
     create_draft,
     explained,
@@ -146,7 +146,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         self,
         sink: FileSink,
         make_format: MakeFormat,
-        attempt: Attempt,
+        attempt: DraftOwner,
         clock: ProcessingTimeService,
         states: Sequence[OpenPart] = (),
     ) -> None:
@@ -391,7 +391,7 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
     def restore_writer(self, context: WriterInitContext, recovered_state: Sequence[Any]) -> FileSinkWriter:
         """The writer of a subtask that goes on from a checkpoint."""
         assert isinstance(context, InitContext), "made by our operator"
-        attempt = Attempt.of(
+        attempt = DraftOwner.of(
             context.get_job_id(),
             context.operator_id,
             context.get_index_of_this_subtask(),

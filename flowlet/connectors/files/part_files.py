@@ -67,7 +67,7 @@ _COPY_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class DraftOwner:
     """Whose drafts: one attempt of a subtask of a sink.
 
     ``owner``: 12 hex digits of the job and the operator.  ``restored``: the checkpoint that it began with, from 1; 0:
@@ -196,7 +196,7 @@ def remove(path: str) -> None:
             return
 
 
-def leftovers(base_path: str, attempt: Attempt) -> Iterator[str]:
+def leftovers(base_path: str, attempt: DraftOwner) -> Iterator[str]:
     """The drafts that former attempts of a subtask have left below a folder."""
     for folder, _, names in os.walk(base_path):
         for name in names:

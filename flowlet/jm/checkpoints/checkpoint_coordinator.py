@@ -60,8 +60,8 @@ from flowlet.jm.checkpoints.coordinator_events import (
 from flowlet.jm.checkpoints.pending_checkpoint import (
     MAX_WAITING,
     CheckpointFailure,
+    CheckpointPhase,
     PendingCheckpoint,
-    Phase,
     SavepointRequest,
 )
 from flowlet.rpc.control_messages import (
@@ -186,8 +186,8 @@ class CheckpointCoordinator:
         )
         assert not self._savepoints or self._can_take_savepoints, "else they have failed"
         for pending in self._pending.values():
-            assert (pending.phase is Phase.MANIFEST) == (not pending.missing)
-            assert (pending.phase is Phase.MANIFEST) == (pending.checkpoint_id in self._written)
+            assert (pending.phase is CheckpointPhase.MANIFEST) == (not pending.missing)
+            assert (pending.phase is CheckpointPhase.MANIFEST) == (pending.checkpoint_id in self._written)
 
     def _apply(self, event: Event) -> None:
         match event:
@@ -363,7 +363,7 @@ class CheckpointCoordinator:
     def _time_passed(self, event: TimePassed) -> None:
         for pending in list(self._pending.values()):
             if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
-                is_held = pending.phase is Phase.TASKS and all(
+                is_held = pending.phase is CheckpointPhase.TASKS and all(
                     (pending.checkpoint_id, each) in event.held for each in pending.missing
                 )
                 reason = (
@@ -400,10 +400,10 @@ class CheckpointCoordinator:
 
     def _sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
         pending, run = self._pending.get(checkpoint_id), self._run
-        if pending is None or run is None or pending.phase is not Phase.SOURCES:
+        if pending is None or run is None or pending.phase is not CheckpointPhase.SOURCES:
             self.num_ignored += 1
             return
-        pending.phase, pending.sources = Phase.TASKS, sources
+        pending.phase, pending.sources = CheckpointPhase.TASKS, sources
         attempts = run.attempt_of()
         for subtask in self._topology.frontier(attempts.keys()):
             snapshot_type = 0 if pending.savepoint is None else int(pending.savepoint.type)
@@ -418,12 +418,12 @@ class CheckpointCoordinator:
         pending = self._pending.get(message.checkpoint_id)
         if pending is None:
             self._late_state(message)
-        elif message.attempt not in pending.missing or pending.phase is not Phase.TASKS:
+        elif message.attempt not in pending.missing or pending.phase is not CheckpointPhase.TASKS:
             self.num_ignored += 1
         else:
             pending.acknowledge(message, self._now_ms)
             if not pending.missing:
-                pending.phase = Phase.MANIFEST
+                pending.phase = CheckpointPhase.MANIFEST
                 self._written[pending.checkpoint_id] = pending.location
                 self._effects.append(WriteManifest(pending.manifest(self._topology), pending.location))
 
@@ -439,7 +439,7 @@ class CheckpointCoordinator:
         failure = CheckpointFailure(message.reason, message.message, subtask)
         if pending is None:
             self._late_cause(message.checkpoint_id, failure)
-        elif message.attempt not in pending.missing or pending.phase is not Phase.TASKS:
+        elif message.attempt not in pending.missing or pending.phase is not CheckpointPhase.TASKS:
             self.num_ignored += 1
         else:
             self._fail(pending, failure)
@@ -498,7 +498,7 @@ class CheckpointCoordinator:
         held_up_by = tuple(self._topology.frontier(pending.missing_subtasks()))
         self._history.ended(pending.record(self._now_ms, failure, held_up_by))
         self._effects.append(CheckpointFailed(checkpoint_id, failure, held_up_by))
-        if pending.phase is not Phase.SOURCES:
+        if pending.phase is not CheckpointPhase.SOURCES:
             self._call_off(pending)
         if pending.savepoint is None:
             self._last_failed = max(self._last_failed, checkpoint_id)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from flowlet.errors import JobGraphError
-from flowlet.jm.checkpoints.job_checkpoints import CallInBackground
+from flowlet.rpc.background_call import CallInBackground
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 

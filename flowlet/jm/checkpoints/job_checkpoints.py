@@ -9,7 +9,7 @@ Source:     Flink ``CheckpointCoordinator``, ``CheckpointsCleaner``.
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 from flowlet.common.job_status import JobStatus
 from flowlet.common.paths import root_of
@@ -47,6 +47,7 @@ from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
 from flowlet.jm.checkpoints.restored_edges import in_flight_edges
+from flowlet.rpc.background_call import CallInBackground
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
@@ -59,7 +60,7 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
-from flowlet.rpc.front_door import Timers
+from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
@@ -115,19 +116,6 @@ class OneSavepoint(Protocol):
         """Remove what it has left."""
 
 
-class CallInBackground(Protocol):
-    """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
-
-    def __call__(
-        self,
-        function: Callable[[], Any],
-        on_result: Callable[[Any], None],
-        on_error: Callable[[Exception], None],
-        name: str,
-    ) -> object:
-        """Start the call and return at once."""
-
-
 class JobCheckpoints:
     """The checkpoints of one job; does nothing for a job without ``CheckpointSettings``.
 
@@ -162,7 +150,7 @@ class JobCheckpoints:
         fail: Callable[[Exception], None],
         call_in_background: CallInBackground,
         key: bytes = b"",
-        timers: Timers | None = None,
+        timers: LoopClock | None = None,
         open_storage: Callable[[str, str, bytes], ManifestStorage] = CheckpointStorage,
         open_savepoint: Callable[[str, bytes], OneSavepoint] = SavepointStorage,
         on_completed: Callable[[], object] = lambda: None,

@@ -42,7 +42,7 @@ class SavepointRequest:
         return self.type in _STOPPING
 
 
-class Phase(Enum):
+class CheckpointPhase(Enum):
     """What a pending checkpoint waits for."""
 
     SOURCES = "the states of the sources' enumerators"
@@ -103,7 +103,7 @@ class PendingCheckpoint:
     participants: dict[bytes, Subtask]
     finished: tuple[Subtask, ...]
     savepoint: SavepointRequest | None = None
-    phase: Phase = Phase.SOURCES
+    phase: CheckpointPhase = CheckpointPhase.SOURCES
     sources: list[SourceEntry] = field(default_factory=list)
     missing: set[bytes] = field(init=False)
     _entries: dict[Subtask, SubtaskEntry] = field(default_factory=dict)

@@ -27,7 +27,7 @@ ID_BLOCK = 100
 """So many ids of checkpoints are reserved at once: a write for each would hold up its trigger."""
 
 
-class JobProgress(msgspec.Struct, frozen=True):
+class StoredProgress(msgspec.Struct, frozen=True):
     """How far a job is.
 
     Args:
@@ -54,7 +54,7 @@ class StoredJob(msgspec.Struct, frozen=True):
     """A job that has not ended."""
 
     job: JobGraphMessage
-    progress: JobProgress
+    progress: StoredProgress
 
 
 @dataclass(frozen=True, slots=True)

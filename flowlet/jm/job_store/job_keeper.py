@@ -11,7 +11,8 @@ from typing import Final, Protocol
 
 import msgspec
 
-from flowlet.jm.job_store.entries import ID_BLOCK, JobEnd, JobProgress, RecoveredJob
+from flowlet.jm.job_store.entries import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
+from flowlet.rpc.background_call import CallInBackground
 from flowlet.rpc.control_messages import JobGraphMessage
 from netstack.log_lines import LogLines
 
@@ -26,7 +27,7 @@ class Store(Protocol):
     def put_job(self, job: JobGraphMessage) -> None:
         """Keep a submitted job."""
 
-    def put_progress(self, job_id: str, progress: JobProgress) -> None:
+    def put_progress(self, job_id: str, progress: StoredProgress) -> None:
         """Keep how far a job is."""
 
     def put_end(self, job_id: str, end: JobEnd) -> None:
@@ -36,19 +37,6 @@ class Store(Protocol):
         """Keep nothing of a job."""
 
 
-class CallInBackground(Protocol):
-    """Runs a function on another thread and calls back on this one, as ``call_in_background`` does."""
-
-    def __call__(
-        self,
-        function: Callable[[], None],
-        on_result: Callable[[None], None],
-        on_error: Callable[[Exception], None],
-        name: str,
-    ) -> object:
-        """Start the call and return at once."""
-
-
 class JobKeeper:
     """Threading: the JobManager's loop.  A callback gets None, or why the store has not what it should have."""
 
@@ -56,7 +44,7 @@ class JobKeeper:
         self._store = store
         self._call_in_background = call_in_background
         self._queues: dict[str, deque[tuple[Callable[[], None], Done]]] = {}  # by job id; the first one is under way
-        self._progress: dict[str, JobProgress] = {}  # as the last write that was queued says
+        self._progress: dict[str, StoredProgress] = {}  # as the last write that was queued says
         self._ids_below: dict[str, int] = {}  # on disk
         self._is_closed = False
 
@@ -65,14 +53,14 @@ class JobKeeper:
 
     def submitted(self, job: JobGraphMessage, done: Done) -> None:
         """Keep a new job."""
-        self._progress[job.job_id] = JobProgress()
-        self._ids_below[job.job_id] = JobProgress().ids_below
+        self._progress[job.job_id] = StoredProgress()
+        self._ids_below[job.job_id] = StoredProgress().ids_below
         self._enqueue(job.job_id, lambda: self._store.put_job(job), done)
 
     def recovered(self, job: RecoveredJob) -> None:
         """Know a job that is in the store already; writes nothing."""
         completed = job.checkpoints[-1].checkpoint_id if job.checkpoints else -1
-        self._progress[job.job.job_id] = JobProgress(
+        self._progress[job.job.job_id] = StoredProgress(
             job.attempt - 1, completed, job.next_checkpoint_id + ID_BLOCK, list(job.unrestorable)
         )
 
@@ -118,10 +106,10 @@ class JobKeeper:
         self._is_closed = True
         self._queues.clear()
 
-    def _known(self, job_id: str) -> JobProgress:
-        return self._progress.setdefault(job_id, JobProgress(ids_below=0))
+    def _known(self, job_id: str) -> StoredProgress:
+        return self._progress.setdefault(job_id, StoredProgress(ids_below=0))
 
-    def _write_progress(self, job_id: str, progress: JobProgress, done: Done) -> None:
+    def _write_progress(self, job_id: str, progress: StoredProgress, done: Done) -> None:
         self._progress[job_id] = progress
 
         def written(problem: str | None) -> None:

@@ -28,11 +28,11 @@ from flowlet.errors import ConfigError, StorageError
 from flowlet.jm.job_store.entries import (
     HEADER_BYTES,
     JobEnd,
-    JobProgress,
     RecoveredJob,
     Recovery,
     StoreContent,
     StoredJob,
+    StoredProgress,
     decode_entry,
     encode_entry,
 )
@@ -50,7 +50,7 @@ _JOB_ID: Final = re.compile(r"[0-9a-f]{32}")
 _MAX_BYTES: Final = HEADER_BYTES + 128 * 1024 * 1024  # a submission has at most 64 MiB
 _LOCK_PAUSE_S: Final = 0.05
 _job_decoder: Final = msgspec.msgpack.Decoder(JobGraphMessage)
-_progress_decoder: Final = msgspec.msgpack.Decoder(JobProgress)
+_progress_decoder: Final = msgspec.msgpack.Decoder(StoredProgress)
 _end_decoder: Final = msgspec.msgpack.Decoder(JobEnd)
 
 
@@ -113,7 +113,7 @@ class JobStore:
         """Keep a submitted job.  Raises StorageError."""
         self._put(_JOB, job.job_id, job)
 
-    def put_progress(self, job_id: str, progress: JobProgress) -> None:
+    def put_progress(self, job_id: str, progress: StoredProgress) -> None:
         """Keep how far a job is.  Raises StorageError."""
         self._put(_PROGRESS, job_id, progress)
 
@@ -150,7 +150,7 @@ class JobStore:
                 if end is not None:
                     ends[job_id] = end
                 elif job is not None:
-                    jobs.append(StoredJob(job, self._get(_PROGRESS, job_id, _progress_decoder) or JobProgress()))
+                    jobs.append(StoredJob(job, self._get(_PROGRESS, job_id, _progress_decoder) or StoredProgress()))
             except StorageError as error:
                 problems[job_id] = str(error)
         return StoreContent(jobs, ends, problems)
@@ -240,7 +240,7 @@ def _recovered(
 
 
 def _manifests(
-    storage: KnownCheckpoints, job_id: str, progress: JobProgress, *, may_fall_back: bool
+    storage: KnownCheckpoints, job_id: str, progress: StoredProgress, *, may_fall_back: bool
 ) -> tuple[list[CheckpointManifest], list[int]]:
     ids = [each for each in storage.complete_checkpoints() if each not in progress.unrestorable]
     if max(ids, default=-1) < progress.completed_checkpoint:

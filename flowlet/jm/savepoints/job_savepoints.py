@@ -18,8 +18,8 @@ from typing import Final, Protocol
 from flowlet.common.job_status import JobStatus
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import FlowletError
-from flowlet.jm.checkpoints.job_checkpoints import CallInBackground
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
+from flowlet.rpc.background_call import CallInBackground
 from flowlet.storage.savepoint_storage import SavepointStorage, target_root
 from netstack.late import dataclass
 from netstack.log_lines import LogLines

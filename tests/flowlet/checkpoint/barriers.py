@@ -19,7 +19,7 @@ from flowlet.checkpoint.barrier_orders import (
     StartInputs,
     StartTimer,
     StopInputs,
-    TriggerCheckpoint,
+    TriggerCheckpointOnBarrier,
 )
 from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
@@ -102,7 +102,7 @@ class Gate:
                 indexes = _indexes(channels)
                 assert indexes <= self.blocked, f"{indexes - self.blocked} are resumed, but not blocked"
                 self.blocked -= indexes
-            case TriggerCheckpoint(barrier):
+            case TriggerCheckpointOnBarrier(barrier):
                 assert not self.triggered or barrier.checkpoint_id > self.triggered[-1], "ids must rise"
                 self.triggered.append(barrier.checkpoint_id)
                 self.were_unaligned.append(barrier.options.is_unaligned)

@@ -8,7 +8,7 @@ from flowlet.checkpoint.snapshots import (
     AlignmentMetrics,
     CheckpointMetadata,
     CheckpointMetrics,
-    OperatorSnapshot,
+    OperatorSnapshotFuture,
     SubtaskState,
 )
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
@@ -254,19 +254,19 @@ class RecordingChain:
 
     def snapshot_state(
         self, metadata: CheckpointMetadata, options: CheckpointOptions
-    ) -> Mapping[str, OperatorSnapshot]:
+    ) -> Mapping[str, OperatorSnapshotFuture]:
         self.log.append(("snapshot", metadata.checkpoint_id))
         if self.sync_error is not None:
             raise self.sync_error
         return {name: self._part(name, state) for name, state in self.state.items()}
 
-    def _part(self, name: str, state: object) -> OperatorSnapshot:
+    def _part(self, name: str, state: object) -> OperatorSnapshotFuture:
         def finish() -> object:
             if self.async_error is not None:
                 raise self.async_error
             return state if self.on_finish is None else self.on_finish()
 
-        return OperatorSnapshot(finish, lambda: self.discarded.append(name))
+        return OperatorSnapshotFuture(finish, lambda: self.discarded.append(name))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self.log.append(("complete", checkpoint_id))

@@ -14,7 +14,7 @@ from flowlet.checkpoint.barrier_orders import (
     CheckpointRefused,
     CompleteInputs,
     EndAlignment,
-    TriggerCheckpoint,
+    TriggerCheckpointOnBarrier,
 )
 from flowlet.checkpoint.checkpoint_barrier_tracker import MAX_TRACKED
 from tests.flowlet.checkpoint.barriers import Gate, aligned, timeoutable, unaligned
@@ -40,7 +40,7 @@ def test_a_single_channel_triggers_at_once() -> None:
     assert gate.barrier(0, aligned(1, 3)) == [
         BeginAlignment(1, 3),
         EndAlignment(1),
-        TriggerCheckpoint(aligned(1, 3)),
+        TriggerCheckpointOnBarrier(aligned(1, 3)),
         CompleteInputs(1),
     ]
     feed(gate, (2, 0), (3, 0), (4, 0), (5, 0), (6, 0))

@@ -15,7 +15,7 @@ from flowlet.checkpoint.barrier_orders import (
     CompleteInputs,
     EndAlignment,
     ResumeChannels,
-    TriggerCheckpoint,
+    TriggerCheckpointOnBarrier,
 )
 from tests.flowlet.checkpoint.barriers import Gate, aligned, timeoutable, unaligned
 
@@ -34,7 +34,7 @@ def test_a_single_channel_is_never_held_back() -> None:
     assert orders == [
         BeginAlignment(1, 5),
         EndAlignment(1),
-        TriggerCheckpoint(aligned(1, 5)),
+        TriggerCheckpointOnBarrier(aligned(1, 5)),
         ResumeChannels(((0, 0),)),
         *end,
     ]
@@ -46,7 +46,7 @@ def test_the_last_barrier_triggers_and_resumes_all() -> None:
     for checkpoint_id, order in enumerate([(1, 2, 0), (0, 1, 2), (2, 0, 1), (1, 0, 2)], start=1):
         for channel in order[:-1]:
             assert not any(
-                isinstance(each, TriggerCheckpoint) for each in gate.barrier(channel, aligned(checkpoint_id))
+                isinstance(each, TriggerCheckpointOnBarrier) for each in gate.barrier(channel, aligned(checkpoint_id))
             )
         assert gate.blocked == set(order[:-1])
 
@@ -77,7 +77,7 @@ def test_alignment_ends_before_the_snapshot_is_taken() -> None:
 
     orders = gate.barrier(1, aligned(1, 7))
 
-    assert orders.index(EndAlignment(1)) < orders.index(TriggerCheckpoint(aligned(1, 7)))
+    assert orders.index(EndAlignment(1)) < orders.index(TriggerCheckpointOnBarrier(aligned(1, 7)))
 
 
 def test_a_newer_barrier_gives_the_older_checkpoint_up() -> None:

@@ -25,7 +25,7 @@ from flowlet.checkpoint.barrier_orders import (
     StartInputs,
     StartTimer,
     StopInputs,
-    TriggerCheckpoint,
+    TriggerCheckpointOnBarrier,
 )
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType
@@ -54,7 +54,12 @@ def test_the_first_barrier_triggers_and_the_last_one_stops_the_inputs(mode: Barr
     third = gate.barrier(2, unaligned(1, 5))
 
     barrier = unaligned(1, 5)
-    assert first == [BeginAlignment(1, 5), InitInputs(barrier), StartInputs(barrier), TriggerCheckpoint(barrier)]
+    assert first == [
+        BeginAlignment(1, 5),
+        InitInputs(barrier),
+        StartInputs(barrier),
+        TriggerCheckpointOnBarrier(barrier),
+    ]
     assert second == []
     assert third == [EndAlignment(1), StopInputs(1), CancelTimer(), CompleteInputs(1)]
     assert gate.blocked == set()
@@ -71,7 +76,7 @@ def test_a_single_channel_starts_and_stops_at_once(mode: BarrierMode) -> None:
         EndAlignment,
         InitInputs,
         StartInputs,
-        TriggerCheckpoint,
+        TriggerCheckpointOnBarrier,
         StopInputs,
         CancelTimer,
         CompleteInputs,
@@ -273,7 +278,7 @@ def test_the_timer_after_the_first_barrier_triggers_at_once() -> None:
         PrioritizeBarrier(1, (0, 1), 8),
         InitInputs(barrier),
         StartInputs(barrier),
-        TriggerCheckpoint(barrier),
+        TriggerCheckpointOnBarrier(barrier),
     ]
     assert gate.blocked == {0}
     gate.barrier(1, timeoutable(1))
@@ -342,7 +347,7 @@ def test_the_end_of_a_channel_completes_an_aligned_checkpoint() -> None:
 
     orders = gate.end(1)
 
-    assert orders[:3] == [EndAlignment(1), InitInputs(timeoutable(1)), TriggerCheckpoint(timeoutable(1))]
+    assert orders[:3] == [EndAlignment(1), InitInputs(timeoutable(1)), TriggerCheckpointOnBarrier(timeoutable(1))]
     assert gate.timer is None
     assert gate.blocked == set()
 
@@ -386,7 +391,7 @@ def test_an_aligned_checkpoint_in_time_needs_no_conversion() -> None:
     assert orders == [
         EndAlignment(1),
         InitInputs(timeoutable(1)),
-        TriggerCheckpoint(timeoutable(1)),
+        TriggerCheckpointOnBarrier(timeoutable(1)),
         ResumeChannels(((0, 0), (0, 1))),
         CancelTimer(),
         CompleteInputs(1),

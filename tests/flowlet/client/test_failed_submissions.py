@@ -18,7 +18,7 @@ import pytest
 from flowlet.client.executor import RemoteTarget
 from flowlet.client.remote import JobManagerApi
 from flowlet.common import Configuration, WatermarkStrategy
-from flowlet.common.job_client import RunningJob, SubmittedJob
+from flowlet.common.job_client import JobControl, SubmittedJob
 from flowlet.datastream import DataStream, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, FileSource, Sink, StreamFormat
 from flowlet.errors import FlowletError, JobExecutionError, JobGraphError, JobSubmissionError
@@ -252,7 +252,7 @@ def test_a_collection_that_failed_before_there_is_an_iterator_gives_its_cluster_
     job = FailedJob()
 
     def submit(
-        _graph: object, _address: object, _in_process: object, keep: Callable[[RunningJob], None]
+        _graph: object, _address: object, _in_process: object, keep: Callable[[JobControl], None]
     ) -> SubmittedJob:
         keep(job)
         return SubmittedJob(job, ("edge",))

@@ -10,16 +10,16 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from flowlet.client.result_buffer import (
     NO_CHECKPOINT,
-    BarrierReceived,
     ChannelEnded,
-    CheckpointCompleted,
     Event,
     Guarantee,
     JobFinished,
     JobRestarted,
     LostResultsError,
     RecordsReceived,
+    ResultBarrierReceived,
     ResultBuffer,
+    ResultsCheckpointed,
 )
 
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.NONE
@@ -39,9 +39,9 @@ def handed_out(buffer: ResultBuffer, *events: Event) -> list[Any]:
 def test_records_wait_for_the_checkpoint_behind_them() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    before = handed_out(buffer, records(0, "a"), records(0, "b"), BarrierReceived(0, 1), records(0, "c"))
+    before = handed_out(buffer, records(0, "a"), records(0, "b"), ResultBarrierReceived(0, 1), records(0, "c"))
     kept = buffer.kept_bytes
-    after = handed_out(buffer, CheckpointCompleted(1))
+    after = handed_out(buffer, ResultsCheckpointed(1))
 
     assert before == [[], [], [], []]
     assert kept == 30
@@ -53,7 +53,7 @@ def test_records_that_arrive_after_the_news_of_their_checkpoint_are_handed_out_a
     """Up to its barrier; the news took another way than the records."""
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    found = handed_out(buffer, CheckpointCompleted(1), records(0, "a"), BarrierReceived(0, 1), records(0, "b"))
+    found = handed_out(buffer, ResultsCheckpointed(1), records(0, "a"), ResultBarrierReceived(0, 1), records(0, "b"))
 
     assert found == [[], ["a"], [], []]
 
@@ -61,9 +61,16 @@ def test_records_that_arrive_after_the_news_of_their_checkpoint_are_handed_out_a
 def test_a_newer_checkpoint_stands_for_one_that_failed() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    handed_out(buffer, records(0, "a"), BarrierReceived(0, 1), records(0, "b"), BarrierReceived(0, 2), records(0, "c"))
+    handed_out(
+        buffer,
+        records(0, "a"),
+        ResultBarrierReceived(0, 1),
+        records(0, "b"),
+        ResultBarrierReceived(0, 2),
+        records(0, "c"),
+    )
 
-    assert handed_out(buffer, CheckpointCompleted(2), CheckpointCompleted(1)) == [["a", "b"], []]
+    assert handed_out(buffer, ResultsCheckpointed(2), ResultsCheckpointed(1)) == [["a", "b"], []]
 
 
 def test_each_channel_has_its_own_barrier_and_arrival_order_stays() -> None:
@@ -73,13 +80,13 @@ def test_each_channel_has_its_own_barrier_and_arrival_order_stays() -> None:
         buffer,
         records(0, "a0"),
         records(1, "b0"),
-        BarrierReceived(1, 1),
+        ResultBarrierReceived(1, 1),
         records(1, "b1"),
         records(0, "a1"),
-        BarrierReceived(0, 1),
+        ResultBarrierReceived(0, 1),
     )
 
-    assert handed_out(buffer, CheckpointCompleted(1), JobFinished()) == [["a0", "b0", "a1"], ["b1"]]
+    assert handed_out(buffer, ResultsCheckpointed(1), JobFinished()) == [["a0", "b0", "a1"], ["b1"]]
 
 
 def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
@@ -89,10 +96,10 @@ def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
     handed_out(
         buffer,
         records(0, "a0"),
-        BarrierReceived(0, 1),
+        ResultBarrierReceived(0, 1),
         records(0, "a1"),
         records(1, "b0"),
-        BarrierReceived(1, 1),
+        ResultBarrierReceived(1, 1),
         records(1, "b1"),
     )
     found = handed_out(
@@ -100,19 +107,19 @@ def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
         JobRestarted(1),
         records(0, "a1 again"),
         records(1, "b1 again"),
-        BarrierReceived(0, 5),
-        BarrierReceived(1, 5),
+        ResultBarrierReceived(0, 5),
+        ResultBarrierReceived(1, 5),
     )
 
     assert found[0] == ["a0", "b0"]
     assert found[1:] == [[], [], [], []]
-    assert handed_out(buffer, CheckpointCompleted(5)) == [["a1 again", "b1 again"]]
+    assert handed_out(buffer, ResultsCheckpointed(5)) == [["a1 again", "b1 again"]]
 
 
 def test_a_restart_from_the_beginning_drops_everything() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    handed_out(buffer, records(0, "a"), BarrierReceived(0, 1), records(0, "b"))
+    handed_out(buffer, records(0, "a"), ResultBarrierReceived(0, 1), records(0, "b"))
 
     assert handed_out(buffer, JobRestarted(NO_CHECKPOINT), records(0, "a"), JobFinished()) == [[], [], ["a"]]
 
@@ -142,7 +149,7 @@ def test_all_ended_says_whether_every_channel_of_this_run_has_ended() -> None:
 def test_records_before_the_checkpoint_that_were_not_read_are_an_error(guarantee: Guarantee) -> None:
     buffer = ResultBuffer(3, guarantee)
 
-    handed_out(buffer, BarrierReceived(0, 4), ChannelEnded(1), BarrierReceived(2, 3))
+    handed_out(buffer, ResultBarrierReceived(0, 4), ChannelEnded(1), ResultBarrierReceived(2, 3))
 
     with pytest.raises(
         LostResultsError, match=r"from checkpoint 4, and results before it were not read yet \(of the producers 2\)"
@@ -161,7 +168,9 @@ def test_a_channel_that_ended_says_nothing_about_runs_that_were_not_read() -> No
 def test_a_run_that_was_not_read_and_completed_nothing_does_no_harm() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    found = handed_out(buffer, records(0, "a"), BarrierReceived(0, 4), records(0, "b"), JobRestarted(4, num_runs=3))
+    found = handed_out(
+        buffer, records(0, "a"), ResultBarrierReceived(0, 4), records(0, "b"), JobRestarted(4, num_runs=3)
+    )
 
     assert found[-1] == ["a"]
 
@@ -169,8 +178,8 @@ def test_a_run_that_was_not_read_and_completed_nothing_does_no_harm() -> None:
 def test_a_restart_from_an_older_checkpoint_than_results_were_handed_out_for_is_an_error() -> None:
     """A JobManager that was started again and did not find the newest checkpoint would let the results come again."""
     buffer = ResultBuffer(1, Guarantee.EXACTLY_ONCE)
-    buffer.handle(BarrierReceived(0, 1))
-    buffer.handle(CheckpointCompleted(2))
+    buffer.handle(ResultBarrierReceived(0, 1))
+    buffer.handle(ResultsCheckpointed(2))
 
     with pytest.raises(
         LostResultsError, match="restarted from checkpoint 1, and results up to checkpoint 2 were handed out"
@@ -184,13 +193,13 @@ def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behin
 
     before = handed_out(
         buffer,
-        BarrierReceived(0, 1),
-        CheckpointCompleted(1),
+        ResultBarrierReceived(0, 1),
+        ResultsCheckpointed(1),
         records(0, "a"),
-        BarrierReceived(0, 2),
-        CheckpointCompleted(2),
+        ResultBarrierReceived(0, 2),
+        ResultsCheckpointed(2),
     )
-    after = handed_out(buffer, JobRestarted(1), records(0, "a"), BarrierReceived(0, 3), CheckpointCompleted(3))
+    after = handed_out(buffer, JobRestarted(1), records(0, "a"), ResultBarrierReceived(0, 3), ResultsCheckpointed(3))
 
     assert before == [[], [], [], [], ["a"]]
     assert after == [[], [], [], ["a"]]
@@ -200,7 +209,13 @@ def test_at_least_once_hands_out_at_once_and_repeats() -> None:
     buffer = ResultBuffer(1, AT_LEAST_ONCE)
 
     found = handed_out(
-        buffer, records(0, "a"), BarrierReceived(0, 1), records(0, "b"), JobRestarted(1), records(0, "b"), JobFinished()
+        buffer,
+        records(0, "a"),
+        ResultBarrierReceived(0, 1),
+        records(0, "b"),
+        JobRestarted(1),
+        records(0, "b"),
+        JobFinished(),
     )
 
     assert found == [["a"], [], ["b"], [], ["b"], []]
@@ -258,7 +273,7 @@ class RestartingJob(RuleBasedStateMachine):
         for checkpoint_id, passed in self.pending.items():
             if channel not in passed:
                 passed[channel] = (self.next_number[channel], self.has_ended[channel])
-                self.take(BarrierReceived(channel, checkpoint_id))
+                self.take(ResultBarrierReceived(channel, checkpoint_id))
                 return
 
     @rule()
@@ -277,7 +292,7 @@ class RestartingJob(RuleBasedStateMachine):
 
     @rule()
     def tell_of_completed(self) -> None:
-        self.take(CheckpointCompleted(self.completed[0]))
+        self.take(ResultsCheckpointed(self.completed[0]))
 
     @rule(channel=st.integers(0, NUM_CHANNELS - 1))
     @precondition(lambda self: not all(self.has_ended))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import JobClient, JobExecutionResult, JobID, JobStatus
-from flowlet.common.job_client import ProgressMode, RunningJob
+from flowlet.common.job_client import JobControl, ProgressMode
 from flowlet.errors import JobExecutionError, SavepointError
 
 JOB_ID = "0123456789abcdef" * 2
@@ -74,7 +74,7 @@ class ScriptedJob:
 
 
 def client_of(job: ScriptedJob) -> JobClient:
-    def release(running: RunningJob) -> None:
+    def release(running: JobControl) -> None:
         running.close()
 
     return JobClient(job, release)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from flowlet.common import JobExecutionResult, JobID, JobStatus
-from flowlet.common.job_client import ProgressMode, RunningJob, SubmittedJob
+from flowlet.common.job_client import JobControl, ProgressMode, SubmittedJob
 from flowlet.datastream import CloseableIterator
 from flowlet.errors import FlowletError, JobExecutionError
 
@@ -92,7 +92,7 @@ class ScriptedJob:
 
 
 def iterator_of(job: ScriptedJob) -> CloseableIterator:
-    def release(running: RunningJob) -> None:
+    def release(running: JobControl) -> None:
         running.close()
 
     return CloseableIterator(SubmittedJob(job, ("edge",)), release, lambda: SCHEMA)
@@ -165,7 +165,7 @@ def test_an_ended_job_is_not_cancelled(state: JobStatus) -> None:
 def test_the_job_can_be_watched_while_it_is_read() -> None:
     """The client belongs to the same job; taking it neither waits for the job nor gives it back."""
     job = ScriptedJob([1, 2])
-    ended: list[RunningJob] = []
+    ended: list[JobControl] = []
     values = CloseableIterator(SubmittedJob(job, ("e",)), ended.append, lambda: SCHEMA)
 
     client = values.job_client

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import Configuration, Duration, JobExecutionResult, JobID, JobStatus, Row, Types, WatermarkStrategy
-from flowlet.common.job_client import ProgressMode, RunningJob, SubmittedJob
+from flowlet.common.job_client import JobControl, ProgressMode, SubmittedJob
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
 from flowlet.errors import ConfigError, JobExecutionError, JobGraphError, JobSubmissionError
@@ -93,7 +93,7 @@ class ScriptedCluster:
         stream_graph: StreamGraph,
         address: tuple[str, int] | None,
         in_process: bool,
-        keep: Callable[[RunningJob], None],
+        keep: Callable[[JobControl], None],
     ) -> SubmittedJob:
         if self.refusal is not None:
             raise self.refusal

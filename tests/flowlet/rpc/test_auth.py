@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from flowlet.rpc.auth import (
     AcceptedRequest,
     AuthenticationError,
+    AuthRefusal,
     Nonce,
-    Refusal,
     RequestLine,
     RequestVerifier,
     body_digest,
@@ -54,19 +54,19 @@ def test_a_fresh_request_is_accepted_with_its_nonce_and_digest() -> None:
 @pytest.mark.parametrize(
     ("header", "refusal"),
     [
-        (None, Refusal.MISSING),
-        ("", Refusal.MALFORMED),
-        ("v2" + signed()[2:], Refusal.MALFORMED),
-        (signed() + " ", Refusal.MALFORMED),
-        (signed() + "\n", Refusal.MALFORMED),
-        (signed().upper(), Refusal.MALFORMED),
-        (signed(secret=b"t" * 32), Refusal.WRONG),
-        (signed(line=dataclasses.replace(LINE, method="GET")), Refusal.WRONG),
-        (signed(line=dataclasses.replace(LINE, path="/jobs")), Refusal.WRONG),
-        (signed(line=dataclasses.replace(LINE, authority="127.0.0.1:8082")), Refusal.WRONG),
+        (None, AuthRefusal.MISSING),
+        ("", AuthRefusal.MALFORMED),
+        ("v2" + signed()[2:], AuthRefusal.MALFORMED),
+        (signed() + " ", AuthRefusal.MALFORMED),
+        (signed() + "\n", AuthRefusal.MALFORMED),
+        (signed().upper(), AuthRefusal.MALFORMED),
+        (signed(secret=b"t" * 32), AuthRefusal.WRONG),
+        (signed(line=dataclasses.replace(LINE, method="GET")), AuthRefusal.WRONG),
+        (signed(line=dataclasses.replace(LINE, path="/jobs")), AuthRefusal.WRONG),
+        (signed(line=dataclasses.replace(LINE, authority="127.0.0.1:8082")), AuthRefusal.WRONG),
     ],
 )
-def test_refusals(header: str | None, refusal: Refusal) -> None:
+def test_refusals(header: str | None, refusal: AuthRefusal) -> None:
     assert RequestVerifier(SECRET, START).verify(header, LINE, NOW) is refusal
 
 
@@ -76,7 +76,7 @@ def test_no_signed_part_can_be_exchanged(part: int) -> None:
     parts, others = signed().split(), signed(body=b"other", nonce=nonce(1), now_ms=NOW + 1).split()
     parts[part] = others[part]
 
-    assert RequestVerifier(SECRET, START).verify(" ".join(parts), LINE, NOW) is Refusal.WRONG
+    assert RequestVerifier(SECRET, START).verify(" ".join(parts), LINE, NOW) is AuthRefusal.WRONG
 
 
 @given(st.data())
@@ -86,19 +86,19 @@ def test_no_changed_character_is_accepted(data: st.DataObject) -> None:
     character = data.draw(st.characters(codec="latin-1").filter(lambda c: c != header[position]))
     changed = header[:position] + character + header[position + 1 :]
 
-    assert isinstance(RequestVerifier(SECRET, START).verify(changed, LINE, NOW), Refusal)
+    assert isinstance(RequestVerifier(SECRET, START).verify(changed, LINE, NOW), AuthRefusal)
 
 
 @given(st.text(max_size=200))
 def test_any_text_is_judged_without_an_error(header: str) -> None:
-    assert isinstance(RequestVerifier(SECRET, START).verify(header, LINE, NOW), Refusal)
+    assert isinstance(RequestVerifier(SECRET, START).verify(header, LINE, NOW), AuthRefusal)
 
 
 @pytest.mark.parametrize(("skew_ms", "accepted"), [(60_000, True), (-60_000, True), (60_001, False), (-60_001, False)])
 def test_the_window_is_a_minute_both_ways(skew_ms: int, accepted: bool) -> None:
     verdict = RequestVerifier(SECRET, START).verify(signed(now_ms=NOW + skew_ms), LINE, NOW)
 
-    assert isinstance(verdict, AcceptedRequest) if accepted else verdict is Refusal.EXPIRED
+    assert isinstance(verdict, AcceptedRequest) if accepted else verdict is AuthRefusal.EXPIRED
 
 
 @pytest.mark.parametrize("sent_ms", [NOW - 60_000, NOW, NOW + 60_000])
@@ -111,14 +111,14 @@ def test_a_replay_is_refused_at_every_later_time(sent_ms: int) -> None:
     for later_ms in (0, 1, 59_999, 60_000, 60_001, 119_999, 120_000, 120_001, 10**6):
         # Makes it forget what it may.
         verifier.verify(signed(nonce=nonce(later_ms + 1), now_ms=NOW + later_ms), LINE, NOW + later_ms)
-        assert verifier.verify(header, LINE, NOW + later_ms) in (Refusal.REPLAYED, Refusal.EXPIRED)
+        assert verifier.verify(header, LINE, NOW + later_ms) in (AuthRefusal.REPLAYED, AuthRefusal.EXPIRED)
 
 
 def test_what_was_signed_before_the_start_is_refused() -> None:
     """The server before this one may have accepted it."""
     verifier = RequestVerifier(SECRET, NOW)
 
-    assert verifier.verify(signed(now_ms=NOW - 1), LINE, NOW) is Refusal.EXPIRED
+    assert verifier.verify(signed(now_ms=NOW - 1), LINE, NOW) is AuthRefusal.EXPIRED
     assert isinstance(verifier.verify(signed(now_ms=NOW), LINE, NOW), AcceptedRequest)
 
 
@@ -129,7 +129,7 @@ def test_a_request_that_comes_again_is_accepted_when_it_does() -> None:
     for _ in range(2):
         assert isinstance(verifier.verify(signed(), LINE, NOW, remember=False), AcceptedRequest)
     assert isinstance(verifier.verify(signed(), LINE, NOW), AcceptedRequest)
-    assert verifier.verify(signed(), LINE, NOW, remember=False) is Refusal.REPLAYED
+    assert verifier.verify(signed(), LINE, NOW, remember=False) is AuthRefusal.REPLAYED
 
 
 def test_a_refused_request_takes_no_room() -> None:
@@ -147,8 +147,8 @@ def test_a_full_memory_refuses_until_nonces_expire() -> None:
     for number in range(2):
         verifier.verify(signed(nonce=nonce(number)), LINE, NOW)
 
-    assert verifier.verify(signed(nonce=nonce(2)), LINE, NOW) is Refusal.OVERLOADED
-    assert verifier.verify(signed(nonce=nonce(2), now_ms=NOW + 120_000), LINE, NOW + 120_000) is Refusal.OVERLOADED
+    assert verifier.verify(signed(nonce=nonce(2)), LINE, NOW) is AuthRefusal.OVERLOADED
+    assert verifier.verify(signed(nonce=nonce(2), now_ms=NOW + 120_000), LINE, NOW + 120_000) is AuthRefusal.OVERLOADED
     assert isinstance(
         verifier.verify(signed(nonce=nonce(2), now_ms=NOW + 120_001), LINE, NOW + 120_001), AcceptedRequest
     )

@@ -40,9 +40,9 @@ from flowlet.timers.system_processing_time_service import SystemProcessingTimeSe
 from flowlet.timers.time_api import InternalTimer, KeyContext
 from flowlet.tm.jobmanager_connection import (
     JobManagerConnection,
+    JobManagerSessionListener,
     JobManagerUnreachableError,
     ReconnectConfig,
-    SessionListener,
 )
 from flowlet.watermarks.event_time_stream import idleness_clock
 from netstack.config import NetstackConfig
@@ -446,7 +446,7 @@ def pauses_until_given_up(late: dict[int, float]) -> list[float]:
     connection = JobManagerConnection(
         cast(RpcClient, Unreachable()),
         REGISTRATION,
-        cast(SessionListener, None),
+        cast(JobManagerSessionListener, None),
         ReconnectConfig(give_up_after_s=20.0),
         clock=pauses.clock,
         sleep=pauses.sleep,

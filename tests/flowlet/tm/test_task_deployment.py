@@ -25,12 +25,13 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
 )
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
-from flowlet.tm.task_deployment import LoopTimer, LoopTimers, channel_spec, create_task_from_descriptor, owner_name
+from flowlet.tm.task_deployment import channel_spec, create_task_from_descriptor, owner_name
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import InsufficientNetworkBuffersError
 from netstack.ids import ConnectionID
 from netstack.loop.eventloop import EventLoopThread
+from netstack.loop.loop_timers import LoopTimer, LoopTimers
 from tests.flowlet.client.jobs import source
 from tests.waiting import PATIENCE_S
 

@@ -14,7 +14,7 @@ from netstack.flow.handshake import (
     Handshake,
     HandshakeFailedError,
     HandshakeMessage,
-    Phase,
+    HandshakePhase,
     Role,
     VersionRange,
     derive_key,
@@ -53,12 +53,12 @@ def talk(client: Handshake, server: Handshake) -> list[HandshakeMessage]:
     return said
 
 
-def at(phase: Phase, role: Role) -> Handshake:
+def at(phase: HandshakePhase, role: Role) -> Handshake:
     """A machine of ``role`` that has come to ``phase`` in the ordinary way."""
     machine, peer = make(role), make(Role.PRODUCER if role is Role.CONSUMER else Role.CONSUMER)
-    if phase is Phase.NEW:
+    if phase is HandshakePhase.NEW:
         return machine
-    if phase is Phase.FAILED:
+    if phase is HandshakePhase.FAILED:
         machine.connected(tls_binding=None)
         with pytest.raises(HandshakeFailedError):
             machine.receive(Ready(1))
@@ -76,7 +76,7 @@ def at(phase: Phase, role: Role) -> Handshake:
 def reason_of(machine: Handshake, message: Message) -> FailureReason:
     with pytest.raises(HandshakeFailedError) as raised:
         machine.receive(message)
-    assert machine.phase is Phase.FAILED
+    assert machine.phase is HandshakePhase.FAILED
     return raised.value.reason
 
 
@@ -86,7 +86,7 @@ def test_both_are_ready_after_five_messages() -> None:
 
     said = talk(client, server)
 
-    assert client.phase is server.phase is Phase.READY
+    assert client.phase is server.phase is HandshakePhase.READY
     assert client.version == server.version == 1
     assert [type(message) for message in said] == [Hello, Hello, Proof, Proof, Ready]
     assert said[2] != said[3]
@@ -94,25 +94,32 @@ def test_both_are_ready_after_five_messages() -> None:
 
 @pytest.mark.parametrize("role", ENDS)
 @pytest.mark.parametrize(
-    "phase", [Phase.TRANSPORT_READY, Phase.CHALLENGED, Phase.AUTHENTICATED, Phase.READY, Phase.FAILED]
+    "phase",
+    [
+        HandshakePhase.TRANSPORT_READY,
+        HandshakePhase.CHALLENGED,
+        HandshakePhase.AUTHENTICATED,
+        HandshakePhase.READY,
+        HandshakePhase.FAILED,
+    ],
 )
 @pytest.mark.parametrize(
     "message",
     [Hello(1, 1, 1, b"x" * 32), Hello(1, 1, 2, b"x" * 32), Proof(bytes(32)), Ready(1), AddCredit(RECEIVER, 1)],
 )
-def test_every_message_in_every_phase(role: Role, phase: Phase, message: Message) -> None:
+def test_every_message_in_every_phase(role: Role, phase: HandshakePhase, message: Message) -> None:
     """Only a hello of the other role is ever accepted from somebody who does not know the secret, and only as the first
     message.
     """
-    if phase is Phase.AUTHENTICATED and role is Role.PRODUCER:
-        phase = Phase.READY  # the server is ready as soon as the client is authenticated
+    if phase is HandshakePhase.AUTHENTICATED and role is Role.PRODUCER:
+        phase = HandshakePhase.READY  # the server is ready as soon as the client is authenticated
     machine = at(phase, role)
-    if phase is Phase.TRANSPORT_READY and isinstance(message, Hello) and message.role != role:
+    if phase is HandshakePhase.TRANSPORT_READY and isinstance(message, Hello) and message.role != role:
         machine.receive(message)
-        assert machine.phase is Phase.CHALLENGED
-    elif phase is Phase.AUTHENTICATED and message == Ready(1):
+        assert machine.phase is HandshakePhase.CHALLENGED
+    elif phase is HandshakePhase.AUTHENTICATED and message == Ready(1):
         machine.receive(message)
-        assert machine.phase is Phase.READY
+        assert machine.phase is HandshakePhase.READY
     else:
         assert reason_of(machine, message) in FailureReason
 
@@ -127,7 +134,7 @@ def test_without_the_tls_that_was_asked_for_it_does_not_begin(role: Role) -> Non
     machine = make(role, tls=True)
     with pytest.raises(HandshakeFailedError, match="before the connection was encrypted"):
         machine.connected(tls_binding=None)
-    assert machine.phase is Phase.FAILED
+    assert machine.phase is HandshakePhase.FAILED
 
     assert len(make(role, tls=True).connected(tls_binding=bytes(48))) == (role is Role.CONSUMER)
 
@@ -151,8 +158,8 @@ def test_another_secret_is_a_wrong_proof(stranger: Role) -> None:
         talk(client, server)
 
     assert raised.value.reason is FailureReason.PROOF
-    assert server.phase is Phase.FAILED
-    assert client.phase is Phase.CHALLENGED
+    assert server.phase is HandshakePhase.FAILED
+    assert client.phase is HandshakePhase.CHALLENGED
 
 
 def test_a_server_that_does_not_know_the_secret_is_found_out() -> None:
@@ -217,7 +224,7 @@ def test_the_ends_of_one_tls_connection_understand_each_other() -> None:
     for message in server.receive(proof):
         client.receive(message)
 
-    assert client.phase is server.phase is Phase.READY
+    assert client.phase is server.phase is HandshakePhase.READY
 
 
 @pytest.mark.parametrize(
@@ -259,7 +266,7 @@ def test_a_downgrade_on_the_way_is_found_out() -> None:
 
 
 def test_another_version_than_the_agreed_one_is_refused() -> None:
-    assert reason_of(at(Phase.AUTHENTICATED, Role.CONSUMER), Ready(2)) is FailureReason.DOWNGRADED
+    assert reason_of(at(HandshakePhase.AUTHENTICATED, Role.CONSUMER), Ready(2)) is FailureReason.DOWNGRADED
 
 
 @pytest.mark.slow
@@ -280,10 +287,10 @@ def test_ten_thousand_changed_conversations_are_all_refused() -> None:
                 if turn == number % 4:
                     said[0] = changed(said[0], rng)
                 said = [answer for message in said for answer in target.receive(message)]
-            accepted += client.phase is Phase.READY
+            accepted += client.phase is HandshakePhase.READY
         except HandshakeFailedError:
             pass
-        accepted += number % 4 < 3 and server.phase is Phase.READY
+        accepted += number % 4 < 3 and server.phase is HandshakePhase.READY
     assert accepted == 0
 
 
@@ -363,7 +370,7 @@ def test_a_hello_to_another_address_is_refused(dialled: str) -> None:
         server.receive(hello_to(dialled))
 
     assert raised.value.reason is FailureReason.AUTHORITY
-    assert server.phase is Phase.FAILED
+    assert server.phase is HandshakePhase.FAILED
 
 
 def test_a_gate_is_dialled_at_its_own_address_too() -> None:
@@ -416,12 +423,12 @@ def test_tls_seals_the_frames_itself_and_needs_no_address() -> None:
 
     assert isinstance(hello, Hello)
     assert hello.authority == ""
-    assert server.phase is Phase.READY
+    assert server.phase is HandshakePhase.READY
     assert client.seal_keys() is server.seal_keys() is None
 
 
 def test_neither_key_nor_nonce_is_shown() -> None:
-    for role, phase in product(ENDS, (Phase.NEW, Phase.CHALLENGED)):
+    for role, phase in product(ENDS, (HandshakePhase.NEW, HandshakePhase.CHALLENGED)):
         assert repr(at(phase, role)) == f"<Handshake of a {role.name.lower()}, {phase.name.lower()}>"
 
 
@@ -454,7 +461,7 @@ def test_a_token_makes_both_ready_for_offers_and_nothing_else() -> None:
 
     said = talk(producer, gate)
 
-    assert producer.phase is gate.phase is Phase.READY
+    assert producer.phase is gate.phase is HandshakePhase.READY
     assert [type(message) for message in said] == [GateHello, Hello, Proof, Proof, Ready]
     assert (producer.welcome_ids, gate.welcome_ids) == (
         OFFERING_MESSAGE_IDS | {HEARTBEAT_ID},

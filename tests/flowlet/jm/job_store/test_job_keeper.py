@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from flowlet.errors import StorageError
-from flowlet.jm.job_store.entries import ID_BLOCK, JobEnd, JobProgress, RecoveredJob
+from flowlet.jm.job_store.entries import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
 from flowlet.jm.job_store.job_keeper import JobKeeper
 from flowlet.rpc.control_messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
@@ -25,7 +25,7 @@ class Rig:
     def put_job(self, job: JobGraphMessage) -> None:
         self._write(("job", job.job_id))
 
-    def put_progress(self, job_id: str, progress: JobProgress) -> None:
+    def put_progress(self, job_id: str, progress: StoredProgress) -> None:
         self._write(progress)
 
     def put_end(self, job_id: str, end: JobEnd) -> None:
@@ -78,7 +78,7 @@ def test_the_writes_of_a_job_follow_each_other() -> None:
     rig.run_all()
 
     assert at_once == 1
-    assert rig.written == [("job", JOB_ID), JobProgress(attempt=1), END]
+    assert rig.written == [("job", JOB_ID), StoredProgress(attempt=1), END]
     assert rig.told == [None, None, None]
 
 
@@ -119,7 +119,7 @@ def test_a_complete_checkpoint_is_kept_beside_the_number_of_the_run() -> None:
     rig.keeper.checkpoint_completed(JOB_ID, 5)
     rig.run_all()
 
-    assert rig.written[-1] == JobProgress(attempt=2, completed_checkpoint=5)
+    assert rig.written[-1] == StoredProgress(attempt=2, completed_checkpoint=5)
 
 
 def test_no_id_is_used_before_it_is_reserved() -> None:
@@ -132,7 +132,7 @@ def test_no_id_is_used_before_it_is_reserved() -> None:
 
     assert (first, last, beyond) == (True, True, False)
     assert rig.keeper.may_trigger(JOB_ID, ID_BLOCK)
-    assert all(not isinstance(each, JobProgress) or each.ids_below > ID_BLOCK for each in rig.written)
+    assert all(not isinstance(each, StoredProgress) or each.ids_below > ID_BLOCK for each in rig.written)
 
 
 def test_a_recovered_job_goes_on_with_what_is_known() -> None:
@@ -143,7 +143,7 @@ def test_a_recovered_job_goes_on_with_what_is_known() -> None:
     rig.run_all()
 
     assert (before, rig.keeper.may_trigger(JOB_ID, 200)) == (False, True)
-    assert rig.written == [JobProgress(3, -1, 200 + ID_BLOCK)]
+    assert rig.written == [StoredProgress(3, -1, 200 + ID_BLOCK)]
 
 
 def test_after_the_close_nothing_is_written_or_told() -> None:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import ConfigError, StorageError
-from flowlet.jm.job_store.entries import JobEnd, JobProgress, StoredJob, job_store_key
+from flowlet.jm.job_store.entries import JobEnd, StoredJob, StoredProgress, job_store_key
 from flowlet.jm.job_store.job_store import JobStore
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
 KEY = job_store_key(b"s" * 32)
 OTHER_ID = "ab" * 16
-PROGRESS = JobProgress(attempt=3, completed_checkpoint=17, ids_below=200)
+PROGRESS = StoredProgress(attempt=3, completed_checkpoint=17, ids_below=200)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def test_jobs_and_their_progress_come_back(store: JobStore) -> None:
 
     content = store.load()
 
-    assert content.jobs == [StoredJob(word_count(), PROGRESS), StoredJob(word_count(OTHER_ID), JobProgress())]
+    assert content.jobs == [StoredJob(word_count(), PROGRESS), StoredJob(word_count(OTHER_ID), StoredProgress())]
     assert (content.ends, content.problems) == ({}, {})
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.jm.job_store.entries import JobEnd, JobProgress, StoreContent, StoredJob
+from flowlet.jm.job_store.entries import JobEnd, StoreContent, StoredJob, StoredProgress
 from flowlet.jm.job_store.job_store import recover
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
@@ -32,7 +32,7 @@ def complete(folder: Path, *checkpoint_ids: int) -> None:
 def test_a_job_goes_on_from_its_newest_checkpoint_with_new_numbers(tmp_path: Path) -> None:
     complete(tmp_path, 7, 12)
 
-    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), JobProgress(4, 7, 100))]), KEY).jobs
+    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), StoredProgress(4, 7, 100))]), KEY).jobs
 
     assert [each.checkpoint_id for each in found.checkpoints] == [7, 12]
     assert (found.attempt, found.next_checkpoint_id) == (5, 100)
@@ -41,13 +41,13 @@ def test_a_job_goes_on_from_its_newest_checkpoint_with_new_numbers(tmp_path: Pat
 def test_ids_of_checkpoints_lie_above_those_in_the_storage(tmp_path: Path) -> None:
     complete(tmp_path, 1000)
 
-    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), JobProgress(ids_below=100))]), KEY).jobs
+    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), StoredProgress(ids_below=100))]), KEY).jobs
 
     assert found.next_checkpoint_id == 1001
 
 
 def test_a_job_without_checkpoints_begins_anew(tmp_path: Path) -> None:
-    content = StoreContent([StoredJob(word_count(), JobProgress()), StoredJob(job_in(tmp_path), JobProgress())])
+    content = StoreContent([StoredJob(word_count(), StoredProgress()), StoredJob(job_in(tmp_path), StoredProgress())])
 
     found = recover(content, KEY)
 
@@ -60,7 +60,7 @@ def test_a_checkpoint_that_is_gone_stops_the_job(tmp_path: Path, caplog: pytest.
 
     found = recover(
         StoreContent(
-            [StoredJob(job_in(tmp_path), JobProgress(completed_checkpoint=3)), StoredJob(other, JobProgress())]
+            [StoredJob(job_in(tmp_path), StoredProgress(completed_checkpoint=3)), StoredJob(other, StoredProgress())]
         ),
         KEY,
     )
@@ -76,7 +76,7 @@ def test_a_newest_checkpoint_that_cannot_be_read_stops_the_job(tmp_path: Path) -
     file = tmp_path / JOB_ID / "chk-12" / "_metadata"
     file.write_bytes(file.read_bytes()[:-1])
 
-    found = recover(StoreContent([StoredJob(job_in(tmp_path), JobProgress())]), KEY)
+    found = recover(StoreContent([StoredJob(job_in(tmp_path), StoredProgress())]), KEY)
 
     assert (list(found.jobs), str(file) in found.problems[JOB_ID]) == ([], True)
 
@@ -85,7 +85,7 @@ def test_an_older_checkpoint_that_cannot_be_read_does_not_matter(tmp_path: Path)
     complete(tmp_path, 7, 12)
     (tmp_path / JOB_ID / "chk-7" / "_metadata").write_bytes(b"")
 
-    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), JobProgress())]), KEY).jobs
+    (found,) = recover(StoreContent([StoredJob(job_in(tmp_path), StoredProgress())]), KEY).jobs
 
     assert [each.checkpoint_id for each in found.checkpoints] == [12]
 
@@ -115,7 +115,7 @@ def test_a_fall_back_is_not_forgotten(tmp_path: Path, damage: str) -> None:
         file.write_bytes(b"x" * 30_000)
     job = job_in(tmp_path)
 
-    (found,) = recover(StoreContent([StoredJob(job, JobProgress(1, 6, 100, [7]))]), KEY).jobs
+    (found,) = recover(StoreContent([StoredJob(job, StoredProgress(1, 6, 100, [7]))]), KEY).jobs
 
     assert [each.checkpoint_id for each in found.checkpoints] == [6]
     assert list(found.unrestorable) == [7]
@@ -131,7 +131,7 @@ def test_a_damaged_manifest_of_the_newest_is_passed_over_only_if_that_was_allowe
     checkpoints = CheckpointSettings(1000, str(tmp_path), num_retained=2, restore_fallback=may_fall_back)
     job = msgspec.structs.replace(word_count(), settings=JobSettings(checkpoints=checkpoints))
 
-    recovery = recover(StoreContent([StoredJob(job, JobProgress(1, 7, 100))]), KEY)
+    recovery = recover(StoreContent([StoredJob(job, StoredProgress(1, 7, 100))]), KEY)
 
     if may_fall_back:
         (found,) = recovery.jobs
