@@ -20,7 +20,7 @@ from netstack.errors import AuthenticationError, ConnectError, NetstackError, Re
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
-from netstack.log_lines import LogLines
+from netstack.log_lines import LogLines, shown_state
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.wakeups import run_all
 from netstack.transport.client import connect
@@ -76,7 +76,7 @@ class _Connection:
         self._users: set[InputChannelID] = set()  # channels that requested and did not cancel; Flink's reference count
 
     def __repr__(self) -> str:
-        state = "open" if self._is_open else "connecting" if self._attempt is not None else "idle"
+        state = shown_state("idle", open=self._is_open, connecting=self._attempt is not None)
         return f"<connection to {self.connection_id} {state}, {len(self._users)} users, {len(self._delayed)} delayed>"
 
     @property

@@ -58,6 +58,11 @@ class LogLines:
             logger.log(level, "%s %s" if values else "%s%s", event, rendered, exc_info=exception)
 
 
+def shown_state(otherwise: str, /, **states: bool) -> str:
+    """The name of the first of ``states`` that is true, for a ``repr``."""
+    return next((name for name, is_true in states.items() if is_true), otherwise)
+
+
 def is_configured(structlog: Any) -> bool:
     """Whether the program has configured structlog; not while another thread still imports it."""
     return bool(getattr(structlog, "is_configured", lambda: False)())

@@ -29,6 +29,7 @@ MAX_FIELDS: Final = 16  # records with more fields are not tested by field
 # After this many records of another shape, the loop is generated again for that shape.
 MIN_OTHERS: Final = 16
 # A loop is generated again at most this often; after that every record goes through a function.
+_VALUES_OF: Final[dict[type, str]] = {Row: "._values", dict: ".values()"}
 _MAX_SHAPES: Final = 8
 
 
@@ -114,7 +115,7 @@ class RecordShape:
                 )
                 # An untracked dict holds nothing that the garbage collector tracks, hence no mutable key either.
                 tests.append(f"(not {tracked}({record}) or {are_plain}(map(type, {record})))")
-            values = f"{record}._values" if self.kind is Row else f"{record}.values()" if self.kind is dict else record
+            values = f"{record}{_VALUES_OF.get(self.kind, '')}"
             # Another number of fields raises ValueError: a try costs nothing, a test of the length 12 ns.
             code.line(f"try: {', '.join(fields)}, = {values}")
             code.line(f"except ValueError: {fields[0]} = {code.bind(_NOTHING, 'NOTHING')}")

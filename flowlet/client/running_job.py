@@ -407,7 +407,8 @@ def _restart_lines(document: JobDocument) -> list[str]:
     why, number = document.get("why-no-restart"), document.get("numRestarts", 0)
     if why is None:
         return []
-    count = "not restarted" if not number else f"restarted {number} time{'' if number == 1 else 's'}, not again"
+    times = "1 time" if number == 1 else f"{number} times"
+    count = f"restarted {times}, not again" if number else "not restarted"
     return [f"({count}: {why})"]
 
 

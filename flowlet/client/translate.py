@@ -168,13 +168,9 @@ def embedded_target(
         or checkpoints.is_retained_on_cancellation
         or bool(checkpoints.savepoint_directory)
     )
-    shares = (
-        Sharing.NEEDED
-        if is_kept or job_graph.settings.recovery_path
-        else Sharing.NONE
-        if checkpoints is None
-        else Sharing.WANTED
-    )
+    shares = Sharing.NONE if checkpoints is None else Sharing.WANTED
+    if is_kept or job_graph.settings.recovery_path:
+        shares = Sharing.NEEDED
     stays_in_process = in_process or (parallelism == 1 and needs_process is None)
     return EmbeddedTarget(
         parallelism, in_process=stays_in_process, shares_checkpoints=shares, python=dependencies.executable

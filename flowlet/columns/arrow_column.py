@@ -86,7 +86,9 @@ class ArrowColumn(Column):
         if not (is_instant or kinds.is_integer(kind) or kinds.is_floating(kind)):
             return None
         is_valid = None if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
-        plain = array.view(pa.int32() if kinds.is_date32(kind) else pa.int64()) if is_instant else array
+        plain = array
+        if is_instant:
+            plain = array.view(pa.int32() if kinds.is_date32(kind) else pa.int64())
         numbers = wide((plain if is_valid is None else plain.fill_null(0)).to_numpy(zero_copy_only=False))
         if numbers is None:
             return None

@@ -150,9 +150,9 @@ class StreamElementSerializer:
             timestamps = encode_timestamps(chunk.timestamp_array) if chunk.timestamp_array is not None else b""
         elif columns is None:
             values = [encode_column(chunk.values)]
-            timestamps = (
-                b"" if chunk.timestamps is None else encode_column(chunk.timestamps) if num_records else framed(INT64)
-            )
+            timestamps = b""
+            if chunk.timestamps is not None:
+                timestamps = encode_column(chunk.timestamps) if num_records else framed(INT64)
             if chunk.keys is not None and num_records:
                 flags, keys = _encode_keys(chunk.keys, chunk.values)
         else:

@@ -85,11 +85,9 @@ def failure(what: str, servers: str, error: Exception, events: ClientEvents) -> 
     """The error for a call that failed, with what the client told meanwhile."""
     told = events.text
     refused = events.refusal
-    reason = (
-        f"the brokers refuse the client: {refused}"
-        if refused is not None
-        else _reason(error) + (f" ({told})" if told else "")
-    )
+    reason = f"{_reason(error)} ({told})" if told else _reason(error)
+    if refused is not None:
+        reason = f"the brokers refuse the client: {refused}"
     return FlowletError(f"Kafka at {servers}: {what}: {reason}")
 
 

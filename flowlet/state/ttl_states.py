@@ -56,7 +56,9 @@ class Expiry:
                 kept = {key: each for key, each in stored.items() if not self.has_expired(_used_ms(each), now_ms)}
             case _:
                 return None if self.has_expired(stored[1], now_ms) else stored
-        return (stored if len(kept) == len(stored) else kept) if kept else None
+        if not kept:
+            return None
+        return stored if len(kept) == len(stored) else kept
 
     def live_row(self, kind: StateKind, row: Any, now_ms: int) -> Any:
         """``live``, of a row of a snapshot; any thread."""

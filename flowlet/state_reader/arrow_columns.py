@@ -42,7 +42,7 @@ def arrow_column(values: Sequence[Any], form: TypeForm | None = None) -> pa.Arra
         return pa.array([_plain(each, None) for each in values])
     except _UNFIT:
         return pa.array(
-            [None if each is None else each if isinstance(each, str) else repr(each) for each in values],
+            [each if each is None or isinstance(each, str) else repr(each) for each in values],
             type=pa.string(),
         )
 

@@ -278,13 +278,9 @@ class TaskCheckpointing:
         match order:
             case TriggerCheckpoint(checkpoint_id=checkpoint_id):
                 if task is None or checkpoints is None or task.state is not ExecutionState.RUNNING:
-                    state = (
-                        "not made"
-                        if task is None
-                        else "without checkpoints"
-                        if checkpoints is None
-                        else f"{task.state}"
-                    )
+                    state = "not made" if task is None else f"{task.state}"
+                    if task is not None and checkpoints is None:
+                        state = "without checkpoints"
                     reason = CheckpointFailureReason.TASK_NOT_READY
                     self.decline_checkpoint(
                         checkpoint_id, CheckpointError(checkpoint_id, reason, f"{self._name} is {state}")

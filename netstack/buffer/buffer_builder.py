@@ -20,6 +20,7 @@ from typing import Self
 from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
 from netstack.errors import LocalProtocolError
+from netstack.log_lines import shown_state
 from netstack.wire.messages import DataType
 
 
@@ -88,7 +89,7 @@ class BufferConsumer:
         return consumer
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "finished" if self.is_finished else "open"
+        state = shown_state("open", closed=self._is_closed, finished=self.is_finished)
         return f"<BufferConsumer {self.data_type.name} {state}, {self._read} bytes read>"
 
     def copy(self) -> "BufferConsumer":
@@ -218,7 +219,7 @@ class BufferBuilder:
         self._is_closed = False
 
     def __repr__(self) -> str:
-        state = "closed" if self._is_closed else "finished" if self.is_finished else "open"
+        state = shown_state("open", closed=self._is_closed, finished=self.is_finished)
         return f"<BufferBuilder {state}, {self._position} of {self._capacity} bytes>"
 
     @property

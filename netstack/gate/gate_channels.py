@@ -196,7 +196,7 @@ class GateChannels:
                 self._num_unknown += isinstance(channel, UnknownInputChannel)
                 self.put_locked(channel)
                 return
-        state = "" if lifecycle is _SET_UP else " after the request" if lifecycle is _REQUESTED else " after the close"
+        state = {_SET_UP: "", _REQUESTED: " after the request"}.get(lifecycle, " after the close")
         raise LocalProtocolError(f"{self._owner}: channel {channel.index} is added as number {num_channels}{state}")
 
     def put_locked(self, channel: InputChannel) -> None:

@@ -40,6 +40,7 @@ from netstack.gate.input_gate import (
 )
 from netstack.gate.input_queue import InputQueue
 from netstack.ids import ResultPartitionID
+from netstack.log_lines import shown_state
 from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event
@@ -88,7 +89,7 @@ class SingleInputGate(InputQueue[InputChannel]):
         self._num_finished = 0  # Written by the task thread.
 
     def __repr__(self) -> str:
-        state = "closed" if self.is_closed else "finished" if self.is_finished else "open"
+        state = shown_state("open", closed=self.is_closed, finished=self.is_finished)
         channels = f"{self._num_finished} of {self.num_channels} channels finished"
         return f"<SingleInputGate of {self.owner} {state}, {channels}, {len(self._queue)} have data>"
 

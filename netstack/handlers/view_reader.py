@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from netstack.flow.credit import SenderCredit
 from netstack.ids import InputChannelID
 from netstack.late import dataclass
+from netstack.log_lines import shown_state
 from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView, SegmentRun
 from netstack.wire.messages import DataType
 
@@ -99,7 +100,7 @@ class CreditBasedSequenceNumberingViewReader:
 
     @property
     def _state(self) -> str:
-        return "released" if self.is_released else "waiting" if self._view is None else "open"
+        return shown_state("open", released=self.is_released, waiting=self._view is None)
 
     # ---------------------------------------------------------------- the producer's side
 

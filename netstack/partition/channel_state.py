@@ -18,6 +18,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
+from netstack.log_lines import shown_state
 from netstack.loop.wakeups import run_all
 
 
@@ -40,7 +41,7 @@ class InFlightData:
         self._callbacks: list[Callable[[InFlightData], None]] = []
 
     def __repr__(self) -> str:
-        state = "failed" if self._error is not None else "done" if self._is_done else "pending"
+        state = shown_state("pending", failed=self._error is not None, done=self._is_done)
         return f"<InFlightData {state}, {len(self._buffers)} buffers>"
 
     @property

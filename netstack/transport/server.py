@@ -16,7 +16,7 @@ from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
-from netstack.log_lines import LogLines
+from netstack.log_lines import LogLines, shown_state
 from netstack.loop.forks import ClosedInChildren, PortClosedInChildren
 from netstack.security import SecurityConfig, SecurityMode, check_loopback, required_security
 from netstack.transport.authentication_handler import AuthenticationHandler, CertificateHandler
@@ -136,7 +136,7 @@ class NetworkServer:
         self._num_failed = 0
 
     def __repr__(self) -> str:
-        state = "closed" if self._group.is_closed else "listening" if self._server is not None else "new"
+        state = shown_state("new", closed=self._group.is_closed, listening=self._server is not None)
         return f"<NetworkServer {state}, {self.num_channels} channels>"
 
     @property

@@ -375,13 +375,9 @@ def _decode_error(body: memoryview) -> Message:
     if ours is not None:
         return ours
     code = _CODES_OF_CLASSES.get(name, ErrorCode.UNKNOWN)
-    shown = (
-        f"a Java throwable of {len(body)} bytes, which is not readable here"
-        if not name
-        else f"{name}: {text}"
-        if text
-        else name
-    )
+    shown = f"{name}: {text}" if text else name
+    if not name:
+        shown = f"a Java throwable of {len(body)} bytes, which is not readable here"
     return ErrorResponse(code, shown, _receiver_after_throwable(body))
 
 

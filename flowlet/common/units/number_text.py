@@ -5,10 +5,18 @@ Source: Java ``Double.toString``.
 """
 
 import decimal
+import math
 from typing import Final
 
 # Java writes numbers outside of this range with an exponent.
 _PLAIN_EXPONENTS: Final = range(-3, 7)
+
+
+def java_name(value: float) -> str:
+    """Java's name of what is no finite number."""
+    if math.isnan(value):
+        return "NaN"
+    return "Infinity" if value > 0 else "-Infinity"
 
 
 def number_text(value: float, shortest: str | None = None) -> str:
@@ -16,8 +24,8 @@ def number_text(value: float, shortest: str | None = None) -> str:
     shortest = repr(float(value)) if shortest is None else shortest
     if 0.001 <= abs(value) < 10_000_000.0 and "e" not in shortest:
         return shortest  # Python's text is Java's there: 0.5 us in place of 4 us
-    if value != value or value in (float("inf"), float("-inf")):  # nan differs from itself
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    if not math.isfinite(value):
+        return java_name(value)
     if value == 0:
         return "-0.0" if shortest.startswith("-") else "0.0"
     sign, digits, exponent = decimal.Decimal(shortest).normalize().as_tuple()

@@ -206,8 +206,12 @@ def _joined(values: Iterable[Any], column: CsvColumn, null: str) -> str:
     texts = []
     for each in values:
         check_has_text(each, column.name)
-        is_boolean = type(each).__name__ in {"bool", "bool_"}  # of Python or numpy
-        texts.append(null if each is None else _BOOLEANS[each] if is_boolean else str(each))
+        if each is None:
+            texts.append(null)
+        elif type(each).__name__ in {"bool", "bool_"}:  # of Python or numpy
+            texts.append(_BOOLEANS[each])
+        else:
+            texts.append(str(each))
     text = separator.join(texts)
     if texts and text.split(separator) != texts:
         raise ValueError(

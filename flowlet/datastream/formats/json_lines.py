@@ -19,6 +19,7 @@ import msgspec
 
 from flowlet.common.serialization import Encoder
 from flowlet.common.types import Row
+from flowlet.common.units.number_text import java_name
 
 __all__ = ["JsonLinesEncoder"]
 
@@ -95,7 +96,7 @@ def _with_texts(value: Any) -> Any:
     None: it has none.
     """
     if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        return java_name(value)
     if not isinstance(value, dict | list | tuple):
         return None
     places: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value)

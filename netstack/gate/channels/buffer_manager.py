@@ -27,6 +27,7 @@ from netstack.buffer.network_buffer import BufferLease, NetworkBuffer, recycle_a
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.parked_threads import BufferListener
 from netstack.errors import LocalProtocolError, ResourceClosedError
+from netstack.log_lines import shown_state
 from netstack.loop.wakeups import run_all
 from netstack.wire.messages import DataType
 
@@ -97,7 +98,7 @@ class BufferManager:
         self._is_released = False
 
     def __repr__(self) -> str:
-        state = "released" if self._is_released else "waiting" if self.is_waiting else "open"
+        state = shown_state("open", released=self._is_released, waiting=self.is_waiting)
         return f"<BufferManager {state}, {self.num_available_buffers} of {self.num_required} buffers>"
 
     # ---------------------------------------------------------------- set-up

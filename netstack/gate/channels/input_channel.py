@@ -24,6 +24,7 @@ from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFound
 from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
+from netstack.log_lines import shown_state
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
 from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
@@ -147,13 +148,9 @@ class InputChannel(ABC):
         self.lifecycle = ChannelLifecycle.CREATED
 
     def __repr__(self) -> str:
-        state = (
-            "released"
-            if self.is_released
-            else f"failed: {self._error}"
-            if self._error is not None
-            else self._describe()
-        )
+        state = self._describe() if self._error is None else f"failed: {self._error}"
+        if self.is_released:
+            state = "released"
         return f"<{type(self).__name__} {self.index} of {self.partition_id}/{self.subpartition}: {state}>"
 
     @property
@@ -325,7 +322,7 @@ class InputChannel(ABC):
         return f"{self.num_queued_buffers} queued"
 
     def _state(self) -> str:
-        return "released" if self.is_released else "failed" if self._error is not None else "open"
+        return shown_state("open", released=self.is_released, failed=self._error is not None)
 
     def _count(self, buffer: NetworkBuffer) -> None:
         self.num_bytes_in += buffer.size
