@@ -1,24 +1,16 @@
 """The bytes of a subtask's state.
 
-The bytes of a subtask's data in flight.
-
 The files that a state's pickle is written to and read from: memory, behind methods in Python.
 
 Side:       shared.
-Invariants: nothing is unpickled here; what ``encode_channels`` wrote comes back piece by piece, each piece a copy of
-            its own.  only what a verified handle describes may be decoded: it is unpickled.
-Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all pieces one
-            after the other.  The head names each channel with the sizes of its pieces: first those of the inputs, then
-            those of the outputs.  magic number (4 bytes), version (u16), size of the head (u32), the head
-            (MessagePack), then all parts one after the other.  A part is the pickle (protocol 5) of one operator's
-            state; large arrays follow their pickle as they are.  Classes that go by value are written as
-            ``former_classes`` says.
-Source:     Flink ``ChannelStateSerializerImpl``; ``InputChannelStateHandle`` and ``ResultSubpartitionStateHandle`` for
-            the offsets.
 Rules:      the pickler and the unpickler are C and keep the interpreter's lock.  A call of a method in Python, once per
             frame of 64 KiB, lets other threads run.  While a dict of a million tuples was pickled by ``pickle.dumps``,
             the other threads stood still for 1.4 s; so written, for at most 0.27 s, on a busy machine, and the whole
             took 1.5 s.
+Invariants: only what a verified handle describes may be decoded: it is unpickled.
+Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all parts one
+            after the other.  A part is the pickle (protocol 5) of one operator's state; large arrays follow their
+            pickle as they are.  Classes that go by value are written as ``former_classes`` says.
 Absent:     data in flight, see ``channel_codec``.
 """
 
@@ -26,15 +18,13 @@ import pickle
 import struct
 from collections.abc import Mapping
 from contextlib import nullcontext
-from itertools import chain
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
 import cloudpickle
 import msgspec
 
-from flowlet.checkpoint.barrier_orders import Channel
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
+from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.keys.key_columns import column_key_groups
 from flowlet.serde.deploy_blobs import OPENING
@@ -49,82 +39,6 @@ from flowlet.serde.pickles.former_classes import (
 )
 from flowlet.serde.pickles.record_pickle import classes_found_by
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
-
-_CHANNEL_MAGIC: Final = b"FLCH"
-_VERSION: Final = 1
-_START: Final = struct.Struct(">4sHI")
-
-
-class _Stream(msgspec.Struct, frozen=True, array_like=True):
-    """The data of one channel: its gate or partition, its index there, and the sizes of its pieces."""
-
-    group: int
-    channel: int
-    sizes: list[int]
-
-
-class _ChannelHead(msgspec.Struct, frozen=True):
-    """What follows, in order."""
-
-    inputs: list[_Stream]
-    outputs: list[_Stream]
-
-
-_channel_head_decoder: Final = msgspec.msgpack.Decoder(_ChannelHead)
-
-
-def encode_channels(channels: ChannelStateSnapshot) -> bytes:
-    """The bytes of all data in flight of one subtask."""
-    head = msgspec.msgpack.encode(_ChannelHead(_streams(channels.inputs), _streams(channels.outputs)))
-    pieces = chain.from_iterable(chain(channels.inputs.values(), channels.outputs.values()))
-    return b"".join((_START.pack(_CHANNEL_MAGIC, _VERSION, len(head)), head, *pieces))
-
-
-def decode_channels(content: bytes) -> ChannelStateSnapshot:
-    """What ``encode_channels`` was given.
-
-    Raises:
-        StateRestoreError: the bytes are of another version, or are no data in flight.
-    """
-    if len(content) < _START.size or not content.startswith(_CHANNEL_MAGIC):
-        raise StateRestoreError("the bytes are no data in flight; restore another checkpoint")
-    _, version, size = _START.unpack_from(content)
-    if version != _VERSION:
-        raise StateRestoreError(
-            f"the data in flight has format version {version}, this flowlet reads {_VERSION}: restore it with the "
-            "flowlet that wrote it"
-        )
-    position = _START.size + size
-    try:
-        head = _channel_head_decoder.decode(content[_START.size : position])
-    except msgspec.DecodeError as error:
-        raise StateRestoreError(
-            f"the head of the data in flight cannot be read ({error}); restore another checkpoint"
-        ) from error
-    expected = position + sum(sum(each.sizes) for each in chain(head.inputs, head.outputs))
-    if len(content) != expected:
-        raise StateRestoreError(
-            f"the data in flight has {len(content)} bytes instead of {expected}; restore another checkpoint"
-        )
-    inputs, position = _read(content, position, head.inputs)
-    outputs, _ = _read(content, position, head.outputs)
-    return ChannelStateSnapshot(inputs, outputs)
-
-
-def _streams(channels: Mapping[Channel, tuple[bytes, ...]]) -> list[_Stream]:
-    return [_Stream(group, channel, list(map(len, pieces))) for (group, channel), pieces in channels.items()]
-
-
-def _read(content: bytes, position: int, streams: list[_Stream]) -> tuple[dict[Channel, tuple[bytes, ...]], int]:
-    """The pieces of each channel, and the position behind them."""
-    found: dict[Channel, tuple[bytes, ...]] = {}
-    for each in streams:
-        pieces = []
-        for size in each.sizes:
-            pieces.append(content[position : position + size])
-            position += size
-        found[each.group, each.channel] = tuple(pieces)
-    return found, position
 
 
 class PickleWriter:
@@ -164,6 +78,8 @@ class PickleReader:
 
 
 _MAGIC: Final = b"FLST"
+_VERSION: Final = 1
+_START: Final = struct.Struct(">4sHI")
 _PROTOCOL: Final = 5
 _MIN_BUFFER_BYTES: Final = 4096  # smaller arrays stay in the pickle; not measured
 _MAIN: Final = b"__main__"

@@ -58,10 +58,10 @@ from flowlet.rpc.control_messages import (
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_backend import SharedFiles
+from flowlet.storage.channel_codec import decode_channels, encode_channels
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.storage.shared_files import JobSharedFiles, handle_of
-from flowlet.storage.state_codec import decode_channels, encode_channels
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing

@@ -4,7 +4,8 @@ import pytest
 
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, SubtaskState
 from flowlet.errors import StateRestoreError
-from flowlet.storage.state_codec import decode_channels, encode_channels, encode_state
+from flowlet.storage.channel_codec import decode_channels, encode_channels
+from flowlet.storage.state_codec import encode_state
 
 WHOLE = ChannelStateSnapshot({(0, 1): (b"in", b"", b"put"), (1, 0): (b"x",)}, {(2, 3): (b"o", b"ut")})
 

@@ -40,7 +40,8 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
-from flowlet.storage.state_codec import decode_channels, encode_channels, encode_state
+from flowlet.storage.channel_codec import decode_channels, encode_channels
+from flowlet.storage.state_codec import encode_state
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment, CheckpointOptions
 from tests.flowlet.checkpoint.doubles import ManualTimers
