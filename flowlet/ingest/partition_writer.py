@@ -296,7 +296,7 @@ class PartitionWriter:
         self._push = self._new_push()
 
     async def _why_in_vain(self) -> GateError | None:
-        from flowlet.ingest.stall import why_in_vain  # as in ``open_gate``
+        from flowlet.ingest.no_credit import why_in_vain
 
         return await why_in_vain(self._description)
 

@@ -32,12 +32,12 @@ from flowlet.rpc.auth import (
     nonce_of,
     sign_answer,
 )
+from flowlet.rpc.request_head import RequestHead
 from flowlet.rpc.requests import (
     JSON,
     MAX_MESSAGE_BYTES,
     RequestError,
     RequestHandler,
-    RequestHead,
     Response,
     Route,
     WallClock,

@@ -18,7 +18,7 @@ from typing import Final, Protocol, cast
 
 from flowlet.rpc.auth import AUTH_HEADER, AcceptedRequest
 from flowlet.rpc.authenticating_server import AuthenticatingServer, EarlyAnswer
-from flowlet.rpc.requests import parse_head
+from flowlet.rpc.request_head import parse_head
 from netstack.config import DEAD_HOST_TIMEOUT_S
 from netstack.flow.admission import Admission, AdmissionStatistics
 from netstack.late import dataclass

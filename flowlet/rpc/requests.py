@@ -1,21 +1,15 @@
 """Requests to a JobManager and their answers, whatever carries them: HTTP, a pipe of a child process, or a call in this
 process.
 
-The head of a request, as far as it decides whether the request is served.
-
-Side:   loop.
-Rules:  a request must name a loopback address in ``Host``, and in ``Origin`` if it has one; otherwise a web page could
-        reach us by DNS rebinding.  A signed request must name the very server: whoever listens at another address
-        cannot pass on what it was sent.  a handler knows neither its carrier nor aiohttp.  A body is whole before its
-        handler is called.
-Absent: signatures.  HTTP has them (``AuthenticatingServer``, ``RpcClient``); the other carriers join processes of one
-        program alone.
+Side:       loop.
+Rules:      a handler knows neither its carrier nor aiohttp.  A body is whole before its handler is called.
+Absent:     signatures.  HTTP has them (``AuthenticatingServer``, ``RpcClient``); the other carriers join processes of
+            one program alone.
 """
 
-import ipaddress
 import os
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, Protocol
 from urllib.parse import parse_qsl, unquote
 
@@ -24,84 +18,6 @@ import msgspec
 from flowlet.errors import FlowletError
 from flowlet.rpc.auth import NONCE_BYTES, Nonce
 from netstack.late import dataclass
-
-_LOCALHOST = "localhost"
-
-
-@dataclass(frozen=True, slots=True)
-class RequestHead:
-    """What is judged: as sent, but for ``local_host`` and ``local_port``, the address at which the connection was
-    accepted.
-    """
-
-    method: str
-    target: str  # path and query
-    host: str  # the header
-    origin: str | None
-    signature: str | None  # X-Flowlet-Auth
-    local_host: str
-    local_port: int
-
-    @property
-    def is_from_loopback(self) -> bool:
-        """Whether it was sent to a loopback address, and by no page from elsewhere."""
-        return _is_loopback(self.host) and (self.origin is None or _is_loopback(self.origin.partition("://")[2]))
-
-    def is_for_server_at(self, advertised: Collection[str]) -> bool:
-        """Whether ``Host`` is the address at which the connection was accepted (``localhost`` on loopback, too), or an
-        advertised one.
-        """
-        if self.host in advertised:
-            return True
-        host, port = _split(self.host)
-        if port != str(self.local_port):
-            return False
-        local = ipaddress.ip_address(self.local_host)
-        if host == _LOCALHOST:
-            return local.is_loopback
-        try:
-            return ipaddress.ip_address(host) == local
-        except ValueError:
-            return False
-
-
-def parse_head(data: bytes, signature_header: str, local_address: tuple[str, int]) -> RequestHead | None:
-    """The head in ``data``, which ends before the empty line; None: it is none of HTTP/1.1 or names no host."""
-    lines = data.decode("latin-1").split("\r\n")
-    words = lines[0].split(" ")
-    if len(words) != 3 or not words[2].startswith("HTTP/1.") or not words[1].startswith("/"):
-        return None
-    headers: dict[str, str] = {}
-    for line in lines[1:]:
-        name, colon, value = line.partition(":")
-        if not colon or (name.lower() in headers and name.lower() == "host"):
-            return None
-        headers.setdefault(name.lower(), value.strip(" \t"))
-    host = headers.get("host")
-    if host is None:
-        return None
-    return RequestHead(
-        words[0], words[1], host, headers.get("origin"), headers.get(signature_header.lower()), *local_address
-    )
-
-
-def _split(authority: str) -> tuple[str, str]:
-    """Host, without the brackets of IPv6, and port; empty if there is none."""
-    host, colon, port = authority.rpartition(":")
-    if not colon or not port.isdigit():
-        host, port = authority, ""
-    return host.removeprefix("[").removesuffix("]"), port
-
-
-def _is_loopback(authority: str) -> bool:
-    host, _ = _split(authority)
-    if host == _LOCALHOST:
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of a body, and of one message of a TaskManager's session
 SESSION_PATH: Final = "/rpc/taskmanager"  # where HTTP has the session of a TaskManager

@@ -71,8 +71,6 @@ _TASK_MODULES: Final = (
     "flowlet.io.create_record_writer",
     "flowlet.io.input_recovery",
     "flowlet.operators.record_operators",
-    "flowlet.operators.record_operators",
-    "flowlet.operators.record_operators",
     "flowlet.state.heap_keyed_state_backend",
     "flowlet.state.rocksdb.rocksdb_keyed_state_backend",
     "flowlet.storage.state_codec",

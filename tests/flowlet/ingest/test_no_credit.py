@@ -17,8 +17,8 @@ from flowlet.ingest import (
     stall,
 )
 from flowlet.ingest import stall as no_credit
+from flowlet.ingest.no_credit import why_in_vain
 from flowlet.ingest.runtime import producer_runtime
-from flowlet.ingest.stall import why_in_vain
 from tests.flowlet.client.jobs import released
 from tests.flowlet.ingest.conftest import GateCluster
 from tests.flowlet.ingest.test_faults import endlessly, in_time, running_gate

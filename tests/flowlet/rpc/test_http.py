@@ -26,8 +26,8 @@ from flowlet.rpc.auth import (
 )
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
+from flowlet.rpc.request_head import RequestHead
 from flowlet.rpc.requests import (
-    RequestHead,
     RpcConnectError,
     RpcResponse,
     RpcStatusError,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlet.rpc.requests import RequestHead, parse_head
+from flowlet.rpc.request_head import RequestHead, parse_head
 
 LOCAL = ("127.0.0.1", 8081)
 
