@@ -58,7 +58,10 @@ class CheckpointableInput(Protocol):
 
 
 class BarrierListener(Protocol):
-    """The task; every call is on the task thread."""
+    """The task; every call is on the task thread.
+
+    One implementer: ``TaskCheckpoints`` imports this module, which therefore cannot import it.
+    """
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
         """Open the channel state of a checkpoint, if it needs one."""

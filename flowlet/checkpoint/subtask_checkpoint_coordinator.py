@@ -58,7 +58,10 @@ class CheckpointableChain(Protocol):
 
 
 class BarrierOutputs(Protocol):
-    """The outputs of a task: ``TaskOutputs``."""
+    """The outputs of a task: ``TaskOutputs``.
+
+    One implementer: ``TaskOutputs`` imports this module, which therefore cannot import it.
+    """
 
     def broadcast_event(self, event: Event, *, is_priority: bool = False) -> None:
         """Send ``event`` to all consumers, after all records emitted so far."""

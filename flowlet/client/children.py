@@ -232,7 +232,10 @@ class OutputForwarder:
 
 
 class ChildProcess(Protocol):
-    """The process of one child, which was executed, or forked from a server."""
+    """The process of one child, which was executed, or forked from a server.
+
+    One implementer: ``ForkedProcess`` imports this module, which therefore cannot import it.
+    """
 
     returncode: int | None
 

@@ -238,7 +238,10 @@ _MAX_FRUITLESS_RUNS: Final = 3
 
 
 class JobHandle(Protocol):
-    """What the reader needs of the job that it reads."""
+    """What the reader needs of the job that it reads.
+
+    One implementer: ``RunningJob`` imports this module, which therefore cannot import it.
+    """
 
     @property
     def job_id(self) -> str:

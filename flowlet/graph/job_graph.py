@@ -28,7 +28,10 @@ _HEX_DIGITS = frozenset("0123456789abcdef")
 
 
 class Chained(Protocol):
-    """An operator of a chain."""
+    """An operator of a chain.
+
+    One implementer: ``ChainedOperator`` stands on a floor above.
+    """
 
     @property
     def operator(self) -> Any:

@@ -81,7 +81,10 @@ def _ignore_mark(_channel: int, _mark: CompletionMark | None) -> None:
 
 
 class ReadableGate(Protocol):
-    """The part of a gate that is read here, of a ``SingleInputGate`` or a ``CheckpointedInputGate`` around one."""
+    """The part of a gate that is read here, of a ``SingleInputGate`` or a ``CheckpointedInputGate`` around one.
+
+    One implementer: ``CheckpointedInputGate`` stands on a floor above.
+    """
 
     @property
     def num_channels(self) -> int:

@@ -104,7 +104,10 @@ class MarkCoordinator:
 
 
 class GateGateway(Protocol):
-    """Sends orders to the tasks of gates."""
+    """Sends orders to the tasks of gates.
+
+    One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
+    """
 
     def finish_gate(self, tm_id: str, attempt: bytes) -> None:
         """Let a gate take no more producers."""

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 class JobOwner(Protocol):
-    """Has the slots.  No method may end a job before it returns."""
+    """Has the slots.  No method may end a job before it returns.
+
+    One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
+    """
 
     def request_slots(self, master: "JobMaster") -> None:
         """The job waits for its slots: call ``start`` or ``fail_scheduling``, at once or later, unless the job ends

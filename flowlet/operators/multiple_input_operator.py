@@ -54,6 +54,8 @@ SECOND: Final = InputSelection(2)
 class InputSelectable(Protocol):
     """An operator that chooses its inputs; asked before the first record and after each one, so it gets chunks of one
     record.
+
+    One implementer: ``MultipleInputSelectionHandler`` imports this module, which therefore cannot import it.
     """
 
     def next_selection(self) -> InputSelection:

@@ -12,7 +12,10 @@ from flowlet.splits.split_kinds import AnySplit
 
 
 class TaskManagerGateway(Protocol):
-    """Sends a job's messages to registered TaskManagers.  No method may end a job before it returns."""
+    """Sends a job's messages to registered TaskManagers.  No method may end a job before it returns.
+
+    One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
+    """
 
     def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
         """Send ``DeployTask``."""

@@ -56,7 +56,10 @@ _ARRAY_KINDS: Final = {dtype.newbyteorder("="): index for index, dtype in enumer
 
 
 class CodeWriter(Protocol):
-    """The sender's view of the dictionary of one channel."""
+    """The sender's view of the dictionary of one channel.
+
+    One implementer: ``ChannelCodes`` stands on a floor above.
+    """
 
     def try_encode(self, column: CodedColumn) -> bytes | None:
         """Encode a column as codes, with the texts that the channel does not know; None if its codes are of another

@@ -90,6 +90,8 @@ class SwitchingEnumerator(SplitEnumerator, Protocol):
     Life cycle: while ``is_discovered`` is False, nothing may be called but ``snapshot`` and, on a thread of its own,
         ``restore`` with
     what that gave.
+
+    One implementer: ``HybridSplitEnumerator`` imports this module, which therefore cannot import it.
     """
 
     @property

@@ -18,7 +18,10 @@ from flowlet.timers.time_api import KeyContext
 
 
 class SharedFiles(Protocol):
-    """Files that several checkpoints of a job use.  Threading: any thread; blocking."""
+    """Files that several checkpoints of a job use.  Threading: any thread; blocking.
+
+    One implementer: ``JobSharedFiles`` stands on a floor above.
+    """
 
     @property
     def are_restored_ones_own(self) -> bool:

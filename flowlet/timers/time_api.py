@@ -131,7 +131,10 @@ class WatermarkOutput(Protocol):
 
 
 class InternalTimeServiceManager(Protocol):
-    """The timer services of one operator, by name."""
+    """The timer services of one operator, by name.
+
+    One implementer: ``KeyedTimerServiceManager`` imports this module, which therefore cannot import it.
+    """
 
     def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
         """The service of that name, made at the first call; ``is_batch``: its timers fire at the end of the input, key

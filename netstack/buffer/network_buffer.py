@@ -112,7 +112,10 @@ class BufferLease:
 
 
 class BufferContent(Protocol):
-    """What stands for whole records in one buffer."""
+    """What stands for whole records in one buffer.
+
+    One implementer: ``ChunkContent`` stands on a floor above.
+    """
 
     size_bytes: int
     """About as many bytes as it would be."""

@@ -21,6 +21,8 @@ class BufferListener(Protocol):
     """Waits for a buffer of a pool that has none.
 
     Called on the thread that recycles or destroys, outside every lock.
+
+    One implementer: ``BufferManager`` imports this module, which therefore cannot import it.
     """
 
     def notify_buffer_available(self, buffer: NetworkBuffer) -> bool:

@@ -31,7 +31,10 @@ class OfferRefusedError(NetstackError):
 
 
 class OfferListener(Protocol):
-    """Told of the progress of one offer; every call on the loop thread."""
+    """Told of the progress of one offer; every call on the loop thread.
+
+    One implementer: ``OfferedPartition`` imports this module, which therefore cannot import it.
+    """
 
     def advanced(self, subtask: int, stage: Stage) -> None:
         """A subtask of the gate has reached ``stage``."""

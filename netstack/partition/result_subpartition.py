@@ -30,7 +30,10 @@ class SubpartitionState(Enum):
 
 
 class SubpartitionParent(Protocol):
-    """What a subpartition tells its partition, outside every lock."""
+    """What a subpartition tells its partition, outside every lock.
+
+    One implementer: ``ResultPartition`` imports this module, which therefore cannot import it.
+    """
 
     @property
     def failure_cause(self) -> ProducerFailedError | None:

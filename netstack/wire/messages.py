@@ -88,7 +88,10 @@ class ErrorCode(IntEnum):
 
 
 class PayloadBuffer(Protocol):
-    """The part of a network buffer that encoder and decoder use."""
+    """The part of a network buffer that encoder and decoder use.
+
+    One implementer: ``NetworkBuffer`` imports this module, which therefore cannot import it.
+    """
 
     @property
     def view(self) -> memoryview:

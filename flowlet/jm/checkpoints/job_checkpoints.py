@@ -81,7 +81,10 @@ class CheckpointsFailedError(FlowletError):
 
 
 class CheckpointGateway(Protocol):
-    """Sends orders to TaskManagers."""
+    """Sends orders to TaskManagers.
+
+    One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
+    """
 
     def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
         """Send an order about a checkpoint; to a TaskManager that is not registered any more nothing is sent."""

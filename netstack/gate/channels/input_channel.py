@@ -78,7 +78,10 @@ BufferAndAvailability: TypeAlias = BufferAndBacklog
 
 
 class ChannelGate(Protocol):
-    """What a channel tells its gate; every method from any thread, outside every lock."""
+    """What a channel tells its gate; every method from any thread, outside every lock.
+
+    One implementer: ``SingleInputGate`` imports this module, which therefore cannot import it.
+    """
 
     owner: str
 

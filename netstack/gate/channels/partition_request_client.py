@@ -111,7 +111,10 @@ class PartitionRequestClient(Protocol):
 
 
 class OfferedPartitionClient(PartitionRequestClient, Protocol):
-    """The connection over which a producer outside the cluster offers partitions."""
+    """The connection over which a producer outside the cluster offers partitions.
+
+    One implementer: ``NetworkOfferedPartitionClient`` imports this module, which therefore cannot import it.
+    """
 
     def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
         """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
