@@ -28,7 +28,7 @@ from flowlet.datastream.window import TumblingEventTimeWindows
 from flowlet.kernels.windows.column_inputs import ColumnInputs
 from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP
 
 NUM_ROWS: Final = 4_000_000
@@ -112,7 +112,7 @@ def run(num_runs: int, *, quick: bool = False) -> list[Result]:
 
 def in_kernels(work: Work, table: Any) -> int:
     """The number of results; batches are cut before."""
-    shape = AlignedShape(WINDOW_MS, work.slide_ms)
+    shape = AlignedWindows(WINDOW_MS, work.slide_ms)
     windows = ColumnarWindows(WindowedAggregation(shape, _AGGREGATES, "k", table.schema.field("k").type))
     total, num_results = 0, 0
     for batch in table.to_batches(work.batch_rows):

@@ -1,10 +1,8 @@
 """Moves a file between two processes with the network stack alone: ``python examples/netstack_pipe.py SOURCE COPY``.
 
 The sending process serves a partition.  The receiving process opens a gate on it, and reads at the pace of its disk,
-which slows the sender
-down: each buffer that the receiver recycles is one credit, without credit nothing is sent, and when all buffers of the
-    partition are
-full, ``emit_record`` waits.
+which slows the sender down: each buffer that the receiver recycles is one credit, without credit nothing is sent, and
+when all buffers of the partition are full, ``emit_record`` waits.
 """
 
 import multiprocessing

@@ -75,7 +75,8 @@ def _split(authority: str) -> tuple[str, str]:
     """Host, without the brackets of IPv6, and port; empty if there is none."""
     host, colon, port = authority.rpartition(":")
     if not colon or not port.isdigit():
-        host, port = authority, ""
+        host = authority
+        port = ""
     return host.removeprefix("[").removesuffix("]"), port
 
 

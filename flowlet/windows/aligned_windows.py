@@ -1,4 +1,4 @@
-"""``AlignedWindows``: tumbling and sliding windows of event time that only the watermark evaluates.
+"""``AlignedWindowing``: tumbling and sliding windows of event time that only the watermark evaluates.
 
 While records are newer than the watermark, nothing can be evaluated.  So what a window keeps stays in a dictionary, its
 *cell*, from its first record on.  It is written to the state before a snapshot, when there are too many, and before
@@ -39,7 +39,7 @@ _MAX_KEPT: Final = 50_000
 Cell = tuple[int, Any]
 
 
-class AlignedWindows:
+class AlignedWindowing:
     """Puts records into windows; task thread only.
 
     Args:
@@ -85,7 +85,7 @@ class AlignedWindows:
         self._user_keys: _UserKeys | None = None  # Of the records in the loop; None: these are their exact keys.
 
     def __repr__(self) -> str:
-        return f"<AlignedWindows: {self._num_cells} cells>"
+        return f"<AlignedWindowing: {self._num_cells} cells>"
 
     # -- records
 

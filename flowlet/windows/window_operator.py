@@ -38,7 +38,7 @@ from flowlet.operators.process_operator import TextsForTags
 from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
 from flowlet.timers.time_api import InternalTimer
-from flowlet.windows.aligned_windows import AlignedWindows
+from flowlet.windows.aligned_windows import AlignedWindowing
 from flowlet.windows.merging_window_set import MergingWindowSet
 from flowlet.windows.window_contexts import (
     AssignerContext,
@@ -110,7 +110,7 @@ class WindowOperator(UserFunctionOperator):
         self._call = window_call_of(spec, self._function_context)
         self._clears = clears(spec)
         self._aligned = (
-            AlignedWindows(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
+            AlignedWindowing(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
         )
         self._open_functions()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
@@ -167,7 +167,7 @@ class WindowOperator(UserFunctionOperator):
             self._results.flush()
 
     def _process_aligned(
-        self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts
+        self, aligned: AlignedWindowing, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts
     ) -> int:
         """Records that are newer than the watermark all at once, the others one by one; returns how many."""
         watermark = self._timers.current_watermark()
@@ -193,7 +193,7 @@ class WindowOperator(UserFunctionOperator):
         return len(chunk)
 
     def _process_new(
-        self, aligned: AlignedWindows, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts
+        self, aligned: AlignedWindowing, chunk: Chunk, keys: list[Any], exact: list[Any], interrupts: Interrupts
     ) -> int:
         if self._clean is not None:
             for key in keys:

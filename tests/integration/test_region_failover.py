@@ -145,6 +145,11 @@ def job_of_subtasks(env: StreamExecutionEnvironment, folder: Path, *, fails: boo
     source.map(Record(folder, fails)).sink_to(DiscardingSink())
 
 
+def number_of(metadata: Path) -> int:
+    """The number of the checkpoint whose folder ends in it."""
+    return int(metadata.parent.name.rpartition("-")[2])
+
+
 def test_a_subtask_that_shares_nothing_fails_alone(tmp_path: Path) -> None:
     """Its neighbour keeps its attempt; each of them reads everything, and the one that failed goes on at its
     checkpoint.
@@ -187,6 +192,7 @@ def test_a_killed_task_manager_costs_the_other_one_nothing(tmp_path: Path) -> No
     job = env.execute_async("subtasks")
     out = tmp_path / "out-1-0"
     spin_until(lambda: out.exists() and len(lines(out)) >= NUM_RECORDS // 2, "half of the records")
+    spin_until(lambda: any(number_of(each) > 1 for each in tmp_path.rglob("_metadata")), "a checkpoint with records")
     (start,) = lines(tmp_path / "starts-1")
     psutil.Process(int(start.split()[1])).kill()
     job.get_job_execution_result().result()

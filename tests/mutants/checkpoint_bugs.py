@@ -40,8 +40,8 @@ CHECKPOINT_BUGS: Final = (
         "13593",
         "an attempt of the last run fails a checkpoint of this one",
         _COORDINATOR,
-        "        elif message.attempt not in pending.missing or pending.phase is not Phase.TASKS:\n            "
-        "self.num_ignored += 1\n"
+        "        elif message.attempt not in pending.missing or pending.phase is not "
+        "CheckpointPhase.TASKS:\n            self.num_ignored += 1\n"
         "        else:\n            self._fail(pending, failure)",
         "        else:\n            self._fail(pending, failure)",
         f"{_COORDINATED}::TestReportsThatDoNotFit::test_flink_13593_of_an_attempt_of_the_last_run",

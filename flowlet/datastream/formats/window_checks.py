@@ -13,7 +13,7 @@ from flowlet.errors import JobGraphError
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START
 from flowlet.kernels.windows.window_aggregates import AGGREGATES, WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedShape, SessionWindows, WindowShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 
 _SUPPORTED: Final = "tumbling, sliding and session windows of event or processing time"
 
@@ -28,11 +28,11 @@ def window_shape(assigner: Any) -> WindowShape:
 
     match assigner:
         case window.TumblingEventTimeWindows() | window.TumblingProcessingTimeWindows():
-            return AlignedShape(
+            return AlignedWindows(
                 assigner._size, assigner._size, assigner._offset, is_event_time=assigner.is_event_time()
             )
         case window.SlidingEventTimeWindows() | window.SlidingProcessingTimeWindows():
-            return AlignedShape(
+            return AlignedWindows(
                 assigner._size, assigner._slide, assigner._offset, is_event_time=assigner.is_event_time()
             )
         case window.EventTimeSessionWindows() | window.ProcessingTimeSessionWindows():

@@ -13,7 +13,7 @@ from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.transformation import JoinColumnsTransformation, PartitionTransformation
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin
-from flowlet.kernels.windows.window_shapes import AlignedShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class JoinedColumnStreams:
         if left_key is None or right_key is None or self._assigner is None:
             raise JobGraphError("select() comes after where(column), equal_to(column) and window(...)")
         shape = window_shape(self._assigner)
-        if not isinstance(shape, AlignedShape) or not shape.is_event_time:
+        if not isinstance(shape, AlignedWindows) or not shape.is_event_time:
             raise JobGraphError(
                 f"columns are joined in tumbling or sliding windows of event time, got {self._assigner!r}; call "
                 "to_records() before join()"

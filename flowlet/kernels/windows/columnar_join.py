@@ -30,7 +30,7 @@ from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WINDOW_TIME_TYPE, WindowsState
 from flowlet.kernels.windows.window_keys import WindowKeys, group_cells
-from flowlet.kernels.windows.window_shapes import AlignedShape, Progress, Run, joined_runs
+from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, joined_runs
 from netstack.late import dataclass
 
 # The fewer, the more runs a window that ends has to touch; the more, the more unsorted rows it looks through.  Not
@@ -190,7 +190,7 @@ class ColumnJoin:
         schemas: of each side.
     """
 
-    windows: AlignedShape
+    windows: AlignedWindows
     keys: tuple[str, str]
     key_type: Any
     kind: str

@@ -20,7 +20,7 @@ from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows, Pane
 from flowlet.kernels.windows.window_aggregates import WindowAggregate, distinct_partials
 from flowlet.kernels.windows.window_keys import WindowKeys
 from flowlet.kernels.windows.window_partials import Partial
-from flowlet.kernels.windows.window_shapes import AlignedShape, Progress, Run, SessionWindows, WindowShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, SessionWindows, WindowShape
 from netstack.late import dataclass
 
 WINDOW_START: Final = "window_start"
@@ -51,7 +51,9 @@ class WindowedAggregation:
         """Whether parts of rows can be made before the rows are where their key is: if all windows of a row are known
         from its time.
         """
-        return isinstance(self.shape, AlignedShape) and self.shape.is_event_time and self.shape.slide <= self.shape.size
+        return (
+            isinstance(self.shape, AlignedWindows) and self.shape.is_event_time and self.shape.slide <= self.shape.size
+        )
 
     def output_schema(self) -> Any:
         """The ``pyarrow.Schema`` of the results."""
@@ -162,7 +164,7 @@ class ColumnarWindows:
     def _new_windows(self, shape: WindowShape) -> PaneWindows | ColumnSessions:
         lateness_ms = self._aggregation.lateness_ms
         match shape:
-            case AlignedShape():
+            case AlignedWindows():
                 return PaneWindows(shape, self._kept, lateness_ms, self._progress)
             case SessionWindows():
                 return ColumnSessions(shape, self._kept, lateness_ms, self._progress)

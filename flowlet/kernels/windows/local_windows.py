@@ -22,7 +22,7 @@ from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.window_aggregates import distinct_partials
 from flowlet.kernels.windows.window_keys import WindowKeys, try_group_cells
 from flowlet.kernels.windows.window_partials import CountPartial, Part, Partial
-from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, AlignedShape
+from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, AlignedWindows
 from netstack.late import dataclass
 
 # More keys are forgotten, so that those of long ago cost neither memory nor empty places in the arrays of a chunk.
@@ -104,7 +104,7 @@ class LocalWindows:
     """Makes parts of rows."""
 
     def __init__(self, aggregation: WindowedAggregation, layout: PartsLayout) -> None:
-        assert isinstance(aggregation.shape, AlignedShape), "rows of a session have no pane"
+        assert isinstance(aggregation.shape, AlignedWindows), "rows of a session have no pane"
         self._shape = aggregation.shape
         self._key = aggregation.key
         self._layout = layout

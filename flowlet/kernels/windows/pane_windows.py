@@ -18,7 +18,7 @@ from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_keys import group_cells, try_group_cells
 from flowlet.kernels.windows.window_partials import Part, Partial
-from flowlet.kernels.windows.window_shapes import AlignedShape, Progress, Run, combined_parts, joined_runs
+from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, combined_parts, joined_runs
 from netstack.late import dataclass
 
 # More rows than this wait to be merged only if as many are merged already: so each row is merged a few times at most.
@@ -60,7 +60,7 @@ class PaneWindows:
     """
 
     def __init__(
-        self, windows: AlignedShape, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress
+        self, windows: AlignedWindows, partials: tuple[Partial, ...], lateness_ms: int, progress: Progress
     ) -> None:
         self._windows = windows
         self._partials = partials

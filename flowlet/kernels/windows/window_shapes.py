@@ -29,7 +29,7 @@ MAX_WINDOW_TIMESTAMP: Final = 1 << 61
 
 
 @dataclass(frozen=True, slots=True)
-class AlignedShape:
+class AlignedWindows:
     """Windows of ``size`` that begin at every ``slide``: tumbling ones if both are equal.
 
     All windows consist of whole panes, which they share.
@@ -101,7 +101,7 @@ class SessionWindows:
     is_event_time: bool = True
 
 
-WindowShape = AlignedShape | SessionWindows
+WindowShape = AlignedWindows | SessionWindows
 
 
 # Above the smallest timestamps, so that nothing that is computed from it wraps around.

@@ -13,10 +13,10 @@ from flowlet.ingest import (
     GateLostError,
     GateNotFoundError,
     PartitionOffer,
+    no_credit,
     runtime,
     stall,
 )
-from flowlet.ingest import stall as no_credit
 from flowlet.ingest.no_credit import why_in_vain
 from flowlet.ingest.runtime import producer_runtime
 from tests.flowlet.client.jobs import released

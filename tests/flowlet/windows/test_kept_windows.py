@@ -52,13 +52,13 @@ def test_a_large_chunk_is_written_to_the_state_on_the_way(spec: Any, monkeypatch
     """Not only behind its last record: a record may be in many windows, and a batch of columns may be large."""
     monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
     sizes = []
-    write_all = aligned_windows.AlignedWindows.write_all
+    write_all = aligned_windows.AlignedWindowing.write_all
 
-    def counted(aligned: aligned_windows.AlignedWindows) -> None:
+    def counted(aligned: aligned_windows.AlignedWindowing) -> None:
         sizes.append(aligned._num_cells)
         write_all(aligned)
 
-    monkeypatch.setattr(aligned_windows.AlignedWindows, "write_all", counted)
+    monkeypatch.setattr(aligned_windows.AlignedWindowing, "write_all", counted)
     assigner = SlidingEventTimeWindows.of(Time.milliseconds(10), Time.milliseconds(2))
     harness = opened(WindowSpec(assigner, EventTimeTrigger(), **spec))
 
@@ -89,13 +89,13 @@ def test_lists_of_few_windows_are_written_to_the_state_on_the_way(
     monkeypatch.setattr(aligned_windows, "_MAX_KEPT", 20)
     harness = opened(tumbling(function=Listing()))
     sizes = []
-    write_all = aligned_windows.AlignedWindows.write_all
+    write_all = aligned_windows.AlignedWindowing.write_all
 
-    def counted(aligned: aligned_windows.AlignedWindows) -> None:
+    def counted(aligned: aligned_windows.AlignedWindowing) -> None:
         sizes.append(aligned.num_listed)
         write_all(aligned)
 
-    monkeypatch.setattr(aligned_windows.AlignedWindows, "write_all", counted)
+    monkeypatch.setattr(aligned_windows.AlignedWindowing, "write_all", counted)
     records, timestamps = [("a", number) for number in range(100)], [1] * 100
     if is_chained:
         operator = harness.operator

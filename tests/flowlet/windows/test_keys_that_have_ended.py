@@ -51,7 +51,7 @@ from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedShape, SessionWindows
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows
 from flowlet.records import Chunk
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
@@ -420,16 +420,16 @@ def rows(base: int) -> Callable[[range], list[Chunk]]:
 def join_of_columns() -> JoinColumnsOperator:
     columns = (JoinedColumn("x", LEFT, "n", pa.int64()), JoinedColumn("y", RIGHT, "n", pa.int64()))
     return JoinColumnsOperator(
-        ColumnJoin(AlignedShape(100, 100), ("k", "k"), pa.string(), "left", columns, (SCHEMA, SCHEMA))
+        ColumnJoin(AlignedWindows(100, 100), ("k", "k"), pa.string(), "left", columns, (SCHEMA, SCHEMA))
     )
 
 
 COLUMN_OPERATORS: dict[str, Callable[[], Any]] = {
     "tumbling": lambda: WindowColumnsOperator(
-        WindowedAggregation(AlignedShape(100, 100), (TOTAL,), "k", pa.string(), 0), SCHEMA, None
+        WindowedAggregation(AlignedWindows(100, 100), (TOTAL,), "k", pa.string(), 0), SCHEMA, None
     ),
     "sliding": lambda: WindowColumnsOperator(
-        WindowedAggregation(AlignedShape(100, 50), (TOTAL,), "k", pa.string(), 0), SCHEMA, None
+        WindowedAggregation(AlignedWindows(100, 50), (TOTAL,), "k", pa.string(), 0), SCHEMA, None
     ),
     "join": join_of_columns,
     "sessions": lambda: WindowColumnsOperator(

@@ -12,7 +12,7 @@ from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.local_windows import PartsLayout
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import Chunk, Watermark
 from flowlet.windows.window_columns_operator import LocalWindowColumnsOperator, WindowColumnsOperator
 from tests.flowlet.operators.harness import Harness
@@ -30,7 +30,9 @@ Given = tuple[str | None, int, int]  # key, number, timestamp
 
 
 def aggregation_of(key: str | None = "k", lateness_ms: int = 0) -> WindowedAggregation:
-    return WindowedAggregation(AlignedShape(10, 5), AGGREGATES, key, None if key is None else pa.string(), lateness_ms)
+    return WindowedAggregation(
+        AlignedWindows(10, 5), AGGREGATES, key, None if key is None else pa.string(), lateness_ms
+    )
 
 
 def pair_of(aggregation: WindowedAggregation) -> tuple[Harness, Harness]:

@@ -12,14 +12,14 @@ from flowlet.errors import StateRestoreError, UserFunctionError
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedShape, SessionWindows, WindowShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowColumnsOperator
 from tests.flowlet.operators.harness import Harness
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 TOTAL = WindowAggregate("total", "sum", "n", pa.int64())
-TUMBLING = AlignedShape(10, 10)
+TUMBLING = AlignedWindows(10, 10)
 Given = tuple[str, int, int | None]  # key, number, timestamp
 
 
@@ -118,7 +118,7 @@ def test_windows_of_all_rows_have_no_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "end"), [(AlignedShape(10, 10, is_event_time=False), 19), (SessionWindows(7, is_event_time=False), 17)]
+    ("shape", "end"), [(AlignedWindows(10, 10, is_event_time=False), 19), (SessionWindows(7, is_event_time=False), 17)]
 )
 def test_windows_by_the_clock_end_with_a_timer(shape: WindowShape, end: int) -> None:
     harness = Harness(operator(shape))
@@ -147,7 +147,7 @@ def test_a_session_by_the_clock_that_goes_on_is_asked_for_again() -> None:
     assert [timestamp for timestamp, _ in harness.clock.registered] == [6, 11]
 
 
-@pytest.mark.parametrize("shape", [AlignedShape(10, 10, is_event_time=False), SessionWindows(1, is_event_time=False)])
+@pytest.mark.parametrize("shape", [AlignedWindows(10, 10, is_event_time=False), SessionWindows(1, is_event_time=False)])
 def test_a_row_is_not_late_if_the_clock_was_set_back(shape: WindowShape) -> None:
     """It goes into the first window that was not emitted yet."""
     harness = Harness(operator(shape))
@@ -196,7 +196,7 @@ def test_a_sum_of_several_batches_is_exact_or_fails() -> None:
     assert totals(harness) == [("a", 2**63 - 1), ("b", 2**63 - 1)]
 
 
-@pytest.mark.parametrize("shape", [TUMBLING, AlignedShape(10, 5), SessionWindows(7)])
+@pytest.mark.parametrize("shape", [TUMBLING, AlignedWindows(10, 5), SessionWindows(7)])
 def test_windows_of_sorted_rows_end_with_their_keys(shape: WindowShape) -> None:
     """Nothing is kept of the keys before, so no row of a later key is late, however old it is."""
     harness = Harness(operator(shape, is_batch=True))
@@ -220,7 +220,7 @@ def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_
     """As the timers of functions: whatever the clock shows; without ``is_batch`` the end of the input drops them, as in
     Flink.
     """
-    harness = Harness(operator(AlignedShape(10, 10, is_event_time=False), is_batch=True))
+    harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), is_batch=True))
 
     harness.operator.process_chunk(chunk(("a", 1, None), ("a", 2, None)))
     if is_sorted:
@@ -234,7 +234,7 @@ def test_windows_by_the_clock_end_with_their_keys_or_the_input_in_batch_mode(is_
 @pytest.mark.parametrize("key", ["k", None])
 def test_windows_by_the_clock_that_end_with_the_input_come_before_the_last_watermark(key: str | None) -> None:
     """Behind it they would be late for windows of event time; rows that come behind it all the same are not lost."""
-    harness = Harness(operator(AlignedShape(10, 10, is_event_time=False), key=key, is_batch=True))
+    harness = Harness(operator(AlignedWindows(10, 10, is_event_time=False), key=key, is_batch=True))
 
     harness.operator.process_chunk(chunk(("a", 1, None), ("a", 2, None)))
     harness.operator.process_watermark(Watermark(MAX_TIMESTAMP))
@@ -252,9 +252,9 @@ def test_state_of_other_windows_is_refused() -> None:
     state = before.operator.snapshot_state(1)()
 
     with pytest.raises(
-        StateRestoreError, match=r"is of sum\(n\) of AlignedShape\(size=10.*has sum\(n\) of AlignedShape\(size=20"
+        StateRestoreError, match=r"is of sum\(n\) of AlignedWindows\(size=10.*has sum\(n\) of AlignedWindows\(size=20"
     ):
-        operator(AlignedShape(20, 20)).initialize_state(state)
+        operator(AlignedWindows(20, 20)).initialize_state(state)
 
 
 def test_an_operator_goes_on_from_its_snapshot() -> None:

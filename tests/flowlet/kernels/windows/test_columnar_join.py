@@ -13,7 +13,7 @@ from flowlet.kernels.windows import columnar_join
 from flowlet.kernels.windows import columnar_join as waiting_rows
 from flowlet.kernels.windows.column_inputs import ColumnInputs
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnarJoin, ColumnJoin, JoinedColumn
-from flowlet.kernels.windows.window_shapes import AlignedShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.windows.window_columns_snapshot import decoded, encoded, merged, of_key_groups
 from tests.flowlet.kernels.windows.windows_by_hand import windows_of
@@ -24,7 +24,7 @@ COLUMNS = (JoinedColumn("a", LEFT, "a", pa.int64()), JoinedColumn("b", RIGHT, "b
 Given = tuple[Any, int, int]  # key, timestamp, number
 
 
-def join_of(windows: AlignedShape, kind: str) -> ColumnJoin:
+def join_of(windows: AlignedWindows, kind: str) -> ColumnJoin:
     return ColumnJoin(windows, ("k", "key"), pa.string(), kind, COLUMNS, (LEFT_SCHEMA, RIGHT_SCHEMA))
 
 
@@ -39,7 +39,7 @@ def inputs_of(side: int, rows: list[Given]) -> ColumnInputs:
 
 
 def joined_by_hand(
-    windows: AlignedShape, kind: str, sides: tuple[list[Given], list[Given]], low: int, high: int
+    windows: AlignedWindows, kind: str, sides: tuple[list[Given], list[Given]], low: int, high: int
 ) -> Counter[Any]:
     """The rows of the windows whose last timestamp is above ``low`` and up to ``high``."""
     cells: dict[Any, tuple[list[int], list[int]]] = {}
@@ -82,7 +82,7 @@ def run_case(seed: int, kind: str) -> None:
     rng = random.Random(seed)
     size = rng.randint(1, 20)
     slide = size if rng.random() < 0.5 else rng.randint(1, 25)
-    windows = AlignedShape(size, slide, rng.randint(1 - slide, slide - 1))
+    windows = AlignedWindows(size, slide, rng.randint(1 - slide, slide - 1))
     join, watermark, now = ColumnarJoin(join_of(windows, kind)), MIN_TIMESTAMP, rng.randint(-50, 50)
     sides: tuple[list[Given], list[Given]] = ([], [])
     for _ in range(rng.randint(1, 10)):
@@ -127,7 +127,7 @@ def test_random_joins_are_those_of_plain_loops(kind: str) -> None:
 
 def test_many_pairs_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columnar_join, "_MAX_PAIRS", 7)
-    join = ColumnarJoin(join_of(AlignedShape(10, 10), "inner"))
+    join = ColumnarJoin(join_of(AlignedWindows(10, 10), "inner"))
     for side in (LEFT, RIGHT):
         join.add(side, inputs_of(side, [("a", 1, number) for number in range(6)]))
 
@@ -139,7 +139,7 @@ def test_many_pairs_come_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_watermark_that_ends_no_window_touches_no_rows() -> None:
     """Rows of a sliding window wait in many windows; a watermark inside of all of them changes nothing."""
-    join = ColumnarJoin(join_of(AlignedShape(20, 10), "inner"))
+    join = ColumnarJoin(join_of(AlignedWindows(20, 10), "inner"))
     join.add(LEFT, inputs_of(LEFT, [("a", 5, 1), ("a", 12, 2)]))
     assert not emitted(join, 11)
     before = join.state().tables[LEFT]

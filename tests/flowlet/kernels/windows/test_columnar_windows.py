@@ -17,7 +17,7 @@ from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAg
 from flowlet.kernels.windows.local_windows import LocalWindows, PartsLayout
 from flowlet.kernels.windows.pane_windows import EmittedWindows
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
-from flowlet.kernels.windows.window_shapes import AlignedShape, SessionWindows, WindowShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MAX_TIMESTAMP
 from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 from tests.flowlet.kernels.windows.windows_by_hand import InputRow, KeyState, WindowsByHand, aggregated
@@ -34,7 +34,7 @@ AGGREGATES = (
     WindowAggregate("n", "count"),
     WindowAggregate("filled", "count", "decimal", pa.float64()),
 )
-LAYOUT = PartsLayout(WindowedAggregation(AlignedShape(1, 1), AGGREGATES, "k", pa.string()), SCHEMA)
+LAYOUT = PartsLayout(WindowedAggregation(AlignedWindows(1, 1), AGGREGATES, "k", pa.string()), SCHEMA)
 MAX_PARALLELISM = 8
 
 
@@ -54,7 +54,7 @@ def shape_by(rng: random.Random) -> WindowShape:
         return SessionWindows(rng.randint(1, 12))
     size = rng.randint(1, 20)
     slide = size if rng.random() < 0.4 else rng.randint(1, 25)
-    return AlignedShape(size, slide, rng.randint(1 - slide, slide - 1))
+    return AlignedWindows(size, slide, rng.randint(1 - slide, slide - 1))
 
 
 def rows_by(rng: random.Random, around: int) -> list[InputRow]:
@@ -189,7 +189,7 @@ def test_nulls_are_not_counted_in_whatever_representation(column: Column) -> Non
     """They were, and a mean was wrong, where records had become columns."""
     schema, numbers = pa.schema([("n", pa.int64())]), [value for value in column.to_list() if value is not None]
     aggregates = [WindowAggregate(kind, kind, "n", pa.int64()) for kind in ("count", "mean", "sum", "min")]
-    windows = ColumnarWindows(WindowedAggregation(AlignedShape(10, 10), tuple(aggregates)))
+    windows = ColumnarWindows(WindowedAggregation(AlignedWindows(10, 10), tuple(aggregates)))
 
     windows.add(ColumnInputs(Columns(3, (column,), Shape.ROW, ("n",)), schema, np.zeros(3, np.int64)))
 

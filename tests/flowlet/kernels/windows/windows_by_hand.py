@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from flowlet.kernels.windows.window_shapes import AlignedShape, SessionWindows, WindowShape
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MIN_TIMESTAMP
 
 Window = tuple[int, int]  # start, and end (exclusive)
@@ -29,7 +29,7 @@ class KeyState:
     floor: int = MIN_TIMESTAMP
 
 
-def windows_of(shape: AlignedShape, timestamp: int) -> list[Window]:
+def windows_of(shape: AlignedWindows, timestamp: int) -> list[Window]:
     """All windows that hold a timestamp."""
     last = timestamp - (timestamp - shape.offset) % shape.slide
     return [(start, start + shape.size) for start in range(last, timestamp - shape.size, -shape.slide)]
@@ -68,7 +68,7 @@ class WindowsByHand:
                 state.is_changed.discard(window)
         return due
 
-    def _add_to_windows(self, rows: list[InputRow], shape: AlignedShape) -> list[InputRow]:
+    def _add_to_windows(self, rows: list[InputRow], shape: AlignedWindows) -> list[InputRow]:
         late = []
         for row in rows:
             emitted = self.emitted(row.key)
