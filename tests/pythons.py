@@ -3,10 +3,8 @@
 
 Interpreters are the commands ``python3.N`` on PATH and the versions of pyenv, from 3.11 on: one of each minor version
 but the one that runs this module. Each gets a virtual environment beside the sources (``.venv-3.13``, git-ignored) with
-the package and the tools of the tests,
-without the extras: tests that need PySpark skip themselves there. It is made when it is first needed, and again when
-    pyproject.toml asks
-for other packages.
+the package and the tools of the tests, without the extras: tests that need PySpark skip themselves there. It is made
+when it is first needed, and again when pyproject.toml asks for other packages.
 
 ``--newest``: only the newest one that is newer than this one and can be set up. A machine may have none, or no way to
     its packages: that is

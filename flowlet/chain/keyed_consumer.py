@@ -1,8 +1,8 @@
 """The way into a chained operator behind a ``key_by``.
 
 Where one subtask feeds one subtask, both sides of a ``key_by`` run in one task and one loop.  To the user's functions
-it must look like an
-exchange: the key is taken once per record, and the two sides never share a record that could change.
+it must look like an exchange: the key is taken once per record, and the two sides never share a record that could
+change.
 
 Hot path.  Per record one call of the key selector and a test of the types; no record waits (bench: programs).
 Side:       task.

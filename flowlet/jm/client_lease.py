@@ -22,8 +22,7 @@ class ClientLease:
     Time in which the loop stood still does not count.
 
     The client keeps a request open all the time (``clientHeartbeat``).  If its connection ends, the client has ended,
-    or something between
-    them: it gets ``LEFT_S`` to come again.
+    or something between them: it gets ``LEFT_S`` to come again.
 
     Threading: the loop of ``timers``.
     Life cycle: ``close`` it when the job ends.

@@ -1,9 +1,8 @@
 """Tables that number keys: whole numbers and short texts.
 
 Hot path.  Keys that lie close together are looked up in a table, 1 ns each (``key_window``).  Others by open addressing
-in numpy, many
-keys at once: 3 ns per key for 1,000 distinct ones (``bench shuffle-columnar``; sorting and searching takes 48, a
-    dictionary 70).
+in numpy, many keys at once: 3 ns per key for 1,000 distinct ones (``bench shuffle-columnar``; sorting and searching
+takes 48, a dictionary 70).
 
 Dense codes for any number of short texts.
 

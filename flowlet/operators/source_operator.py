@@ -46,19 +46,18 @@ class SourceReader(Protocol):
     A reader that knows how much there is may have an attribute ``progress``: the fraction read so far, 0 to 1, read by
     any thread.  One that may have nothing just now should have a method ``available_future()``: a future that is done
     once it is worth to poll again; without it the reader is polled again at once.  One whose poll never waits for
-    anything should have an attribute ``never_waits``, which
-    is true: then what several polls gave may go on its way together, which is cheaper; what other readers give goes at
-        once, since the next
-    poll may wait.  One that reads splits may be a ``SplitReader``: then each has a watermark of its own.  One whose
-    source has an enumerator must be a ``SplitReceiver``.  One that acknowledges what was processed may be a
-    ``MarkedReader``.  One that can go on after a restart has ``snapshot_position()``, which gives a value that says
-    what was read so far and never changes, and ``restore_position(value)``, which is called before the first poll;
-    without them a restored source reads everything again.  A source whose positions can be divided among another number
-    of readers has ``redistribute_positions(positions, share)``: the positions by former subtask (None: it had read
-    everything) and a ``StateShare``; it gives the position of one reader, which is never None.  One that acknowledges
-    what checkpoints hold may be a ``PositionListener``.  One with a user's function that has states may be a
-    ``CheckpointedReader``.  One that needs a clock or timers may be a ``TimedReader``.  One that calls a function of
-    the user for each record may be an ``InterruptibleReader``.
+    anything should have an attribute ``never_waits``, which is true: then what several polls gave may go on its way
+    together, which is cheaper; what other readers give goes at once, since the next poll may wait.  One that reads
+    splits may be a ``SplitReader``: then each has a watermark of its own.  One whose source has an enumerator must be a
+    ``SplitReceiver``.  One that acknowledges what was processed may be a ``MarkedReader``.  One that can go on after a
+    restart has ``snapshot_position()``, which gives a value that says what was read so far and never changes, and
+    ``restore_position(value)``, which is called before the first poll; without them a restored source reads everything
+    again.  A source whose positions can be divided among another number of readers has
+    ``redistribute_positions(positions, share)``: the positions by former subtask (None: it had read everything) and a
+    ``StateShare``; it gives the position of one reader, which is never None.  One that acknowledges what checkpoints
+    hold may be a ``PositionListener``.  One with a user's function that has states may be a ``CheckpointedReader``.
+    One that needs a clock or timers may be a ``TimedReader``.  One that calls a function of the user for each record
+    may be an ``InterruptibleReader``.
     """
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:

@@ -14,20 +14,16 @@ Lock order: ``PipelinedSubpartition._lock`` before a buffer's lease; listeners, 
 Source:     Flink ``PipelinedSubpartition``.  Unlike Flink's, resuming tells the listener itself, so that no reader can
             forget to look (FLINK-23223, FLINK-25664).
 
-================================== ============================== ========= =======================
-situation                          listener is told               available backlog
-================================== ============================== ========= =======================
-add the 1st data buffer            no                             no        0
-add the 1st event                  yes (it is finished at once)   yes       0
-add the 2nd element                yes, once                      yes       data buffers but the last
-add more                           no                             yes       data buffers but the last
-flush, 1 buffer with unread bytes  yes, once                      yes       all
-flush, more than 1 buffer          no                             yes       all
-flush again, or nothing to flush   no
-finish                             yes                            yes       all
-anything while blocked             no                             no        0
-resume, something is available     yes                            yes       as above
-add the 1st priority event         of the priority event, and as  yes, also blocked: 0
+================================== ============================== ========= ======================= situation
+listener is told               available backlog ================================== ==============================
+========= ======================= add the 1st data buffer            no                             no        0 add the
+1st event                  yes (it is finished at once)   yes       0 add the 2nd element                yes, once
+yes       data buffers but the last add more                           no                             yes       data
+buffers but the last flush, 1 buffer with unread bytes  yes, once                      yes       all flush, more than 1
+buffer          no                             yes       all flush again, or nothing to flush   no finish
+yes                            yes       all anything while blocked             no                             no
+0 resume, something is available     yes                            yes       as above add the 1st priority event
+of the priority event, and as  yes, also blocked: 0
                                    above                          blocked
 add another priority event         no                             yes
 ================================== ============================== ========= =======================

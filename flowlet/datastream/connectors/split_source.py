@@ -31,11 +31,10 @@ class SplitSource(BuiltInSource):
     """Base class of a source that consists of parts (splits), such as the partitions of a log or the pages of a table.
 
     Each split is read in order by one subtask, and a subtask reads its splits side by side.  A ``WatermarkStrategy``
-    follows every split by
-    itself: the source's watermark is the lowest one of its open splits, splits without records become idle one by one,
-        and with
-    ``with_watermark_alignment`` a split that is too far ahead is paused.  How many records of each split were read
-    belongs to checkpoints; splits that are left can be dealt out to another number of subtasks.
+    follows every split by itself: the source's watermark is the lowest one of its open splits, splits without records
+    become idle one by one, and with ``with_watermark_alignment`` a split that is too far ahead is paused.  How many
+    records of each split were read belongs to checkpoints; splits that are left can be dealt out to another number of
+    subtasks.
 
     ``is_bounded`` is False for a source whose splits have no end.  ``max_open_splits``: how many splits a subtask reads
     at once; the next one goes to the subtask that asks first.  None: all, each subtask its share from the start, so
