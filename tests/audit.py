@@ -6,8 +6,7 @@ Side:  any.
 pip-audit asks its database about the installed version of every required package, and of every package that one of them
 requires.
 Exit code 0: each advisory that it knows has its sentence; 1: one has none; 2: no database answered for some package, so
-    that nothing is
-known of it.
+that nothing is known of it.
 """
 
 import json

@@ -7,8 +7,7 @@ the package and the tools of the tests, without the extras: tests that need PySp
 when it is first needed, and again when pyproject.toml asks for other packages.
 
 ``--newest``: only the newest one that is newer than this one and can be set up. A machine may have none, or no way to
-    its packages: that is
-printed, and it is no failure. Without the option an environment that cannot be set up is one.
+its packages: that is printed, and it is no failure. Without the option an environment that cannot be set up is one.
 
 ``--set-up``: only makes the environments, and has pytest read the tests there: it rewrites their assertions, once for
     all later runs.

@@ -321,8 +321,7 @@ class ChunkingOutput:
         """A run of a loop starts: choose the shape that fits the last records.
 
         Runs nest: a watermark that a function emits fires timers, whose results go through the same chain.  An inner
-            run keeps the shape:
-        the text of the outer loop is for that shape.
+        run keeps the shape: the text of the outer loop is for that shape.
         """
         self._outer_timestamps.append(self._has_timestamps)
         if len(self._outer_timestamps) == 1:

@@ -268,8 +268,7 @@ class CollectedValues(Iterator[Any]):
 
     Threading: one thread; ``release`` on any.
     Life cycle: ends by itself; ``close`` before the end cancels the job.  ``release`` only frees what it holds; the job
-        calls it when it
-    has ended or is closed.
+    calls it when it has ended or is closed.
 
     Args:
         client: of the cluster that runs the job.

@@ -43,8 +43,7 @@ class RunningJob:
     """A handle of one job.
 
     Life cycle: ``close`` it.  That ends an embedded cluster, and the job with it if it still runs; a job on a remote
-        cluster goes on, but
-    an attached one (``ClientHeartbeat``) for its timeout only.
+    cluster goes on, but an attached one (``ClientHeartbeat``) for its timeout only.
 
     A job that restarts runs, for its client: ``status`` says so, ``wait`` waits on, and the values of ``collect`` go
     on.  Only a failure after which the job does not restart is an error.

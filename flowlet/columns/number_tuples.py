@@ -1,8 +1,7 @@
 """Tuples of numbers as columns, by way of ``marshal``.
 
 Hot path: one call writes all types, lengths and values, 22 ns per pair of ints, where looking at types, taking the
-    tuples apart and packing
-the fields takes 64 (``bench shuffle``).
+tuples apart and packing the fields takes 64 (``bench shuffle``).
 
 Side:       pure.
 Invariants: the columns stand for exactly the values of the tuples.  marshal refuses subclasses and writes a tag in

@@ -100,8 +100,7 @@ class DeserializationSchema(ABC):
 
     A schema that leaves out what does not fit counts it; a source shows these counts as metrics of its operator.
     ``num_unparsable_records``: messages for which ``deserialize`` returned None because they do not fit.
-        ``num_unparsable_fields``: fields
-    that became None.
+    ``num_unparsable_fields``: fields that became None.
     """
 
     num_unparsable_records: int = 0

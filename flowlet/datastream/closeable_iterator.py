@@ -19,8 +19,7 @@ class CloseableIterator:
     """Iterates over the records of a stream; use it in a ``with`` statement.  One thread.
 
     Life cycle: if it cannot be made, because the job failed before its tasks ran, the job is still the caller's to
-        release.  After the last
-    record it waits for the job and closes itself; closed before that, it cancels the job.
+    release.  After the last record it waits for the job and closes itself; closed before that, it cancels the job.
 
     Args:
         submitted: the job, with the one edge to read.

@@ -436,8 +436,7 @@ class DataStream(StreamSettings):
         """Run the job now and return its records.
 
         Without ``limit``: an iterator, to be closed, best by a ``with`` statement.  With it: a list of at most that
-            many records; then the
-        job is cancelled.
+        many records; then the job is cancelled.
 
         Raises:
             JobGraphError: the program or the limit is invalid.

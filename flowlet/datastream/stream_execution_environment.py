@@ -89,12 +89,11 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 
     Threading: one thread.
     Life cycle: a job that was started, whatever becomes of it, takes its operators out of the environment, as in
-        PyFlink, and more streams
-    may be made.  A job that could not be started (the graph was wrong, a function could not be sent, there was no
-    JobManager, or it refused the job) can be tried again: the same call with nothing added runs the same operators.
-    Once operators are added, or another stream is collected, the next job has only these and what they read; the
-    operators of the failed attempt are forgotten.  (PyFlink keeps them all if the graph was wrong, and forgets them all
-    otherwise.)  ``close`` ends what still runs.
+    PyFlink, and more streams may be made.  A job that could not be started (the graph was wrong, a function could not
+    be sent, there was no JobManager, or it refused the job) can be tried again: the same call with nothing added runs
+    the same operators.  Once operators are added, or another stream is collected, the next job has only these and what
+    they read; the operators of the failed attempt are forgotten.  (PyFlink keeps them all if the graph was wrong, and
+    forgets them all otherwise.)  ``close`` ends what still runs.
 
     Args:
         configuration: options; see ``configure``.

@@ -32,8 +32,7 @@ class WindowedColumnStream:
     """A stream of columns cut into windows; made by ``window`` and ``window_all``.
 
     Results are columns: the key, ``window_start``, ``window_end`` (exclusive, both without a time zone), and the
-        aggregations.  Their event
-    time is the last millisecond of the window.
+    aggregations.  Their event time is the last millisecond of the window.
     """
 
     __slots__ = ("_assigner", "_key", "_late_tag", "_lateness_ms", "_stream")

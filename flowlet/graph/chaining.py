@@ -32,10 +32,9 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
     """Whether both ends of an edge may run in one task.
 
     All must hold: chaining is on; the edge is its reader's only input; records go forward; parallelism and slot sharing
-        group are equal;
-    the strategies of both operators allow it.  With parallelism 1 a keyed edge goes forward, too, if the reader takes
-    single records and has no timers of the clock: these need a thread that no source keeps busy.  Not with unaligned
-    checkpoints: records in flight on the edge, from a run with more subtasks, go where the edge leads.
+    group are equal; the strategies of both operators allow it.  With parallelism 1 a keyed edge goes forward, too, if
+    the reader takes single records and has no timers of the clock: these need a thread that no source keeps busy.  Not
+    with unaligned checkpoints: records in flight on the edge, from a run with more subtasks, go where the edge leads.
     """
     if edge.target is None or not graph.is_chaining_enabled:
         return False

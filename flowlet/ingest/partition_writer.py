@@ -218,9 +218,8 @@ class PartitionWriter:
         """Wait until the partition counts as complete.
 
         That is: until a checkpoint of the gate's job holds every record, or, without checkpoints and with
-            ``flowlet.gate.acknowledge:
-        processed``, until every operator and sink has processed every record.  Windows, sums and timers keep records as
-        state: their results may come later.
+        ``flowlet.gate.acknowledge: processed``, until every operator and sink has processed every record.  Windows,
+        sums and timers keep records as state: their results may come later.
 
         Raises:
             GateLostError: the connection was lost, for ``resume_timeout_s`` if the job takes checkpoints, or it took

@@ -1,8 +1,8 @@
 """Finds classes whose instances are nothing but named values, and takes such instances apart and makes them.
 
 Hot path: C code or a generated loop per list of instances.  Writing and reading instances of six fields by columns
-    costs half of one pickle
-of the whole list (``bench serde``); classes with pickling methods of their own are left to pickle.
+costs half of one pickle of the whole list (``bench serde``); classes with pickling methods of their own are left to
+pickle.
 
 Side:       pure.
 Rules:      instances are made as pickle makes them: without a call of ``__init__``, but with the constructor of a

@@ -88,8 +88,7 @@ class SwitchingEnumerator(SplitEnumerator, Protocol):
     """Knows the splits of several sources, which are read one after the other.
 
     Life cycle: while ``is_discovered`` is False, nothing may be called but ``snapshot`` and, on a thread of its own,
-        ``restore`` with
-    what that gave.
+    ``restore`` with what that gave.
 
     One implementer: ``HybridSplitEnumerator`` imports this module, which therefore cannot import it.
     """

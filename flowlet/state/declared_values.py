@@ -1,9 +1,8 @@
 """``DeclaredValues``: whether what a program puts into a state is of the type that it declared for it.
 
 Hot path: a state whose values are plain compares one type where a value enters (``exact``), and calls ``entered`` only
-    for a value of
-another one.  Everything else, and the range of integers, is looked at when it is serialized: by the snapshot pool, or
-where a cache of RocksDB is written.
+for a value of another one.  Everything else, and the range of integers, is looked at when it is serialized: by the
+snapshot pool, or where a cache of RocksDB is written.
 
 Side:       pure.
 Rules:      the conversions are those of records (``value_conversion``): a number becomes an ``int`` or a ``float``,

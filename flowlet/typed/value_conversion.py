@@ -1,8 +1,7 @@
 """Converts values into their declared type, as PyFlink's coders do.
 
 Hot path: one call per record that is not kept by column (``record_conversion``).  Of a tuple or row of plain values the
-    generated function
-tests the exact types, in about the time of a call of a user's function (bench: wordcount).
+generated function tests the exact types, in about the time of a call of a user's function (bench: wordcount).
 Side:       pure.
 Rules:      a number becomes an ``int`` (towards zero) or a ``float``, FLOAT is rounded to 32 bits, a row gets the
             declared names in their order, times lose what the type cannot hold.  An integer that does not fit is an

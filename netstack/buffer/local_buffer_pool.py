@@ -76,11 +76,9 @@ class LocalBufferPool:
             pool's lock.  Every
         request and every recycler.
         limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline,
-            so that no
-        buffer pays for a call.
-        who waits: ``_listeners`` (channels that want a floating buffer), ``_parked`` (threads).  Who brings a segment
-            serves them first.
-        overdraft: none of its own; it is what ``_account`` has beyond its size.
+        so that no buffer pays for a call. who waits: ``_listeners`` (channels that want a floating buffer), ``_parked``
+        (threads).  Who brings a segment serves them first. overdraft: none of its own; it is what ``_account`` has
+        beyond its size.
     """
 
     def __init__(

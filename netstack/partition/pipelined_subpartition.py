@@ -67,8 +67,7 @@ class PipelinedSubpartition:
     """First in, first out (but for priority events), read once, by one view.
 
     Life cycle: ``SubpartitionState``.  Released by its partition, or by its view, whichever comes first; from then on
-        everything added is
-    dropped, so a producer whose consumer has gone runs on at full speed.
+    everything added is dropped, so a producer whose consumer has gone runs on at full speed.
 
     State, guarded by ``_lock`` unless it says otherwise, and who uses it:
         queue: ``_buffers``, ``_num_data_buffers``, ``_num_priority``, ``_flush_requested``.  Producers, readers and

@@ -38,9 +38,8 @@ class TimeoutableBarriers:
     Threading: guarded by the lock of the subpartition, which the caller holds.  The calls that a method returns are
                made after it.
     Life cycle: nothing waits -> ``expect_locked`` -> a barrier waits -> ``consumed_locked``, ``take_locked`` (it timed
-        out, or its
-    checkpoint was aborted), ``release_locked``, or ``expect_locked`` of the next one, which is an error of the
-    coordinator.
+    out, or its checkpoint was aborted), ``release_locked``, or ``expect_locked`` of the next one, which is an error of
+    the coordinator.
     """
 
     __slots__ = ("_waiting",)

@@ -29,12 +29,10 @@ class JobSettings:
     """None leaves a setting to the TaskManager; times in milliseconds.
 
     ``cancellation_interval_ms``: between reports of a cancelled task that does not end.  ``cancellation_timeout_ms``:
-        after it the
-    TaskManager ends itself; 0: never.  ``max_record_bytes``: the largest stream element that this job's tasks exchange.
-    ``recovery_path``: the checkpoint of another job that this one starts from; empty: none.
-        ``ignores_unclaimed_state``: that checkpoint
-    may have state of operators that this job does not have.  ``parameters``: the user's, by name, which all functions
-    can read.
+    after it the TaskManager ends itself; 0: never.  ``max_record_bytes``: the largest stream element that this job's
+    tasks exchange.  ``recovery_path``: the checkpoint of another job that this one starts from; empty: none.
+    ``ignores_unclaimed_state``: that checkpoint may have state of operators that this job does not have.
+    ``parameters``: the user's, by name, which all functions can read.
 
     Raises:
         JobGraphError: a number is out of range.

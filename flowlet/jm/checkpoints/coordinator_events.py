@@ -42,8 +42,7 @@ class TimePassed:
     """It is ``next_due_ms`` or later.
 
     ``held``: attempts that have acknowledged a checkpoint, with its id, but the client has not read so far.
-        ``blocked``: attempts that
-    cannot go on because the client does not read.
+    ``blocked``: attempts that cannot go on because the client does not read.
     """
 
     held: frozenset[tuple[int, bytes]] = frozenset()

@@ -72,9 +72,8 @@ class MovedEdge:
     """An edge of another job's checkpoint, and where its data in flight go now.
 
     ``vertex_id``: that of the operator that read it; None: there is no such operator, or it has no such input.
-        ``operator``: the index of
-    that in its chain.  ``edge``: the one that leads to it; None: it is inside a chain.  ``is_same``: the same operator
-    feeds that edge.
+    ``operator``: the index of that in its chain.  ``edge``: the one that leads to it; None: it is inside a chain.
+    ``is_same``: the same operator feeds that edge.
     """
 
     former: EdgeEntry

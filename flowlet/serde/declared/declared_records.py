@@ -5,8 +5,7 @@ Creates the columns of a declared type.
 ``PackedRecords``: a few records of basic values as msgpack, whose decoder knows their types.
 
 Hot path: a chunk of one record with two fields takes 3 us to write and 3 to read, in columns 30 and 16.  It does not
-    serve more than 15
-records, nested values, dates and decimals.
+serve more than 15 records, nested values, dates and decimals.
 
 Hot path: C code per column.
 

@@ -1,8 +1,8 @@
 """Pickles single values of any type, the fastest way that is exact.
 
 Hot path: one call of C's pickler if the reader can import all classes.  If it cannot (a class is of the main module),
-    C's pickler asks
-about each object, and the classes are kept beside the pickle, so that a column of records sends each class once.
+C's pickler asks about each object, and the classes are kept beside the pickle, so that a column of records sends each
+class once.
 
 Side:       pure.
 Invariants: reading gives what pickle gives, with identity within the value.

@@ -417,8 +417,7 @@ class PickledSerializer(TypeSerializer):
     """Any object that can be pickled.
 
     Hot path: ``copy_all`` runs between chained operators unless objects are reused.  It looks once at the types of a
-        whole list of atoms,
-    or of tuples of atoms, and then copies nothing.
+    whole list of atoms, or of tuples of atoms, and then copies nothing.
     """
 
     __slots__ = ()

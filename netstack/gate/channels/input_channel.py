@@ -107,8 +107,7 @@ class InputChannel(ABC):
     """Base class.
 
     Life cycle: ``ChannelLifecycle``: made -> ``request_subpartition`` -> polled -> ``release`` (at the end of the
-        partition, or when the
-    gate closes).  Who polls per buffer compares ``lifecycle``; ``is_released`` is a call.
+    partition, or when the gate closes).  Who polls per buffer compares ``lifecycle``; ``is_released`` is a call.
 
     Args:
         last: for a range of subpartitions, the last one; nothing may block them: they are read in turns.

@@ -2,8 +2,8 @@
 under way.
 
 For each channel: what the operator had processed, then the data of the channel in the task's snapshot, then the data of
-    the subpartition in
-the producer's snapshot are together what the producer sent before its barrier; likewise for the output of the task.
+the subpartition in the producer's snapshot are together what the producer sent before its barrier; likewise for the
+output of the task.
 
 Source: Flink ``UnalignedCheckpointITCase``, ``RemoteInputChannelTest`` and ``LocalInputChannelTest`` (in-flight data),
 ``StreamTaskNetworkInputTest`` (``testSnapshotWithPartialRecord``); FLINK-20645.
