@@ -27,7 +27,6 @@ from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskMan
 from flowlet.client.fork_server_client import ForkServer
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.program.user_frames import install_exception_hook
-from flowlet.client.program_code import NeededCode
 from flowlet.client.python_interpreter import checked_interpreter, program_start
 from flowlet.client.remote import ClusterClient, JobManagerApi
 from flowlet.common.job_status import JobStatus
@@ -38,6 +37,7 @@ from flowlet.logs import configure_embedded_logging
 from flowlet.rpc.auth import SECRET_BYTES
 from flowlet.rpc.local_rpc import LocalRpc
 from flowlet.rpc.secret import load_or_create_secret
+from flowlet.shipping.bundle_maker import NeededCode
 from flowlet.tm.process.process_model import NUM_DESCRIPTORS, check_free_descriptors
 from netstack.late import dataclass, import_many
 from netstack.log_lines import LogLines

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 import msgspec
 
 from flowlet.client.embedded import EmbeddedTarget
-from flowlet.client.program.user_frames import from_user_frame
-from flowlet.client.program_code import NeededCode, ProgramCode, program_code
+from flowlet.client.program.user_frames import from_user_frame, is_users_file
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
+from flowlet.messages.program_bundle import pieces_of
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import (
     EdgeMessage,
@@ -32,9 +32,8 @@ from flowlet.rpc.control_messages import (
     WatermarkAlignmentMessage,
 )
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
-from flowlet.rpc.shipped_files import pieces_of
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers
-from flowlet.shipping.part_sources import PackedFiles, pack
+from flowlet.shipping.bundle_maker import NeededCode, PackedFiles, ProgramCode, pack, program_code
 from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
@@ -129,7 +128,7 @@ def execute(
     try:
         job_graph.validate()
         dependencies = dependencies or DependencySettings()
-        code = program_code(target.needed_code, ships_modules=dependencies.ships_modules)
+        code = program_code(target.needed_code, is_users_file, ships_modules=dependencies.ships_modules)
         return _start(job_graph, target, dependencies, code, keep or (lambda _: None))
     except FlowletError as error:
         raise error from _users_part(error.__cause__)

@@ -24,7 +24,6 @@ import msgspec
 from flowlet.client.patient_requests import PatientRequests, begin_savepoint, begin_stop, wait_for_savepoint
 from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program.user_frames import install_exception_hook
-from flowlet.client.program_code import NeededCode
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientRetry
 from flowlet.rpc.background_call import run_in_background
@@ -32,7 +31,7 @@ from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for
-from flowlet.shipping.part_sources import PackedFiles
+from flowlet.shipping.bundle_maker import NeededCode, PackedFiles
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from flowlet.graph.partitioner import consumers_of, producers_of
+from flowlet.messages.program_bundle import pieces_of
 from flowlet.rpc.control_messages import (
     EdgeMessage,
     InputChannelDescriptor,
@@ -22,7 +23,6 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
     VertexMessage,
 )
-from flowlet.rpc.shipped_files import pieces_of
 from netstack.ids import intermediate_partition_id, subtask_of
 from netstack.late import dataclass
 

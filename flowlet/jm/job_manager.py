@@ -20,13 +20,12 @@ from flowlet.jm.job_store.entries import Recovery, job_store_key
 from flowlet.jm.job_store.job_keeper import JobKeeper
 from flowlet.jm.job_store.job_store import JobStore, recover
 from flowlet.jm.rest import RestApi
-from flowlet.jm.shipped.file_keeper import FileKeeper
+from flowlet.messages.program_bundle import ShippedFiles
 from flowlet.rpc.background_call import call_in_background, close_in_background, run_in_background
 from flowlet.rpc.front_door import DoorLimits, FrontDoor
 from flowlet.rpc.local_rpc import LocalServer
 from flowlet.rpc.requests import WallClock, wall_clock_ms
-from flowlet.rpc.shipped_files import ShippedFiles
-from flowlet.shipping.part_store import PartStore
+from flowlet.shipping.bundle_store import FileKeeper, PartStore
 from flowlet.storage.manifest import manifest_key
 from flowlet.storage.working_directory import LazyWorkingDirectory
 from netstack.errors import ConfigError as NetstackConfigError

@@ -22,7 +22,6 @@ from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.savepoints.savepoint_api import SavepointApi
-from flowlet.jm.shipped.file_keeper import FileApi, FileKeeper
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background
@@ -37,6 +36,7 @@ from flowlet.rpc.requests import (
     error_response,
     refuse,
 )
+from flowlet.shipping.bundle_store import FileApi, FileKeeper
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 if TYPE_CHECKING:

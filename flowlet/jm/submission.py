@@ -16,6 +16,7 @@ from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
+from flowlet.messages.program_bundle import check_shipped_files, pieces_of
 from flowlet.rpc.control_messages import (
     EdgeMessage,
     JobGraphMessage,
@@ -24,7 +25,6 @@ from flowlet.rpc.control_messages import (
     VertexMessage,
     WatermarkAlignmentMessage,
 )
-from flowlet.rpc.shipped_files import check_shipped_files, pieces_of
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.hybrid_split import HybridSplits
 from flowlet.splits.split_kinds import SplitSet

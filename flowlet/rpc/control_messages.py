@@ -13,7 +13,7 @@ import msgspec
 
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.shipped_files import ShippedFiles
+from flowlet.messages.program_bundle import ShippedFiles
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
 # 5: no pieces of blobs; 4: modules in every deployment, other messages about splits, none before the last checkpoint;

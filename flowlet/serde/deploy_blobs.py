@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.former_names import RENAMED
-from flowlet.rpc.shipped_files import divide, join
+from flowlet.messages.program_bundle import divide, join
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import Replaced, program_classes_change, put_back
 from flowlet.serde.pickles.class_references import PresentUnpickler

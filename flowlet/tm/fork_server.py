@@ -57,7 +57,7 @@ _CLASSES: Final = {
     "flowlet.mailbox.task_timings": "TaskRates TimingsSnapshot",
     "flowlet.shipping.job_file_cache": "JobPaths",
     "flowlet.task.task_environment": "OutputEdge TaskEnvironment",
-    "flowlet.tm.shipped_folders": "JobFiles",
+    "flowlet.shipping.program_modules": "JobFiles",
     "flowlet.tm.jobmanager_connection": "ReconnectConfig",
     "flowlet.tm.latency.busy_tasks": "TaskLoad WatchedThread",
     "flowlet.tm.latency.latency_policy": "LatencyPolicy",

@@ -43,14 +43,13 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.serde.deploy_blobs import PROGRAM_CLASSES
 from flowlet.shipping.job_file_cache import JobPaths
+from flowlet.shipping.program_modules import MAIN_OBJECTS, JobFiles, files_of_task
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.tm.failure import failure_info, format_thread_stack
 from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.process.process_model import TaskScheduling, apply_task_scheduling
-from flowlet.tm.shipped_folders import JobFiles, files_of_task
-from flowlet.tm.shipped_modules import MAIN_OBJECTS
 from flowlet.tm.task_checkpointing import CheckpointServices, TaskCheckpointing
 from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name
 from netstack.environment import NetworkEnvironment

@@ -56,6 +56,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.serde.pickles.former_classes import RunningClasses
+from flowlet.shipping.program_modules import MAIN_OBJECTS
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_backend import SharedFiles
 from flowlet.storage.channel_codec import decode_channels, encode_channels
@@ -65,7 +66,6 @@ from flowlet.storage.shared_files import JobSharedFiles, handle_of
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
-from flowlet.tm.shipped_modules import MAIN_OBJECTS
 from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.errors import ResourceClosedError
 from netstack.late import dataclass

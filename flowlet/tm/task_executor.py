@@ -43,11 +43,11 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.requests import RpcGateway
 from flowlet.shipping.job_file_cache import JobFileCache
+from flowlet.shipping.program_modules import JobFiles
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import BusyTasks, PeriodicLoadCheck, TaskLoad
 from flowlet.tm.latency.latency_policy import LatencyPolicy
 from flowlet.tm.process.process_model import TaskScheduling
-from flowlet.tm.shipped_folders import JobFiles
 from flowlet.tm.snapshot_pool import SnapshotPool
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from flowlet.tm.task_checkpointing import CheckpointServices

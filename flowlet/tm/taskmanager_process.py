@@ -26,6 +26,7 @@ from flowlet.logs import configure_logging, configure_program_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.local_rpc import PipeRpc
 from flowlet.rpc.secret import load_or_create_secret
+from flowlet.shipping.program_modules import SHIPPED_FOLDERS, is_users_module
 from flowlet.tm.jobmanager_connection import DEFAULT_GIVE_UP_AFTER_S, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.keep_awake import KeepAwake
@@ -43,7 +44,6 @@ from flowlet.tm.process.process_model import (
 )
 from flowlet.tm.process.program_start import enter_program, started_by, tell_program
 from flowlet.tm.shared_process import SharedProcess
-from flowlet.tm.shipped_folders import SHIPPED_FOLDERS, is_users_module
 from flowlet.tm.task import CancellationConfig
 from flowlet.tm.task_executor import ProcessHooks, TaskExecutor, TaskExecutorConfig
 from netstack.config import NetstackConfig

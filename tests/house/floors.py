@@ -51,6 +51,7 @@ ROOMS: Final = (
         "messages",
         0,
         (
+            "flowlet.messages",
             "flowlet.rpc.control_messages",
             "flowlet.rpc.early_signals",
             "flowlet.graph.execution_events",

@@ -42,6 +42,11 @@ def owner_of(filename: str) -> Owner:
     return Owner.LIBRARY if is_library else Owner.USER
 
 
+def is_users_file(filename: str) -> bool:
+    """Whether a file, or a folder with a slash at its end, is the user's."""
+    return owner_of(filename) is Owner.USER
+
+
 def from_user_frame(trace: TracebackType | None) -> TracebackType | None:
     """The part of a traceback that begins with the user's first frame; None if there is no such frame."""
     while trace is not None and owner_of(trace.tb_frame.f_code.co_filename) is not Owner.USER:

@@ -11,7 +11,6 @@ import pytest
 
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import RemoteTarget, execute, to_message
-from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import TextLineSource
@@ -23,6 +22,7 @@ from flowlet.operators.record_operators import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
+from flowlet.shipping.bundle_maker import NeededCode
 from flowlet.splits.file_split import FileSet
 from tests.flowlet.client.jobs import source, vertex, word_count
 

@@ -16,7 +16,7 @@ from flowlet.common.settings.dependency_settings import CachedPath, DependencySe
 from flowlet.datastream.connectors import FileSource, StreamFormat
 from flowlet.datastream.connectors.file_sink import FileSink
 from flowlet.errors import FlowletError
-from flowlet.shipping.part_sources import pack
+from flowlet.shipping.bundle_maker import pack
 
 
 @pytest.fixture(autouse=True)

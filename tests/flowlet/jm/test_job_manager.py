@@ -16,7 +16,7 @@ from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient
-from flowlet.shipping.part_store import PartStore
+from flowlet.shipping.bundle_store import PartStore
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, word_count
 from tests.waiting import PATIENCE_S

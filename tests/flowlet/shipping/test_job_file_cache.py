@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.rpc.shipped_files import CachedFile, ShippedArchive, ShippedFile, ShippedFiles
+from flowlet.messages.program_bundle import CachedFile, ShippedArchive, ShippedFile, ShippedFiles
+from flowlet.shipping.archives import UnpackError
 from flowlet.shipping.job_file_cache import Delivery, FileTransferError, JobFileCache, JobPaths
-from flowlet.shipping.unpacking import UnpackError
 
 
 class Sender:

@@ -9,10 +9,10 @@ import pytest
 
 from flowlet.common.settings.dependency_settings import ArchivePath, CachedPath, DependencySettings
 from flowlet.errors import JobSubmissionError
-from flowlet.rpc import shipped_files
-from flowlet.rpc.shipped_files import PART_BYTES, ModuleSource, check_shipped_files, unpack_modules
-from flowlet.shipping import part_sources
-from flowlet.shipping.part_sources import pack
+from flowlet.messages import program_bundle as shipped_files
+from flowlet.messages.program_bundle import PART_BYTES, ModuleSource, check_shipped_files, unpack_modules
+from flowlet.shipping import bundle_maker as part_sources
+from flowlet.shipping.bundle_maker import pack
 
 
 def test_a_file_becomes_parts_that_make_it_again(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import StorageError
-from flowlet.shipping.part_store import PartLostError, PartStore
+from flowlet.shipping.bundle_store import PartLostError, PartStore
 
 CONTENT = b"content"
 DIGEST = hashlib.sha256(CONTENT).digest()

@@ -10,7 +10,7 @@ from types import ModuleType
 import msgspec
 import pytest
 
-from flowlet.shipping.requirements_installer import RequirementsError, install, loaded_versions
+from flowlet.shipping.job_file_cache import RequirementsError, install, loaded_versions
 from tests.flowlet.shipping.wheels import make_wheel
 
 pytestmark = pytest.mark.slow  # pip takes a second to start

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.shipping.unpacking import UnpackError, UnpackLimits, unpack
+from flowlet.shipping.archives import UnpackError, UnpackLimits, unpack
 
 
 def zipped(path: Path, entries: dict[str, bytes], mode: int = 0o644) -> Path:

@@ -13,11 +13,11 @@ from flowlet.errors import StateRestoreError
 from flowlet.keys.key_groups import key_group
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.former_classes import RunningClasses
+from flowlet.shipping.program_modules import MAIN_OBJECTS
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.storage import state_codec
 from flowlet.storage.state_codec import decode_state, encode_state
-from flowlet.tm.shipped_modules import MAIN_OBJECTS
 
 IMPORTS = """
 from __future__ import annotations

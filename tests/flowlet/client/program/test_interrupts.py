@@ -20,7 +20,6 @@ from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.program import interrupts
 from flowlet.client.program.interrupts import DeferredSignals, Latch
-from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.client.translate import translate
@@ -29,6 +28,7 @@ from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.graph.stream_graph import StreamGraph
+from flowlet.shipping.bundle_maker import NeededCode
 from tests.flowlet.client.jobs import endless, mapped
 from tests.waiting import PATIENCE_S, spin_until
 

@@ -29,12 +29,12 @@ from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_groups import key_group, key_group_range
 from flowlet.serde.pickles.former_classes import RunningClasses
+from flowlet.shipping.program_modules import MAIN_OBJECTS
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.incremental_snapshot import IncrementalSnapshot, SharedFile
 from flowlet.state.keyed_state_backend import KeyedStateBackend
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.timers.time_api import KeyContext
-from flowlet.tm.shipped_modules import MAIN_OBJECTS
 
 pytest.importorskip("rocksdict")
 

@@ -1,4 +1,4 @@
-"""The files that jobs ship: kept by the JobManager in parts, which it does not look into.
+"""Structs that processes of a cluster exchange.
 
 Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
 """

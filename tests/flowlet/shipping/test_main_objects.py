@@ -9,7 +9,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from flowlet.tm.shipped_modules import MainObjects
+from flowlet.shipping.program_modules import MainObjects
 
 
 def main_module(weight: int) -> ModuleType:

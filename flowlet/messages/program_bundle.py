@@ -1,16 +1,13 @@
-"""What travels about the files of a job: their names, and the digests of the parts that they consist of.
+"""The bundle of a program: its files, as lists of parts, and the blobs of its functions.
 
-Blobs of a job that were divided: large pieces, which several of them may have, travel once.
-
-Format: 0, then a MessagePack array: what lies between the pieces (one more than there are pieces), and the names of the
-        pieces.  Pickles, which all blobs are, begin with 0x80.
-
-The modules of a program on their way: one file of the job.
+A file travels in parts of ``PART_BYTES``, a folder as a zip archive, and the program's modules as one file of sources.
+A blob of functions may be divided: what is large in it, and in others, is a piece that travels once.
 
 Side:   pure.
-Rules:  a piece is named by the SHA-256 of its content.  A blob without large pieces travels as it is.  the same modules
-        make the same bytes, so that they travel to a cluster once.  a part is named by the SHA-256 of its content.
-        Whoever gets one checks it.  A folder travels as a zip archive.
+Rules:  a part or piece is named by the SHA-256 of its content, and whoever gets one checks it.  The same modules make
+        the same bytes, so that they travel to a cluster once.  A blob without large pieces travels as it is.
+Format: a divided blob is 0, then a MessagePack array: what lies between the pieces (one more than there are pieces),
+        and the names of the pieces.  Pickles, which all blobs are, begin with 0x80.
 Units:  bytes.
 Source: the place of Flink's ``PermanentBlobKey`` and ``DistributedCache.DistributedCacheEntry``.
 """

@@ -8,9 +8,8 @@ from typing import TypeVar
 import pytest
 
 from flowlet.errors import JobGraphError, StorageError
-from flowlet.jm.shipped.file_keeper import THREAD_NAME, FileKeeper, FilesFullError
-from flowlet.rpc.shipped_files import ShippedFile, ShippedFiles
-from flowlet.shipping.part_store import PartLostError
+from flowlet.messages.program_bundle import ShippedFile, ShippedFiles
+from flowlet.shipping.bundle_store import THREAD_NAME, FileKeeper, FilesFullError, PartLostError
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from flowlet.jm.job_manager import JobManager
+from flowlet.messages.program_bundle import PART_BYTES
 from flowlet.rpc.http import RpcClient
-from flowlet.rpc.shipped_files import PART_BYTES
 from tests.flowlet.jm.conftest import StartJobManager
 from tests.flowlet.jm.scripted_task_manager import SECRET
 

@@ -5,7 +5,7 @@ import hashlib
 import msgspec
 import pytest
 
-from flowlet.rpc.shipped_files import divide, join, piece_names, pieces_of
+from flowlet.messages.program_bundle import divide, join, piece_names, pieces_of
 
 LARGE, OTHER = b"l" * 100, b"o" * 100
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.rpc.shipped_files import ModuleSource, pack_modules
+from flowlet.messages.program_bundle import ModuleSource, pack_modules
 from flowlet.serde.deploy_blobs import DeploymentError
-from flowlet.tm.shipped_modules import ShippedModules
+from flowlet.shipping.program_modules import ShippedModules
 
 RULES = "rules_of_shipping"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flowlet.errors import JobGraphError
-from flowlet.rpc.shipped_files import (
+from flowlet.messages.program_bundle import (
     MAX_JOB_FILE_BYTES,
     PART_BYTES,
     ShippedArchive,

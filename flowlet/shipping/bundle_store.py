@@ -1,30 +1,118 @@
-"""``FileKeeper``: the parts of all shipped files, and which of them go when there is no more room.
+"""Keeps the parts of all bundles at the JobManager, and serves them: ``POST /files/missing``, ``PUT /files/:digest``,
+``GET /files/:digest``.
 
-The part of the REST interface for shipped files: ``POST /files/missing``, ``PUT /files/:digest``, ``GET
-/files/:digest``.
-
-Side:       loop.
+Side:       loop; ``PartStore`` is shared, and blocks.
 Invariants: the directory is read and written on other threads only, and changed by one call at a time, which goes on to
-            its end when its caller is cancelled: so the sizes here are those of the files there.  A part of a job that
-            has not ended is never removed.
+            its end when its caller is cancelled: so the sizes here are those of the files there.  A file appears whole
+            or not at all.  A part of a job that has not ended is never removed.
 Rules:      parts of jobs that have ended stay until there is no more room, the ones first that were asked for longest
-            ago: the next run of a program ships the same files.  digests are SHA-256, in hex in a path.  Lists of them
+            ago: the next run of a program ships the same files.  Digests are SHA-256, in hex in a path.  Lists of them
             are MessagePack.  As every request, these are signed with the secret.
 Source:     Flink ``BlobServer``, ``PermanentBlobCache``.
 """
 
 import asyncio
 import hashlib
+import os
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Collection, Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from flowlet.errors import FlowletError, JobGraphError, StorageError
+from flowlet.messages.program_bundle import PART_BYTES, ShippedFiles
 from flowlet.rpc.requests import MSGPACK, Request, Response, Route, error_response
-from flowlet.rpc.shipped_files import PART_BYTES, ShippedFiles
-from flowlet.shipping.part_store import PartLostError
+
+_NAME: Final = re.compile(r"[0-9a-f]{64}")
+
+
+class PartLostError(StorageError):
+    """A part is gone, or is not what it was: it must be shipped again."""
+
+
+class PartStore:
+    """Threading: any thread; for one digest one call at a time.  Life cycle: ``sizes`` first, once.
+
+    Args:
+        find_directory: where they are kept; called by ``sizes``, because it may have to make it.
+    """
+
+    def __init__(self, find_directory: Callable[[], Path]) -> None:
+        self._find_directory = find_directory
+        self._directory = Path()  # Written by ``sizes``, before any other call.
+
+    def __repr__(self) -> str:
+        return f"<PartStore {self._directory}>"
+
+    def sizes(self) -> dict[bytes, int]:
+        """The parts that are there, the one first that was written first.  Raises StorageError."""
+        self._directory = self._find_directory()
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = []
+            for entry in os.scandir(self._directory):
+                if _NAME.fullmatch(entry.name):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime_ns, bytes.fromhex(entry.name), status.st_size))
+                else:  # a write that was cut off
+                    with suppress(OSError):
+                        os.unlink(entry.path)
+        except OSError as error:
+            raise self._failure("read", error) from error
+        return {digest: size for _, digest, size in sorted(found)}
+
+    def put(self, digest: bytes, content: bytes) -> None:
+        """Keep a part.  Raises StorageError: it cannot be written."""
+        temporary = self._directory / f"{digest.hex()}.{secrets.token_hex(4)}"
+        try:
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path(digest))
+        except OSError as error:
+            with suppress(OSError):
+                temporary.unlink()
+            raise self._failure("written", error) from error
+
+    def read(self, digest: bytes) -> bytes:
+        """A part.
+
+        Raises:
+            PartLostError: it is gone, or is not what it was.
+            StorageError: it cannot be read.
+        """
+        try:
+            with self._path(digest).open("rb") as file:
+                content = file.read(PART_BYTES + 1)
+        except FileNotFoundError as error:
+            raise PartLostError(str(self._failure("read", error))) from error
+        except OSError as error:
+            raise self._failure("read", error) from error
+        if hashlib.sha256(content).digest() != digest:
+            raise PartLostError(
+                f"part {digest.hex()} of a shipped file in {self._directory} has changed; submit the job again"
+            )
+        return content
+
+    def remove(self, digest: bytes) -> None:
+        """Forget a part; one that cannot be removed stays."""
+        with suppress(OSError):
+            self._path(digest).unlink()
+
+    def _path(self, digest: bytes) -> Path:
+        return self._directory / digest.hex()
+
+    def _failure(self, what: str, error: OSError) -> StorageError:
+        return StorageError(
+            f"a part of a shipped file in {self._directory} cannot be {what}: {error.strerror or error}"
+        )
+
 
 T = TypeVar("T")
 THREAD_NAME: Final = "shipped files"
@@ -32,22 +120,6 @@ THREAD_NAME: Final = "shipped files"
 
 class FilesFullError(FlowletError):
     """The files of running jobs leave no room."""
-
-
-class Parts(Protocol):
-    """The part of ``PartStore`` that is needed here; blocking."""
-
-    def sizes(self) -> dict[bytes, int]:
-        """The parts that are there, the oldest first."""
-
-    def put(self, digest: bytes, content: bytes) -> None:
-        """Keep a part."""
-
-    def read(self, digest: bytes) -> bytes:
-        """A part.  Raises PartLostError: it is gone, or is not what it was."""
-
-    def remove(self, digest: bytes) -> None:
-        """Forget a part."""
 
 
 class RunInBackground(Protocol):
@@ -68,7 +140,7 @@ class FileKeeper:
 
     def __init__(
         self,
-        parts: Parts,
+        parts: PartStore,
         run_in_background: RunInBackground,
         needed: Callable[[], Iterable[ShippedFiles]],
         max_bytes: int,

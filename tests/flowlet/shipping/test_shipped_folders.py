@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.rpc.shipped_files import ModuleSource
+from flowlet.messages.program_bundle import ModuleSource
 from flowlet.serde.deploy_blobs import DeploymentError
 from flowlet.shipping.job_file_cache import JobPaths
-from flowlet.tm.shipped_folders import ShippedFolders
-from flowlet.tm.shipped_modules import ShippedModules
+from flowlet.shipping.program_modules import ShippedFolders, ShippedModules
 
 NAME = "a_module_of_this_test"
 

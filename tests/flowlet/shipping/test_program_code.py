@@ -9,9 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from flowlet.client import program_code
-from flowlet.client.program_code import NeededCode, ProgramCode, main_objects, modules_beside
+from flowlet.client.program.user_frames import is_users_file
 from flowlet.errors import JobSubmissionError
+from flowlet.shipping import bundle_maker
+from flowlet.shipping.bundle_maker import NeededCode, ProgramCode, main_objects, modules_beside
 
 Program = Callable[..., ModuleType]
 
@@ -53,7 +54,7 @@ def test_imported_modules_beside_the_program_are_shipped_and_packages_whole(prog
         "models_of_test.plain",
     )
 
-    modules = modules_beside(main)
+    modules = modules_beside(main, is_users_file)
 
     assert sorted(modules) == [
         "models_of_test",
@@ -69,14 +70,14 @@ def test_imported_modules_beside_the_program_are_shipped_and_packages_whole(prog
 
 def test_a_folder_without_init_is_a_package_too(program: Program) -> None:
     main = program({"folder_of_test/inner.py": ""}, "folder_of_test.inner")
-    modules = modules_beside(main)
+    modules = modules_beside(main, is_users_file)
     assert modules["folder_of_test"].is_package
     assert "folder_of_test.inner" in modules
 
 
 def test_a_program_run_by_its_module_name_lies_in_a_package(program: Program) -> None:
     main = program({"app_of_test/__init__.py": "", "app_of_test/job.py": ""}, "app_of_test", spec="app_of_test.job")
-    assert sorted(modules_beside(main)) == ["app_of_test", "app_of_test.job"]
+    assert sorted(modules_beside(main, is_users_file)) == ["app_of_test", "app_of_test.job"]
 
 
 def test_neither_installed_modules_nor_ours_nor_pythons_are_shipped(program: Program, tmp_path: Path) -> None:
@@ -93,22 +94,22 @@ def test_neither_installed_modules_nor_ours_nor_pythons_are_shipped(program: Pro
         sys.path.pop(0)
     assert sys.modules["this"].__file__ == str(tmp_path / "this.py")
 
-    assert sorted(modules_beside(main)) == ["beside_of_test"]
+    assert sorted(modules_beside(main, is_users_file)) == ["beside_of_test"]
 
 
 def test_an_installed_program_ships_nothing() -> None:
     main = ModuleType("__main__")
     main.__file__ = pytest.__file__
-    assert modules_beside(main) == {}
+    assert modules_beside(main, is_users_file) == {}
 
 
 def test_too_much_source_is_refused_with_the_largest_module(program: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     main = program({"small_of_test.py": "", "large_of_test.py": "#" * 100}, "small_of_test", "large_of_test")
-    monkeypatch.setattr(program_code, "MAX_MODULE_BYTES", 99)
+    monkeypatch.setattr(bundle_maker, "MAX_MODULE_BYTES", 99)
     with pytest.raises(
         JobSubmissionError, match=r"100 bytes, the limit is 99 \(the largest is large_of_test with 100\): install"
     ):
-        modules_beside(main)
+        modules_beside(main, is_users_file)
 
 
 def test_classes_and_functions_of_the_main_module_are_shipped_one_by_one(program: Program) -> None:
@@ -167,7 +168,7 @@ def test_objects_that_raise_when_they_are_asked_are_left_out(program: Program, m
     monkeypatch.setitem(sys.modules, "nothing_of_test", None)
 
     assert sorted(main_objects(main)) == ["Plain", "Refusing"]
-    assert sorted(modules_beside(main)) == ["beside_of_test"]
+    assert sorted(modules_beside(main, is_users_file)) == ["beside_of_test"]
 
 
 def test_a_main_module_that_multiprocessing_renamed_is_not_shipped_as_a_module(
@@ -179,9 +180,9 @@ def test_a_main_module_that_multiprocessing_renamed_is_not_shipped_as_a_module(
     exec("class Model: pass\n", vars(main))  # a main module
     sys.modules["__mp_main__"] = main  # the fixture removes it
 
-    assert modules_beside(main) == {}
+    assert modules_beside(main, is_users_file) == {}
     assert sorted(main_objects(main)) == ["Model"]
 
 
 def test_a_cluster_in_the_process_needs_no_code() -> None:
-    assert program_code.program_code(NeededCode.NOTHING) == ProgramCode()
+    assert bundle_maker.program_code(NeededCode.NOTHING, is_users_file) == ProgramCode()
