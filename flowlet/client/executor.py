@@ -26,14 +26,14 @@ from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import (
     EdgeMessage,
     JobGraphMessage,
+    ProgramBundle,
     RemoteGateMessage,
-    UserCode,
     VertexMessage,
     WatermarkAlignmentMessage,
 )
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers
-from flowlet.shipping.bundle_maker import NeededCode, PackedFiles, ProgramCode, pack, program_code
+from flowlet.shipping.bundle_maker import NeededCode, PackedBundle, ProgramCode, pack, program_code
 from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
 from flowlet.task.operator_services import operator_id_of
@@ -143,8 +143,8 @@ def _start(
 ) -> RunningJob:
     client = job = None
     try:
-        with pack(dependencies, code.modules) as packed:
-            message = to_message(job_graph, UserCode(dict(code.main_objects), packed.files))
+        with pack(dependencies, code) as packed:
+            message = to_message(job_graph, packed.bundle)
             _check_size(job_graph, message)
             client = target.open(needed_slots(job_graph))
             job = RunningJob(client, message.job_id, message.name, message.settings)
@@ -160,11 +160,11 @@ def _start(
 
 
 def _submit(
-    message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedFiles
+    message: JobGraphMessage, client: ClusterClient, heartbeat: ClientHeartbeat | None, packed: PackedBundle
 ) -> None:
     if heartbeat is not None:
         message = msgspec.structs.replace(message, client_heartbeat_timeout_ms=heartbeat.timeout_ms)
-    if packed.files:
+    if packed.bundle.files:
         client.call(lambda api: api.ship(packed))
     client.call(lambda api: api.submit(message))
     if heartbeat is not None:
@@ -197,7 +197,7 @@ def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
     )
 
 
-def _bytes_of_pieces(blob: bytes, code: UserCode) -> int:
+def _bytes_of_pieces(blob: bytes, code: ProgramBundle) -> int:
     return sum(map(len, pieces_of([blob], code.pieces).values()))
 
 
@@ -209,7 +209,7 @@ def _users_part(cause: BaseException | None) -> BaseException | None:
     return None if cause is None or trace is None else cause.with_traceback(trace)
 
 
-def to_message(job_graph: JobGraph, code: UserCode | None = None) -> JobGraphMessage:
+def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> JobGraphMessage:
     """The job as it travels, with operators and partitioners as opaque blobs; ``code`` is what the operators need
     besides.
 
@@ -229,7 +229,7 @@ def to_message(job_graph: JobGraph, code: UserCode | None = None) -> JobGraphMes
         job_graph.name,
         list(map(_vertex_message, vertices, blobs)),
         list(map(_edge_message, edges, blobs[len(vertices) :])),
-        code=msgspec.structs.replace(code or UserCode(), pieces=pieces),
+        code=msgspec.structs.replace(code or ProgramBundle(), pieces=pieces),
         settings=job_graph.settings,
     )
 

@@ -31,7 +31,7 @@ from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for
-from flowlet.shipping.bundle_maker import NeededCode, PackedFiles
+from flowlet.shipping.bundle_maker import NeededCode, PackedBundle
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
@@ -167,13 +167,13 @@ class JobManagerApi:
         except RpcStatusError as error:
             raise JobSubmissionError(f"job {job.name!r} was refused: {error}") from error
 
-    async def ship(self, packed: PackedFiles) -> None:
+    async def ship(self, packed: PackedBundle) -> None:
         """Hand over the files of a job, as far as the JobManager lacks them.
 
         Raises:
             JobSubmissionError: it does not take them, or one has changed meanwhile.
         """
-        digests = list(packed.files.parts())
+        digests = list(packed.bundle.files.parts())
         if not digests:
             return
         try:

@@ -20,8 +20,8 @@ from flowlet.messages.program_bundle import check_shipped_files, pieces_of
 from flowlet.rpc.control_messages import (
     EdgeMessage,
     JobGraphMessage,
+    ProgramBundle,
     RemoteGateMessage,
-    UserCode,
     VertexMessage,
     WatermarkAlignmentMessage,
 )
@@ -102,7 +102,7 @@ def without_code(job: JobGraphMessage) -> JobGraphMessage:
         job,
         vertices=[msgspec.structs.replace(vertex, chain=b"", split_set=None) for vertex in job.vertices],
         edges=[msgspec.structs.replace(edge, partitioner=b"") for edge in job.edges],
-        code=UserCode(),
+        code=ProgramBundle(),
     )
 
 

@@ -14,6 +14,7 @@ Source: the place of Flink's ``PermanentBlobKey`` and ``DistributedCache.Distrib
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -164,6 +165,40 @@ class ShippedFiles(msgspec.Struct, frozen=True):
     def num_bytes(self) -> int:
         """The size of all files."""
         return sum(file.num_bytes for file in self.files())
+
+
+PYTHON_VERSION: Final = f"{sys.version_info[0]}.{sys.version_info[1]}"
+FLOWLET_VERSION: Final = "0.1.0"  # that of the distribution, which takes long to ask for
+
+
+class ProgramBundle(msgspec.Struct, frozen=True):
+    """Everything of a program that its TaskManagers lack.
+
+    ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
+    ``files``: the JobManager has their content; a task fetches it before it opens its operators.
+    ``pieces``: large pieces of operators and partitioners, by name; of a task, those of its own.
+    ``python``, ``flowlet``: the versions that wrote the pickles; empty: those of a flowlet that did not say so.
+    """
+
+    main_objects: dict[str, bytes] = {}
+    files: ShippedFiles = ShippedFiles()
+    pieces: dict[bytes, bytes] = {}
+    python: str = ""
+    flowlet: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        """The size of all pickles and pieces."""
+        return sum(map(len, self.main_objects.values())) + sum(map(len, self.pieces.values()))
+
+    def other_versions(self) -> str:
+        """For people: the versions that wrote the bundle and those that run here, if they differ; else empty."""
+        if not self.python or (self.python, self.flowlet) == (PYTHON_VERSION, FLOWLET_VERSION):
+            return ""
+        return (
+            f"the program runs Python {self.python} with flowlet {self.flowlet}, this process Python {PYTHON_VERSION} "
+            f"with flowlet {FLOWLET_VERSION}"
+        )
 
 
 def check_shipped_files(files: ShippedFiles) -> None:

@@ -13,7 +13,7 @@ import msgspec
 
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.messages.program_bundle import ShippedFiles
+from flowlet.messages.program_bundle import ProgramBundle
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
 # 5: no pieces of blobs; 4: modules in every deployment, other messages about splits, none before the last checkpoint;
@@ -94,24 +94,6 @@ class RestoredState(msgspec.Struct, frozen=True):
     moved: list[RestoredVertex] = []  # other vertices, whose operators are chained otherwise now
 
 
-class UserCode(msgspec.Struct, frozen=True):
-    """The part of a program that its TaskManagers lack.
-
-    ``main_objects``: classes and functions of the main module, cloudpickled one by one, by name.
-    ``files``: the JobManager has their content; a task fetches it before it opens its operators.
-    ``pieces``: large pieces of operators and partitioners, by name, see ``shared_pieces``; of a task, those of its own.
-    """
-
-    main_objects: dict[str, bytes] = {}
-    files: ShippedFiles = ShippedFiles()
-    pieces: dict[bytes, bytes] = {}
-
-    @property
-    def num_bytes(self) -> int:
-        """The size of all pickles and pieces."""
-        return sum(map(len, self.main_objects.values())) + sum(map(len, self.pieces.values()))
-
-
 class WatermarkAlignmentMessage(msgspec.Struct, frozen=True):
     """The alignment group of a source: its members wait for each other."""
 
@@ -172,7 +154,7 @@ class JobGraphMessage(msgspec.Struct, frozen=True):
     name: str
     vertices: list[VertexMessage]
     edges: list[EdgeMessage]
-    code: UserCode = UserCode()
+    code: ProgramBundle = ProgramBundle()
     # So long it goes on without a sign of life from its client; None: for ever.
     client_heartbeat_timeout_ms: int | None = None
     settings: JobSettings = JobSettings()
@@ -226,7 +208,7 @@ class TaskDeploymentDescriptor(msgspec.Struct, frozen=True):
     chain: bytes
     gates: list[InputGateDescriptor]
     partitions: list[ResultPartitionDescriptor]
-    code: UserCode = UserCode()
+    code: ProgramBundle = ProgramBundle()
     settings: JobSettings = JobSettings()
     restored: RestoredState | None = None  # None: it begins anew
 

@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.former_names import RENAMED
-from flowlet.messages.program_bundle import divide, join
+from flowlet.messages.program_bundle import ProgramBundle, divide, join
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import Replaced, program_classes_change, put_back
 from flowlet.serde.pickles.class_references import PresentUnpickler
 from flowlet.serde.pickles.pickle_parts import FoundPart, describe_unpicklable, find_largest, find_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from flowlet.chain.operator_chain import ChainedOperator
     from flowlet.common.typeinfo import TypeInformation
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 _ADVICE: Final = "make what cannot be pickled in open() of a function class, which runs on the TaskManager"
-_NO_PIECES: Final[dict[bytes, bytes]] = {}
+_NO_CODE: Final = ProgramBundle()
 # Below, a piece is not worth its name; Python's pickler writes contents from 64 KiB on separately.
 MIN_PIECE_BYTES: Final = 256 * 1024
 _CONTAINERS: Final = (dict, list, tuple, set, frozenset, deque)
@@ -253,22 +253,22 @@ def load_gate_partitioner(blob: bytes, gate: str) -> "Partitioner":
     return partitioner
 
 
-def load_chain(blob: bytes, task_name: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) -> "list[ChainedOperator]":
-    """Open a chain of operators; ``pieces`` has those that it lacks.
+def load_chain(blob: bytes, task_name: str, code: ProgramBundle = _NO_CODE) -> "list[ChainedOperator]":
+    """Open a chain of operators; ``code`` has the pieces that it lacks.
 
     It imports the user's modules and may take long: never call it on the event loop.
 
     Raises:
         DeploymentError: a module is missing here, or the user's code raised while it was imported or unpickled.
     """
-    chain = _load(blob, f"the operators of task {task_name!r}", pieces)
+    chain = _load(blob, f"the operators of task {task_name!r}", code)
     assert isinstance(chain, list), "written by dump_chain"
     return chain
 
 
-def load_partitioner(blob: bytes, task_name: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) -> "Partitioner":
-    """Open the partitioner of an output; ``pieces``, and what it raises: as ``load_chain``."""
-    partitioner: Partitioner = _load(blob, f"the partitioner of an output of task {task_name!r}", pieces)
+def load_partitioner(blob: bytes, task_name: str, code: ProgramBundle = _NO_CODE) -> "Partitioner":
+    """Open the partitioner of an output; ``code``, and what it raises: as ``load_chain``."""
+    partitioner: Partitioner = _load(blob, f"the partitioner of an output of task {task_name!r}", code)
     return partitioner
 
 
@@ -277,10 +277,10 @@ def load_object(blob: bytes, what: str) -> Any:
     return _load(blob, what)
 
 
-def _load(blob: bytes, what: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) -> Any:
+def _load(blob: bytes, what: str, code: ProgramBundle = _NO_CODE) -> Any:
     try:
         with OPENING, PROGRAM_CLASSES.change():
-            return _loads(join(blob, pieces))
+            return _loads(join(blob, code.pieces))
     except ModuleNotFoundError as error:
         hint = (
             "install it where the TaskManager runs, or import it at the top of a program that lies in the same folder"
@@ -289,7 +289,10 @@ def _load(blob: bytes, what: str, pieces: "Mapping[bytes, bytes]" = _NO_PIECES) 
             f"{what} need the module {error.name!r}, which this TaskManager does not find: {hint}"
         ) from error
     except Exception as error:
-        raise DeploymentError(f"{what} could not be loaded: {_describe(error)}") from error
+        versions = code.other_versions()
+        raise DeploymentError(
+            f"{what} could not be loaded: {type(error).__name__}: {error}{versions and f' ({versions})'}"
+        ) from error
 
 
 def _loads(blob: bytes) -> Any:
@@ -316,7 +319,3 @@ def _first_unpicklable(chain: "Sequence[Chained]", error: Exception) -> tuple[st
         except Exception as problem:  # noqa: BLE001 - any exception marks the operator
             return f"operator {chained.operator.name!r}", describe_unpicklable(chained, problem)
     return "its chain of operators", describe_unpicklable(list(chain), error)
-
-
-def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -35,11 +35,14 @@ from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import JobSubmissionError
 from flowlet.messages.program_bundle import (
     ADVICE,
+    FLOWLET_VERSION,
     MAX_JOB_FILE_BYTES,
     MODULES_FILE,
     PART_BYTES,
+    PYTHON_VERSION,
     CachedFile,
     ModuleSource,
+    ProgramBundle,
     ShippedArchive,
     ShippedFile,
     ShippedFiles,
@@ -77,6 +80,7 @@ class ProgramCode:
     main_objects: Mapping[str, bytes] = field(default_factory=dict)
 
 
+NO_CODE: Final = ProgramCode()
 IsUsersFile = Callable[[str], bool]
 """Whether a file, or a folder with a slash at its end, is neither ours nor that of an installed package."""
 
@@ -90,7 +94,7 @@ def program_code(needed: NeededCode, is_users_file: IsUsersFile, *, ships_module
     """
     main = sys.modules.get(_MAIN)
     if needed is NeededCode.NOTHING or main is None:
-        return ProgramCode()
+        return NO_CODE
     return ProgramCode(
         modules_beside(main, is_users_file) if needed is NeededCode.ALL and ships_modules else {}, main_objects(main)
     )
@@ -250,14 +254,16 @@ class _Place:
 
 
 @dataclass
-class PackedFiles:
-    """The files of a job, ready to travel.
+class PackedBundle:
+    """The bundle of a program, ready to travel.
+
+    ``part`` gives what ``bundle`` only names.
 
     Threading: one thread at a time.  Life cycle: a context manager; packed folders are temporary files, which end with
                it.
     """
 
-    files: ShippedFiles = field(default_factory=ShippedFiles)
+    bundle: ProgramBundle = field(default_factory=ProgramBundle)
     _places: dict[bytes, _Place] = field(default_factory=dict)
     _folder: tempfile.TemporaryDirectory[str] | None = None
 
@@ -355,21 +361,22 @@ def _too_large(name: str) -> str:
     return f"{name!r} has more than {MAX_JOB_FILE_BYTES} bytes, which is the limit of a job: {ADVICE}"
 
 
-def pack(settings: DependencySettings, modules: Mapping[str, ModuleSource] | None = None) -> PackedFiles:
-    """Pack what a program ships; ``modules``: those beside it, by their full names.
+def pack(settings: DependencySettings, code: ProgramCode = NO_CODE) -> PackedBundle:
+    """Pack what a program ships, and what it consists of.
 
     Raises:
         JobSubmissionError: a file is missing or cannot be read, is no archive, or all together are too large.
     """
-    packed = PackedFiles()
+    packed = PackedBundle()
     try:
-        packed.files = _packed_files(settings, packed._pack)
-        if modules:
-            packed.files = msgspec.structs.replace(packed.files, modules=packed._modules(modules))
-        if packed.files.num_bytes > MAX_JOB_FILE_BYTES:
+        files = _packed_files(settings, packed._pack)
+        if code.modules:
+            files = msgspec.structs.replace(files, modules=packed._modules(code.modules))
+        if files.num_bytes > MAX_JOB_FILE_BYTES:
             raise JobSubmissionError(
-                f"the files of the job have {packed.files.num_bytes} bytes, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}"
+                f"the files of the job have {files.num_bytes} bytes, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}"
             )
+        packed.bundle = ProgramBundle(dict(code.main_objects), files, python=PYTHON_VERSION, flowlet=FLOWLET_VERSION)
     except BaseException:
         packed.close()
         raise

@@ -99,7 +99,7 @@ def _share(edge: RestoredEdge, descriptor: TaskDeploymentDescriptor) -> _Share:
         return _Share(edge, (subtask,))
     if edge.operator:  # its records go forward now, or there is one subtask
         return _Share(edge, tuple(range(subtask, edge.former_consumers, parallelism)))
-    partitioner: Partitioner = load_partitioner(edge.partitioner, descriptor.task_name, descriptor.code.pieces)
+    partitioner: Partitioner = load_partitioner(edge.partitioner, descriptor.task_name, descriptor.code)
     if isinstance(partitioner, KeyGroups):
         return _share_of_keys(edge, partitioner, subtask, parallelism)
     if isinstance(partitioner, Broadcast):

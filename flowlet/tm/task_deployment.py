@@ -72,7 +72,7 @@ def create_task_from_descriptor(
         StateRestoreError, StorageError: see ``TaskCheckpointing.open``.
         InsufficientNetworkBuffersError: the network memory is too small for the task.
     """
-    chain = load_chain(descriptor.chain, descriptor.task_name, descriptor.code.pieces)
+    chain = load_chain(descriptor.chain, descriptor.task_name, descriptor.code)
     if descriptor.restored is not None and descriptor.restored.is_finished:
         chain = finished_chain(chain)
     outputs: list[OutputEdge] = []
@@ -144,7 +144,7 @@ def _limits(settings: JobSettings) -> ElementLimits:
 def _create_output(
     descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment
 ) -> OutputEdge:
-    partitioner = load_partitioner(output.partitioner, descriptor.task_name, descriptor.code.pieces)
+    partitioner = load_partitioner(output.partitioner, descriptor.task_name, descriptor.code)
     partition_id = ResultPartitionID(
         IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt)
     )

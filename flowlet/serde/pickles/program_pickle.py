@@ -28,6 +28,7 @@ from typing import Any, Final
 
 import cloudpickle
 
+from flowlet.errors import SerdeError
 from flowlet.serde.pickles.class_pickle import is_importable, reduce_class, send_programs_by_value
 
 _Reduction = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -37,19 +38,29 @@ _reduce_standard_output: Callable[[io.TextIOWrapper], _Reduction] = cloudpickle.
 _LRU_CACHE: Final = type(functools.lru_cache(len))
 _DISPATCHING: Final = functools.singledispatch(len).__code__  # type: ignore[attr-defined]  # it is a function
 _MAIN: Final = "__main__"
+_PYTHON: Final = sys.version_info[:2]  # bytecode is of one minor version
 _PARTS_BY_VALUE: Final = 6  # of cloudpickle's reduction of a class by value
 _MARKERS: Final = {type(getattr(dataclasses, name)): name for name in ("MISSING", "KW_ONLY", "_HAS_DEFAULT_FACTORY")}
 # That the functions of these modules belong to.
 _SHARED_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))
 
 
-def _code_of_file(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
+def _code_of_file(
+    filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...], version: tuple[int, int] | None = None
+) -> CodeType:
+    """The code; called by pickles.  ``version``: of the Python that wrote it; None: an older flowlet did."""
+    if version is not None and version != _PYTHON:
+        written, here = (".".join(map(str, each)) for each in (version, _PYTHON))
+        raise SerdeError(
+            f"a function of {filename} is bytecode of Python {written}, which Python {here} cannot run: use Python "
+            f"{written} here, or put what is defined in the main program into a module that both import"
+        )
     return make(*arguments).replace(co_filename=filename)
 
 
 def _reduce_code_with_file(code: CodeType) -> _Reduction:
     make, arguments = _reduce_code(code)
-    return _code_of_file, (code.co_filename, make, arguments)
+    return _code_of_file, (code.co_filename, make, arguments, _PYTHON)
 
 
 def _main_module() -> ModuleType:

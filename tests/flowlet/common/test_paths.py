@@ -130,7 +130,7 @@ def test_files_that_a_program_ships_are_found_by_the_same_rule(text: str, tmp_pa
     settings = DependencySettings(cached=(CachedPath("m", text.format(work=tmp_path / "work")),))
 
     with pack(settings) as packed:
-        assert [each.file.num_bytes for each in packed.files.cached] == [7]
+        assert [each.file.num_bytes for each in packed.bundle.files.cached] == [7]
 
 
 @pytest.mark.parametrize("text", ["hdfs://host/model", "file://host/model"])

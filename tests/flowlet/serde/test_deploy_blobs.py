@@ -3,6 +3,7 @@
 import pickle
 import sys
 import threading
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import JobSubmissionError
 from flowlet.graph.partitioner import KeyGroups, Rebalance
+from flowlet.messages.program_bundle import FLOWLET_VERSION, PYTHON_VERSION, ProgramBundle
 from flowlet.serde.deploy_blobs import (
     DeploymentError,
     dump_chain,
@@ -63,11 +65,11 @@ def test_containers_of_many_small_objects_are_shared_by_chains_and_key_selectors
     assert len(shared[1]) > 200_000, "what only one vertex has"
     assert len(shared[3]) < 5_000
     assert shared[2] == blobs[2]
-    loaded = [load_chain(each, "v", pieces)[0].operator.held for each in shared[:2]]  # type: ignore[attr-defined]  # a Holder
+    loaded = [load_chain(each, "v", ProgramBundle(pieces=pieces))[0].operator.held for each in shared[:2]]  # type: ignore[attr-defined]  # a Holder
     assert loaded == [(table, record, "first"), (table, record, other)]
     assert all(of_table["record"] is of_vertex for of_table, of_vertex, _ in loaded)
     assert loaded[0][0]["own"] is not loaded[1][0]["own"]
-    keyed = load_partitioner(shared[3], "v", pieces)
+    keyed = load_partitioner(shared[3], "v", ProgramBundle(pieces=pieces))
     assert isinstance(keyed, KeyGroups)
     assert keyed.key_selector(7) == "7"
 
@@ -164,3 +166,18 @@ def test_one_blob_is_opened_at_a_time() -> None:
         thread.join(PATIENCE_S)
 
     assert Opening.most_inside == 1
+
+
+def test_what_cannot_be_opened_says_which_versions_wrote_it() -> None:
+    with pytest.raises(
+        DeploymentError, match=r"runs Python 3\.99 with flowlet 0\.0, this process Python 3\."
+    ):
+        load_chain(b"broken", "t", ProgramBundle(python="3.99", flowlet="0.0"))
+    with pytest.raises(DeploymentError) as caught:
+        load_chain(b"broken", "t", ProgramBundle(python=PYTHON_VERSION, flowlet=FLOWLET_VERSION))
+    assert "Python" not in str(caught.value)
+
+
+def test_the_version_of_a_bundle_is_that_of_the_distribution() -> None:
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    assert project["version"] == FLOWLET_VERSION

@@ -12,7 +12,7 @@ from flowlet.errors import JobSubmissionError
 from flowlet.messages import program_bundle as shipped_files
 from flowlet.messages.program_bundle import PART_BYTES, ModuleSource, check_shipped_files, unpack_modules
 from flowlet.shipping import bundle_maker as part_sources
-from flowlet.shipping.bundle_maker import pack
+from flowlet.shipping.bundle_maker import ProgramCode, pack
 
 
 def test_a_file_becomes_parts_that_make_it_again(tmp_path: Path) -> None:
@@ -20,13 +20,13 @@ def test_a_file_becomes_parts_that_make_it_again(tmp_path: Path) -> None:
     (tmp_path / "model.bin").write_bytes(content)
 
     with pack(DependencySettings(cached=(CachedPath("model", str(tmp_path / "model.bin")),))) as packed:
-        file = packed.files.cached[0].file
+        file = packed.bundle.files.cached[0].file
         parts = [packed.part(digest) for digest in file.parts]
 
     assert (file.name, file.num_bytes, file.is_folder) == ("model.bin", len(content), False)
     assert b"".join(parts) == content
     assert file.parts == [hashlib.sha256(part).digest() for part in parts]
-    check_shipped_files(packed.files)
+    check_shipped_files(packed.bundle.files)
 
 
 def test_a_folder_has_the_same_digests_whenever_it_is_packed_and_leaves_compiled_files_behind(tmp_path: Path) -> None:
@@ -40,10 +40,10 @@ def test_a_folder_has_the_same_digests_whenever_it_is_packed_and_leaves_compiled
     settings = [DependencySettings(python_files=(str(tmp_path / name / "package"),)) for name in ("one", "two")]
 
     with pack(settings[0]) as one, pack(settings[1]) as two:
-        assert one.files == two.files
-        (digest,) = one.files.parts()
+        assert one.bundle.files == two.bundle.files
+        (digest,) = one.bundle.files.parts()
         (tmp_path / "archive").write_bytes(one.part(digest))
-    assert one.files.python_files[0].is_folder
+    assert one.bundle.files.python_files[0].is_folder
     assert zipfile.ZipFile(tmp_path / "archive").namelist() == ["a.py", "b.py"]
 
 
@@ -53,11 +53,15 @@ def test_the_modules_beside_a_program_are_one_file_whose_digest_depends_on_them_
         "b": ModuleSource("/home/ann/b/__init__.py", b"", is_package=True),
     }
 
-    with pack(DependencySettings(), modules) as one, pack(DependencySettings(), dict(reversed(modules.items()))) as two:
-        assert one.files == two.files
-        assert one.files.modules is not None
-        content = b"".join(map(one.part, one.files.modules.parts))
-    check_shipped_files(one.files)
+    turned = dict(reversed(modules.items()))
+    with (
+        pack(DependencySettings(), ProgramCode(modules)) as one,
+        pack(DependencySettings(), ProgramCode(turned)) as two,
+    ):
+        assert one.bundle.files == two.bundle.files
+        assert one.bundle.files.modules is not None
+        content = b"".join(map(one.part, one.bundle.files.modules.parts))
+    check_shipped_files(one.bundle.files)
     assert unpack_modules(content) == modules
 
 
@@ -69,7 +73,7 @@ def test_links_to_files_are_followed_and_those_to_folders_above_are_not(tmp_path
     (folder / "up").symlink_to(tmp_path)
 
     with pack(DependencySettings(python_files=(str(folder),))) as packed:
-        (digest,) = packed.files.parts()
+        (digest,) = packed.bundle.files.parts()
         (tmp_path / "archive").write_bytes(packed.part(digest))
     assert zipfile.ZipFile(tmp_path / "archive").read("link.py") == b"x = 1"
     assert zipfile.ZipFile(tmp_path / "archive").namelist() == ["link.py"]
@@ -129,7 +133,7 @@ def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypa
     (folder / "a").write_bytes(os.urandom(2 * 1024 * 1024))
     settings = DependencySettings(python_files=(str(folder),))
     monkeypatch.setattr(part_sources, "MAX_JOB_FILE_BYTES", 1000)
-    monkeypatch.setattr(part_sources.PackedFiles, "_hashed", None)  # comes when the archive is complete
+    monkeypatch.setattr(part_sources.PackedBundle, "_hashed", None)  # comes when the archive is complete
 
     with pytest.raises(JobSubmissionError, match="'data' has more than 1000 bytes"):
         pack(settings)
@@ -143,7 +147,7 @@ def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypa
 def test_a_file_that_changes_on_its_way_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1")
     with pack(DependencySettings(python_files=(str(tmp_path / "a.py"),))) as packed:
-        (digest,) = packed.files.parts()
+        (digest,) = packed.bundle.files.parts()
         (tmp_path / "a.py").write_text("x = 2")
 
         with pytest.raises(JobSubmissionError, match=r"a.py has changed while it was shipped"):

@@ -2,14 +2,19 @@
 
 import dataclasses
 import pickle
+import sys
 import traceback
 from collections.abc import Callable
+from typing import Any
 
 import cloudpickle
 import pytest
 
+from flowlet.errors import SerdeError
 from flowlet.serde.pickles import program_pickle
+from flowlet.serde.pickles.class_references import class_of
 
+Dumps = Callable[[Any], bytes]
 SOURCE = """
 def outer(number):
     return inner(number)
@@ -56,3 +61,40 @@ def test_what_dataclasses_marks_fields_with_stays_itself(marker: object) -> None
 def test_a_marker_that_an_older_flowlet_wrote_as_an_object_becomes_the_marker(marker: object) -> None:
     """A class in an old checkpoint has a marker of its own, and goes on its way once more."""
     assert pickle.loads(program_pickle.dumps(type(marker)())) is marker
+
+
+@pytest.fixture
+def dumps_elsewhere(monkeypatch: pytest.MonkeyPatch) -> Dumps:
+    """Pickles as a Python of another minor version would."""
+
+    def dumps(value: Any) -> bytes:
+        with monkeypatch.context() as patch:
+            patch.setattr(program_pickle, "_PYTHON", (3, 99))
+            return program_pickle.dumps(value)
+
+    return dumps
+
+
+def test_bytecode_of_another_minor_version_is_refused_with_both_versions(dumps_elsewhere: Dumps) -> None:
+    """It would run until it meets an instruction that means something else here."""
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+
+    with pytest.raises(
+        SerdeError,
+        match=rf"a function of /home/ann/job.py is bytecode of Python 3\.99, which Python {here} cannot run",
+    ):
+        pickle.loads(dumps_elsewhere(functions_of("/home/ann/job.py")["outer"]))
+
+
+def test_a_class_of_a_main_program_in_state_is_refused_by_another_minor_version(dumps_elsewhere: Dumps) -> None:
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile("class Total:\n    def add(self):\n        pass\n", "/home/ann/job.py", "exec"), names)
+
+    with pytest.raises(SerdeError, match=r"a class cannot be read: SerdeError: .* is bytecode of Python 3\.99"):
+        class_of(dumps_elsewhere(names["Total"]))
+
+
+def test_what_an_older_flowlet_wrote_says_no_version_and_is_read() -> None:
+    function = functions_of("/home/ann/job.py")["inner"]
+    name, make_and_arguments = program_pickle._reduce_code_with_file(function.__code__)
+    assert name(*make_and_arguments[:3]).co_filename == "/home/ann/job.py"
