@@ -23,6 +23,7 @@ from netstack.ids import ConnectionID, InputChannelID
 from netstack.log_lines import LogLines, shown_state
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.wakeups import run_all
+from netstack.timers import Backoff
 from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
@@ -47,8 +48,7 @@ def _client_handlers(
 
 def backoff_s(config: NetstackConfig, num_failed: int) -> float:
     """The pause before the next attempt to connect, after so many have failed in a row."""
-    pause_ms: int = min(config.connect_backoff_ms << (num_failed - 1), config.max_request_backoff_ms)
-    return pause_ms / 1000
+    return Backoff(config.connect_backoff_ms, config.max_request_backoff_ms).delay(num_failed) / 1000
 
 
 class _Connection:

@@ -22,9 +22,10 @@ from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskMan
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.errors import FlowletError
 from netstack.log_lines import LogLines
+from netstack.timers import Backoff
 
-_FIRST_DELAY_S: Final = 0.1  # a job that has failed with it often closes the cluster within that time
-_MAX_DELAY_S: Final = 5.0
+# A job that has failed with it often closes the cluster within the first delay.
+_BACKOFF_S: Final = Backoff(first=0.1, longest=5.0)
 _MAX_DEATHS: Final = 5  # within the window; a child that cannot run dies each time, within two seconds or so
 _WINDOW_S: Final = 60.0
 
@@ -49,7 +50,7 @@ class RespawnPolicy:
         self._deaths.append(now_s)
         if len(self._deaths) > _MAX_DEATHS:
             return None
-        return float(min(_MAX_DELAY_S, _FIRST_DELAY_S * 2 ** (len(self._deaths) - 1)))
+        return _BACKOFF_S.delay(len(self._deaths))
 
     def describe_limit(self) -> str:
         """Why there is no successor, for people."""
@@ -107,7 +108,7 @@ class ChildSupervisor:
             FlowletError: one could not be started, ended, or was not ready in time.
         """
         for each in options:
-            with DeferredSignals():  # a process that nobody knows would be ended by nobody
+            with DeferredSignals():  # a process that is not in the table is never ended
                 child = self._start_child(each, self._forwarder)
                 with self._lock:
                     self._children[child] = each

@@ -14,6 +14,7 @@ Rules:  a job whose results the program reads is attached unless ``execution.att
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from flowlet.common.configuration import Configuration
@@ -27,6 +28,7 @@ from flowlet.common.options.known_options import (
 )
 from flowlet.errors import ConfigError
 from netstack.late import dataclass
+from netstack.timers import Backoff
 
 _FLINKS_INTERVAL_MS: Final = 30_000
 _FLINKS_TIMEOUT_MS: Final = 180_000
@@ -93,7 +95,5 @@ class ClientRetry:
 
     def pauses_s(self) -> Iterator[float]:
         """The pause before each further try, in seconds."""
-        pause_ms = min(_FIRST_PAUSE_MS, self.delay_ms)
-        for _ in range(self.max_attempts):
-            yield pause_ms / 1000
-            pause_ms = min(2 * pause_ms, self.delay_ms)
+        pauses_ms = Backoff(_FIRST_PAUSE_MS, self.delay_ms).delays()
+        return (pause_ms / 1000 for pause_ms in islice(pauses_ms, self.max_attempts))

@@ -53,6 +53,7 @@ from netstack.errors import AuthenticationError, ConnectError, NetstackError, Re
 from netstack.handlers.offering_handler import OfferRefusedError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.timers import Backoff
 from netstack.wire.offer_messages import RefusalCode
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ DEFAULT_RESUME_TIMEOUT_S: Final = 120.0
 DEFAULT_MAX_KEPT_BYTES: Final = 32 << 20  # not measured
 # The JobManager waits up to 2 s for the cause of a failure, and for tasks.
 _OUTCOME_TIMEOUT_S: Final = DEFAULT_TIMEOUT_S
-_FIRST_PAUSE_S: Final = 0.05  # before an offer is repeated; doubled each time
-_MAX_PAUSE_S: Final = 1.0
+_BACKOFF_S: Final = Backoff(first=0.05, longest=1.0, jitter=0.5)  # before an offer is repeated
 _JOB_ENDED: Final = (GateEndedError, GateLostError, GateUnreachableError)  # the job may have failed
 _ENDS: Final = frozenset(each.name for each in JobStatus) - {
     "INITIALIZING",
@@ -269,12 +269,13 @@ class PartitionWriter:
         """
         wait_for_room_s = self._limits.wait_for_room_s
         room_deadline = time.monotonic() + wait_for_room_s
-        pause_s = _FIRST_PAUSE_S
+        pauses_s = _BACKOFF_S.delays(random.random)
         while (busy := self._try_offer(room_deadline)) is not None:
             self._push.release(busy)
+            pause_s = next(pauses_s)
             if time.monotonic() + pause_s > room_deadline:
                 raise no_room(self._offer, self._description, wait_for_room_s, str(busy)) from busy
-            pause_s = _paused(pause_s)
+            time.sleep(pause_s)
             self._renew_push()
         self._push.begin(self._declared, None if self._rows is None else self._rows.num_before)
         self._runtime.watch(self._stall, self._name, self._why_in_vain, self._push.offered.abort)
@@ -378,7 +379,7 @@ class PartitionWriter:
             return
         give_up_s = time.monotonic() + self._limits.resume_timeout_s
         give_up_s = give_up_s if deadline is None else min(give_up_s, deadline)
-        pause_s = _FIRST_PAUSE_S
+        pauses_s = _BACKOFF_S.delays(random.random)
         while True:
             found = self._found(error)
             self._push.release(found)
@@ -397,7 +398,7 @@ class PartitionWriter:
                 return
             if time.monotonic() >= give_up_s:
                 self._give_up_in_time(error)
-            pause_s = _paused(pause_s)
+            time.sleep(next(pauses_s))
 
     def _may_pass(self, error: Exception, found: GateError) -> bool:
         """Whether a new run of the job may take what this one did not."""
@@ -536,9 +537,3 @@ class PartitionWriter:
     def _end(self) -> None:
         self._is_ended = True
         self._runtime.ended(self._number)
-
-
-def _paused(pause_s: float) -> float:
-    """Wait about so long; returns how long to wait next time."""
-    time.sleep(pause_s * random.uniform(0.5, 1.0))  # noqa: S311 - so that producers do not come again all at once
-    return min(2 * pause_s, _MAX_PAUSE_S)

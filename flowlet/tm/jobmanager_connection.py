@@ -43,6 +43,7 @@ from flowlet.rpc.requests import RpcConnectError, RpcGateway, RpcStatusError, Se
 from netstack.flow.heartbeats import Silence
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.timers import Backoff
 
 _log = LogLines(__name__)
 
@@ -182,19 +183,21 @@ class JobManagerConnection:
             JobManagerUnreachableError: no JobManager was reached for ``give_up_after_s``.
         """
         clock = self._clock
-        pause_s = self._reconnect.first_pause_s
+        backoff_s = Backoff(self._reconnect.first_pause_s, self._reconnect.longest_pause_s)
+        pauses_s = backoff_s.delays()
         self._last_contact = clock()
         while True:
             contact_before = self._last_contact
             reason = await self._try_session()
             if self._last_contact != contact_before:
-                pause_s = self._reconnect.first_pause_s
+                pauses_s = backoff_s.delays()
                 _log.info("lost the JobManager", reason=reason)
                 await self._listener.session_lost(reason)
                 self._last_contact = clock()  # tasks that ended late are no fault of the JobManager's
             without_s = clock() - self._last_contact
             if without_s > self._reconnect.give_up_after_s:
                 raise JobManagerUnreachableError(f"no JobManager for {without_s:.0f} s, giving up: {reason}")
+            pause_s = next(pauses_s)
             _log.info("no JobManager yet, trying again", reason=reason, pause_s=pause_s)
             slept_from_s = clock()
             await self._sleep(pause_s)
@@ -202,7 +205,6 @@ class JobManagerConnection:
             if late_s > _STALL_S:
                 # This process or its machine stood still: that says nothing about the JobManager.
                 self._last_contact += late_s
-            pause_s = min(2 * pause_s, self._reconnect.longest_pause_s)
 
     async def _try_session(self) -> str:
         """Run one session; return the reason why it ended."""

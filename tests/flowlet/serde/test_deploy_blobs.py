@@ -169,9 +169,7 @@ def test_one_blob_is_opened_at_a_time() -> None:
 
 
 def test_what_cannot_be_opened_says_which_versions_wrote_it() -> None:
-    with pytest.raises(
-        DeploymentError, match=r"runs Python 3\.99 with flowlet 0\.0, this process Python 3\."
-    ):
+    with pytest.raises(DeploymentError, match=r"runs Python 3\.99 with flowlet 0\.0, this process Python 3\."):
         load_chain(b"broken", "t", ProgramBundle(python="3.99", flowlet="0.0"))
     with pytest.raises(DeploymentError) as caught:
         load_chain(b"broken", "t", ProgramBundle(python=PYTHON_VERSION, flowlet=FLOWLET_VERSION))
