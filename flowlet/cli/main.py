@@ -1,29 +1,276 @@
 """The command ``flowlet``: run programs, look at a cluster, stop jobs, read state, start the processes.
 
 Side:   shared.
-Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, exit code 130.  ``jm`` and ``tm`` replace
-        this process: signals and output are theirs.
+Rules:  every error is one line on standard error, exit code 2; so is Ctrl-C, exit code 130.  With ``run``, ``jm`` and
+        ``tm`` this process becomes the program: its output, signals and exit code are those of ``python``.  What a
+        program sets itself wins over options of the command line, as in Flink.
+Source: Flink ``CliFrontend``, ``ProgramOptions``.
 """
 
+import json
 import os
 import sys
+from collections.abc import Callable, Coroutine
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
 from flowlet.cli import quick_commands
-from flowlet.cli.asking import JobArgument, JobManagerOption, SecretFileOption, ask, full_job_id
 from flowlet.cli.quick_commands import DEFAULT_JOBMANAGER, complain, print_table
-from flowlet.cli.run_program import RUN_SETTINGS, run_program
-from flowlet.cli.savepoint_commands import stop_job, take_savepoint
-from flowlet.cli.show_state import show_state
-from flowlet.client.remote import JobDocument, JobManagerApi
+from flowlet.client.remote import JobDocument, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import describe_end, still_running
+from flowlet.common.configuration import Configuration
 from flowlet.common.job_status import JobStatus
-from flowlet.errors import FlowletError
+from flowlet.common.options import known_options as known
+from flowlet.common.options.check_options import check_options
+from flowlet.common.options.run_options import DETACHED_VARIABLE, OPTIONS_VARIABLE
+from flowlet.common.paths import absolute_url
+from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, parse_address, parse_job_manager_option
+from flowlet.errors import ConfigError, FlowletError
 from flowlet.rpc.config_file import job_manager_address_of_commands
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from flowlet.state_reader import SavedState
+
+
+T = TypeVar("T")
+
+JobManagerOption = Annotated[
+    str,
+    typer.Option("--jobmanager", "-m", envvar=JOB_MANAGER_VARIABLE, help="Where the JobManager listens, host:port."),
+]
+SecretFileOption = Annotated[Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")]
+JobArgument = Annotated[str, typer.Argument(help="The job's id, or the first digits of it.")]
+
+
+def ask(jobmanager: str, secret_file: Path | None, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
+    """The answer of a JobManager.  Raises FlowletError: there is none, or it says no."""
+    host, port = parse_job_manager_option(jobmanager, os.environ)
+    client = RemoteTarget(host, port, secret_file).open(needed_slots=0)
+    try:
+        return client.call(request)
+    finally:
+        client.close()
+
+
+async def full_job_id(api: JobManagerApi, prefix: str) -> str:
+    """The id of the one job whose id begins so.  Raises FlowletError: there is none, or more than one."""
+    found = [job["jid"] for job in await api.list_jobs() if job["jid"].startswith(prefix)]
+    if len(found) != 1:
+        raise FlowletError(
+            f"no job's id begins with {prefix!r}" if not found else f"{len(found)} jobs' ids begin with {prefix!r}"
+        )
+    job_id: str = found[0]
+    return job_id
+
+
+RUN_SETTINGS: Final = {"allow_interspersed_args": False}  # options behind the program are the program's
+_SECRET_FILE_VARIABLE: Final = "FLOWLET_SECRET_FILE"  # noqa: S105 - the name of a variable
+
+
+def run_program(
+    program: Annotated[Path, typer.Argument(help="The Python file.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="What the program gets.", metavar="ARGS...")] = None,
+    jobmanager: Annotated[
+        str | None, typer.Option("--jobmanager", "-m", help="host:port; default: a cluster of its own.")
+    ] = None,
+    parallelism: Annotated[
+        int | None, typer.Option("--parallelism", "-p", min=1, help="Of operators that set none.")
+    ] = None,
+    savepoint: Annotated[
+        str | None, typer.Option("--from-savepoint", "-s", help="The savepoint or checkpoint to start from.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("-D", metavar="NAME=VALUE", help="Any option of docs/options.md.")
+    ] = None,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
+    ] = None,
+    *,
+    allow_non_restored_state: Annotated[
+        bool,
+        typer.Option(
+            "--allow-non-restored-state", "-n", help="Leave out state of operators that the program does not have."
+        ),
+    ] = False,
+    detached: Annotated[bool, typer.Option("--detached", "-d", help="Do not wait for the end of the job.")] = False,
+) -> None:
+    """Run a program."""
+    if not program.is_file():
+        raise FlowletError(f"there is no file {str(program)!r}")
+    options = dict(map(_split, option or []))
+    if parallelism is not None:
+        options[known.DEFAULT_PARALLELISM.name] = str(parallelism)
+    if savepoint is not None:
+        options[known.RECOVERY_PATH.name] = absolute_url(savepoint)
+    if allow_non_restored_state:
+        if known.RECOVERY_PATH.name not in options:
+            raise FlowletError("--allow-non-restored-state has no effect without --from-savepoint (-s)")
+        options[known.IGNORES_UNCLAIMED_STATE.name] = "true"
+    check_options(Configuration.from_dict(options))
+    variables = {OPTIONS_VARIABLE: json.dumps(options)} if options else {}
+    if detached:
+        variables[DETACHED_VARIABLE] = "1"
+    if jobmanager is not None:
+        parse_address(jobmanager, "--jobmanager")
+        variables[JOB_MANAGER_VARIABLE] = jobmanager
+    if secret_file is not None:
+        variables[_SECRET_FILE_VARIABLE] = str(secret_file.absolute())
+    sys.stdout.flush()
+    os.execve(sys.executable, [sys.executable, str(program), *(arguments or [])], os.environ | variables)  # noqa: S606 - no shell
+
+
+def _split(option: str) -> tuple[str, str]:
+    name, equals, value = option.partition("=")
+    if not name or not equals:
+        raise ConfigError(f"-D {option}: write it as -D NAME=VALUE")
+    return name, value
+
+
+_DIRECTORY_HELP = "Where it is written; default: execution.checkpointing.savepoint-dir of the job."
+
+
+def take_savepoint(
+    job: JobArgument,
+    directory: Annotated[str | None, typer.Argument(help=_DIRECTORY_HELP)] = None,
+    jobmanager: JobManagerOption = DEFAULT_JOBMANAGER,
+    secret_file: SecretFileOption = None,
+) -> None:
+    """Take a savepoint of a job, which goes on; prints its directory."""
+
+    async def take(api: JobManagerApi) -> str:
+        job_id = await full_job_id(api, job)
+        request_id = await api.trigger_savepoint(job_id, None if directory is None else absolute_url(directory))
+        return await api.wait_for_savepoint(job_id, request_id)
+
+    typer.echo(ask(jobmanager, secret_file, take))
+
+
+def stop_job(
+    job: JobArgument,
+    directory: Annotated[str | None, typer.Option("--savepoint-path", "-p", help=_DIRECTORY_HELP)] = None,
+    jobmanager: JobManagerOption = DEFAULT_JOBMANAGER,
+    secret_file: SecretFileOption = None,
+    *,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Fire all timers of event time before: the job will not go on.")
+    ] = False,
+) -> None:
+    """Stop a job with a savepoint, and wait for its end; prints the savepoint's directory."""
+
+    async def stop(api: JobManagerApi) -> str:
+        job_id = await full_job_id(api, job)
+        request_id = await api.stop_with_savepoint(
+            job_id, None if directory is None else absolute_url(directory), drain=drain
+        )
+        return await api.wait_for_savepoint(job_id, request_id)
+
+    typer.echo(ask(jobmanager, secret_file, stop))
+
+
+_STATE_FORMATS: Final = ("table", "csv", "json", "arrow")
+_MAX_ROWS: Final = 1000
+
+
+def show_state(
+    path: Annotated[str, typer.Argument(help="The directory of the savepoint or checkpoint, or its URL.")],
+    operator: Annotated[str | None, typer.Option(help="The uid, id or name of an operator.")] = None,
+    state: Annotated[str | None, typer.Option(help="The name of one of its states, or 'timers'.")] = None,
+    output_format: Annotated[
+        str, typer.Option("--format", help="table, csv, json (a line per entry) or arrow (needs --output).")
+    ] = "table",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of the terminal.")] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Rows of a table that are shown.")] = _MAX_ROWS,
+    secret_file: Annotated[
+        Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
+    ] = None,
+) -> None:
+    """Show the operators and states of a savepoint or checkpoint, or the entries of one state."""
+    if output_format not in _STATE_FORMATS:
+        raise FlowletError(f"--format is {output_format!r}, it must be one of {', '.join(_STATE_FORMATS)}")
+    if (operator is None) != (state is None):
+        raise FlowletError("--operator and --state go together")
+    if operator is None and (output is not None or output_format != "table"):
+        raise FlowletError(
+            "--format and --output are for the entries of one state: name it with --operator and --state"
+        )
+    if output_format == "arrow" and output is None:
+        raise FlowletError("--format arrow needs a file: --output FILE")
+    sys.path.insert(0, os.getcwd())  # the classes of values are often beside the program
+    from flowlet.state_reader import read_state  # and with it pyarrow, which the other commands do without
+
+    found = read_state(path, secret_file=secret_file)
+    if operator is None or state is None:
+        _show_operators(found)
+    else:
+        _show_entries(found.table(operator, state), output_format, output, limit)
+
+
+def _show_operators(found: "SavedState") -> None:
+    kind = "savepoint" if found.is_savepoint else "checkpoint"
+    typer.echo(f"{kind} {found.checkpoint_id} of job {found.job_name}  {found.job_id}")
+    rows: list[tuple[str, ...]] = []
+    for each in found.operators():
+        head = (
+            each.uid or each.operator_id,
+            each.name,
+            f"{each.parallelism}/{each.max_parallelism}",
+            f"{each.num_bytes:,}",
+        )
+        states = [(state.name, state.kind, state.type_name, f"{state.num_entries:,}") for state in each.states]
+        if each.num_timers:
+            states.append(("timers", "timers", "", f"{each.num_timers:,}"))
+        for index, state in enumerate(states or [("", "", "", "")]):
+            rows.append((*(head if index == 0 else ("",) * len(head)), *state))
+    print_table(("uid", "operator", "parallelism", "bytes", "state", "kind", "type", "entries"), rows)
+
+
+def _show_entries(table: "pa.Table", output_format: str, output: Path | None, limit: int) -> None:
+    import pyarrow as pa
+
+    if output_format == "arrow":
+        with pa.OSFile(str(output), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        return
+    if output_format == "table" and output is None:
+        shown = table.slice(0, limit)
+        print_table(table.column_names, [tuple(map(_text, row.values())) for row in shown.to_pylist()])
+        if table.num_rows > limit:
+            typer.echo(f"({table.num_rows - limit:,} more rows; --limit shows more, --format csv all)")
+        return
+    text = _as_csv(table) if output_format in ("csv", "table") else _as_json(table)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        output.write_text(text, encoding="utf-8")
+
+
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _as_csv(table: "pa.Table") -> str:
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(table.column_names)
+    for row in table.to_pylist():
+        writer.writerow([_text(each) for each in row.values()])
+    return text.getvalue()
+
+
+def _as_json(table: "pa.Table") -> str:
+    import json
+
+    return "".join(f"{json.dumps(row, default=str)}\n" for row in table.to_pylist())
+
 
 _EXIT_ERROR: Final = 2
 _EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
@@ -69,7 +316,7 @@ def run_command(arguments: list[str] | None = None) -> int:
 
 
 def _defaults_of_file() -> dict[str, dict[str, str]]:
-    """What ``config.yaml`` says to the commands that ask a JobManager."""
+    """The address in ``config.yaml`` for the commands that ask a JobManager."""
     address = job_manager_address_of_commands(os.environ)
     return {} if address is None else {command: {"jobmanager": address} for command in _ASKING}
 

@@ -1,8 +1,7 @@
 """Reads an external edge of a running job into the user's program, over the job's restarts.
 
-Reads one run of an external edge: what its channels carry, as events for ``ResultBuffer``.
-
-Follows a job from run to run: tells a reader of new runs and of complete checkpoints.
+``RunReader`` reads one run of the edge, ``follow_runs`` tells of new runs and of complete checkpoints, and
+``CollectedValues`` joins both, through a ``ResultBuffer``.
 
 Side:       shared.
 Invariants: an end of data is acknowledged, and a channel that a barrier blocks goes on, as soon as it was read: what
@@ -32,7 +31,7 @@ from itertools import chain
 from typing import Any, Final, Protocol
 
 from flowlet.client.program.interrupts import DeferredSignals, Latch
-from flowlet.client.remote import ClusterClient, JobEndedError, JobProgress, RunChannels
+from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, RunChannels
 from flowlet.client.result_buffer import (
     NO_CHECKPOINT,
     ChannelEnded,
@@ -101,7 +100,7 @@ class RunReader:
                 f"client of {job_name}", [channel_spec(channel, None) for channel in channels]
             )
             self._gate.request_partitions()
-        except BaseException:
+        except BaseException:  # an interrupt, too: the network has threads and sockets, and no owner yet
             client.run(self._network.close)
             raise
 
@@ -153,21 +152,8 @@ class RunReader:
 News = ResultsCheckpointed | RunChannels
 
 
-class ProgressSource(Protocol):
-    """The JobManager, as far as a reader follows a job."""
-
-    async def wait_channels(self, job_id: str, edge_id: str, after_attempt: int | None = None) -> RunChannels:
-        """The channels of the first run after ``after_attempt``, once it is deployed.
-
-        Raises JobEndedError: there will be none.
-        """
-
-    async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
-        """Where the job stands, once a newer checkpoint is complete or run ``attempt`` is over."""
-
-
 class RunNews:
-    """What the reader has not heard yet.  Threading: ``tell`` on the loop thread, ``take`` on the reader's."""
+    """The news that the reader has not heard yet.  Threading: ``tell`` on the loop thread, ``take`` on the reader's."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -202,7 +188,7 @@ class RunNews:
 
 
 async def follow_runs(
-    source: ProgressSource, job_id: str, edge_id: str, run: RunChannels, tell: Callable[[News], None]
+    api: JobManagerApi, job_id: str, edge_id: str, run: RunChannels, tell: Callable[[News], None]
 ) -> None:
     """Tell what happens after the beginning of ``run``, until the job has ended.
 
@@ -211,14 +197,14 @@ async def follow_runs(
     """
     attempt, completed = run.attempt, run.restored_checkpoint_id
     while True:
-        progress = await source.wait_progress(job_id, edge_id, attempt, completed)
+        progress = await api.wait_progress(job_id, edge_id, attempt, completed)
         if progress.attempt == attempt and progress.last_completed_checkpoint_id > completed:
             completed = progress.last_completed_checkpoint_id
             tell(ResultsCheckpointed(completed))
         if progress.attempt == attempt and progress.state == JobStatus.RUNNING.name:
             continue
         try:
-            run = await source.wait_channels(job_id, edge_id, after_attempt=attempt)
+            run = await api.wait_channels(job_id, edge_id, after_attempt=attempt)
         except JobEndedError:
             return
         attempt, completed = run.attempt, max(NO_CHECKPOINT, run.restored_checkpoint_id)
@@ -238,7 +224,7 @@ _MAX_FRUITLESS_RUNS: Final = 3
 
 
 class JobHandle(Protocol):
-    """What the reader needs of the job that it reads.
+    """The part of a job that its reader needs.
 
     One implementer: ``RunningJob`` imports this module, which therefore cannot import it.
     """
@@ -292,7 +278,7 @@ class CollectedValues(Iterator[Any]):
         self._news = RunNews(self._wake)
         self._attempt = run.attempt
         self._buffer = ResultBuffer(len(run.channels), guarantee or Guarantee.NONE)
-        if run.attempt:  # the job restarted before anybody read
+        if run.attempt:  # the job restarted before this reader came
             self._buffer.handle(JobRestarted(run.restored_checkpoint_id, run.attempt))
         self._warn_bytes = WARN_BYTES
         self._broken: NetstackError | None = None  # why this run cannot be read any further
@@ -522,4 +508,4 @@ def _log_untold_break(told: "Future[None]") -> None:
 
 
 class _JobIsOverError(FlowletError):
-    """Turned into the job's own failure before anybody sees it."""
+    """Turned into the job's own failure before a user sees it."""

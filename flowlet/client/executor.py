@@ -1,9 +1,9 @@
 """Runs a job graph: on a cluster inside this program, or on one that runs already.
 
-Tells the JobManager that the client of a job is there.
+A job that needs its client hears from it as long as it runs.
 
 Side:   shared.
-Source: Flink ``ClientUtils.reportHeartbeatPeriodically``.  Flink ``PipelineExecutor``, ``EmbeddedExecutor``.
+Source: Flink ``PipelineExecutor``, ``EmbeddedExecutor``, ``ClientUtils.reportHeartbeatPeriodically``.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import msgspec
 
 from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.program.user_frames import from_user_frame, is_users_file
-from flowlet.client.remote import ClusterClient, RemoteTarget
+from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
@@ -50,15 +50,8 @@ _RETRY_S: Final = 1.0  # the JobManager takes a client whose connection has ende
 _log = LogLines(__name__)
 
 
-class HeartbeatReceiver(Protocol):
-    """The JobManager, as far as heartbeats go."""
-
-    async def report_client_heartbeat(self, job_id: str, held_s: float) -> None:
-        """Say that the client is there for so long.  Raises FlowletError: the JobManager was not told."""
-
-
 async def keep_job_alive(
-    receiver: HeartbeatReceiver,
+    api: JobManagerApi,
     job_id: str,
     interval_s: float,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
@@ -72,7 +65,7 @@ async def keep_job_alive(
     while True:
         due_s = clock() + interval_s
         try:
-            await receiver.report_client_heartbeat(job_id, interval_s)
+            await api.report_client_heartbeat(job_id, interval_s)
         except FlowletError as error:
             if isinstance(error, RpcStatusError) and error.status in (_NOT_FOUND, _CONFLICT):
                 return
@@ -95,11 +88,11 @@ _ENVELOPE_BYTES: Final = 1024 * 1024  # names, settings and numbers around the p
 
 
 class Target(Protocol):
-    """Where jobs can run."""
+    """A cluster that jobs can run on."""
 
     @property
     def needed_code(self) -> NeededCode:
-        """What its TaskManagers lack of the program."""
+        """The part of the program that its TaskManagers lack."""
 
     def open(self, needed_slots: int) -> ClusterClient:
         """A client of a cluster that has, or may get, that many slots."""
@@ -202,7 +195,7 @@ def _bytes_of_pieces(blob: bytes, code: ProgramBundle) -> int:
 
 
 def _users_part(cause: BaseException | None) -> BaseException | None:
-    """What led to an error, from the user's code on, such as a ``__getstate__`` that raised; the rest is ours, and the
+    """The cause of an error, from the user's code on, such as a ``__getstate__`` that raised; the rest is ours, and the
     error says it.
     """
     trace = None if cause is None else from_user_frame(cause.__traceback__)

@@ -52,8 +52,8 @@ _INHERITED: Final = frozenset((*_OF_USER, "Umask", "SigBlk", "SigIgn", "Cpus_all
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a server has of the program that started it, and keeps: a program that has changed some of it needs another
-    server.
+    """The part that a server has of the program that started it, and keeps: a program that has changed some of it
+    needs another server.
 
     Standard error and the working directory are not among it: a server gets them anew from each cluster.  What the
     program has loaded, its arguments and its loggers travel to each TaskManager.
@@ -86,7 +86,7 @@ def _of_kernel() -> tuple[object, ...]:
 
 
 def _text_of(file: str) -> str:
-    """What the kernel says; nothing where it has no such file."""
+    """The kernel's answer; nothing where it has no such file."""
     try:
         return Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -313,7 +313,7 @@ class ServerKeeper:
                 self._resting.pop().end()
 
     def close_for_good(self) -> None:
-        """As ``close``, and keep none from now on: the program ends."""
+        """Do as ``close``, and keep none from now on: the program ends."""
         self._is_over = True
         self.close()
 

@@ -52,7 +52,7 @@ _NO_CONTENT, _NOT_FOUND, _CONFLICT = 204, 404, 409
 
 
 class JobEndedError(FlowletError):
-    """What was asked for needs a running job, and the job has ended."""
+    """A request needs a running job, and the job has ended."""
 
 
 class _ChannelDocument(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class _RunDocument(msgspec.Struct, frozen=True, rename="kebab"):
 
 
 class JobProgress(msgspec.Struct, frozen=True, rename="kebab"):
-    """Where a job stands: its newest run, and its newest complete checkpoint (-1: there is none)."""
+    """The progress of a job: its newest run, and its newest complete checkpoint (-1: there is none)."""
 
     attempt: int
     state: str
@@ -89,7 +89,7 @@ _to_progress: Final = converter_to(JobProgress)
 
 @dataclass(frozen=True, slots=True)
 class RunChannels:
-    """Where an external edge can be read in one run of its job.
+    """The channels by which an external edge can be read in one run of its job.
 
     Args:
         attempt: the number of the run, from 0.
@@ -236,7 +236,7 @@ class JobManagerApi:
         return document
 
     async def wait_channels(self, job_id: str, edge_id: str, after_attempt: int | None = None) -> RunChannels:
-        """Where an external edge can be read, once its producers are deployed, in a run after ``after_attempt`` (None:
+        """The channels of an external edge, once its producers are deployed, in a run after ``after_attempt`` (None:
         any).
 
         Raises:
@@ -248,7 +248,7 @@ class JobManagerApi:
         return RunChannels(run.attempt, run.restored_checkpoint_id, [channel.descriptor() for channel in run.channels])
 
     async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
-        """Where the job stands, once a checkpoint after ``after_checkpoint`` is complete, or run
+        """The progress of a job, once a checkpoint after ``after_checkpoint`` is complete, or run
         ``attempt`` is over.
         """
         path = f"/jobs/{job_id}/collect/{edge_id}/progress"
@@ -317,7 +317,7 @@ def _result_on(loop: EventLoopThread, coroutine: Coroutine[Any, Any, T]) -> T:
     try:
         return future.result(_START_TIMEOUT_S)
     except TimeoutError:
-        future.cancel()  # or it would make what nobody closes
+        future.cancel()  # or it would make a client that is never closed
         raise FlowletError(
             f"the client's event loop did not run within {_START_TIMEOUT_S:g} s: the machine is too busy"
         ) from None
@@ -336,7 +336,7 @@ class ClusterClient:
     def __init__(self, loop: EventLoopThread, rpc: RpcGateway, secret: bytes) -> None:
         self.loop = loop
         self.secret = secret
-        """What all processes of the cluster know."""
+        """The secret that all processes of the cluster know."""
         self._rpc = rpc
         self._api = JobManagerApi(rpc)
         self._lock = threading.Lock()
@@ -400,7 +400,7 @@ class ClusterClient:
         return self.run(lambda: request(self._api))
 
     def run(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """As ``call``, for any coroutine: what ``begin`` returns."""
+        """Do as ``call``, for any coroutine: what ``begin`` returns."""
         future, latch = None, Latch()
         try:
             with DeferredSignals():
@@ -418,7 +418,7 @@ class ClusterClient:
             raise
 
     def begin(self, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> "concurrent.futures.Future[T]":
-        """As ``call``, without waiting; cancelled when the client closes.
+        """Do as ``call``, without waiting; cancelled when the client closes.
 
         Raises:
             FlowletError: the client is closed.

@@ -26,7 +26,7 @@ NO_CHECKPOINT: Final = -1
 
 
 class Guarantee(Enum):
-    """What a reader gets of a job that restarts."""
+    """The values that a reader gets of a job that restarts."""
 
     NONE = "none"
     """There are no checkpoints: a restart is an error, unless nothing was handed out before."""
@@ -43,7 +43,7 @@ class Guarantee(Enum):
 
 
 def guarantee_of(settings: JobSettings) -> Guarantee | None:
-    """What the reader of a job with these settings gets; None: the job has no checkpoints and never restarts."""
+    """The guarantee for a reader of a job with these settings; None: the job has no checkpoints and never restarts."""
     kind, checkpoints = settings.restart.kind, settings.checkpoints
     if checkpoints is not None and not checkpoints.is_periodic:
         return Guarantee.NONE  # and not None: a savepoint needs its reader until the job has finished

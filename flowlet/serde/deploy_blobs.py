@@ -306,7 +306,7 @@ def _loads(blob: bytes) -> Any:
 
 
 def describe_largest(chain: "Sequence[Chained]") -> str:
-    """What makes the pickle of a vertex large, for an error message."""
+    """The part that makes the pickle of a vertex large, for an error message."""
     found = find_largest(list(chain))
     return f"{found.num_bytes} of them are {found}" if found.where else "in many small parts"
 

@@ -62,7 +62,7 @@ _CACHED_FILES: Final = 4096  # so that a program that submits often reads its fi
 
 
 class NeededCode(Enum):
-    """What the TaskManagers of a cluster lack."""
+    """The part of a program that the TaskManagers of a cluster lack."""
 
     NOTHING = "they run in the program's process"
     MAIN = "they find the program's modules, but are other processes with another main module"
@@ -171,8 +171,8 @@ def _named_object(main: ModuleType, name: str, thing: Any) -> _NamedObject | Non
 
 
 def _folder_of(main: ModuleType, is_users_file: IsUsersFile) -> Path | None:
-    """Where imports of the main program start: its folder, or, with ``python -m package.module``, the folder of the
-    package.
+    """The folder that imports of the main program start in: its own, or, with ``python -m package.module``, that of
+    the package.
     """
     attributes = _attributes_of(main)
     file = attributes.get("__file__")

@@ -177,7 +177,7 @@ class FileTransferError(FlowletError):
 
 @dataclass(frozen=True, slots=True)
 class JobPaths:
-    """Where the files of a job lie here.
+    """The places of a job's files here.
 
     ``import_path``: in order.  ``packages``: what pip has installed, or None.  ``working_directory``: None if the job
         ships no archives.
@@ -301,7 +301,7 @@ class JobFileCache:
         return folder
 
     def _release(self, used: list[_Folder]) -> None:
-        """Remove working directories that nobody uses, and the oldest of the rest if there is too much."""
+        """Remove working directories that are not in use, and the oldest of the rest if there is too much."""
         removed: list[Path] = []
         with self._lock:
             for folder in used:

@@ -48,7 +48,7 @@ _UNOPENED: Final = object()
 
 
 class MainObjects:
-    """What the main modules of jobs define, as pickles, opened when they are asked for."""
+    """The definitions of jobs' main modules, as pickles, opened when they are asked for."""
 
     def __init__(self) -> None:
         self._of_thread = threading.local()
@@ -270,7 +270,7 @@ _PART_TIMEOUT_S: Final = 60.0  # of a part of a mebibyte; the request itself end
 
 @dataclass(frozen=True, slots=True)
 class JobFiles:
-    """What a TaskManager has for it.
+    """The means of a TaskManager to get a job's files.
 
     ``fetch``: gets a part from the JobManager; called on the loop thread.
     """
@@ -446,7 +446,7 @@ class ShippedFolders:
             os.chdir(self._working)
 
     def _unload_other(self, name: str, folder: Path) -> None:
-        """Who holds an old module keeps it."""
+        """Forget modules of this name that came from another folder; whoever holds one keeps it."""
         before = self._folders.get(name)
         if before is None or before == folder:
             return
@@ -472,7 +472,7 @@ class ShippedFolders:
 
 
 def _wanted(provided: Mapping[Path, set[str]]) -> dict[str, Path]:
-    """Where each name comes from: the first folder counts."""
+    """The folder that each name comes from: the first one counts."""
     return {name: folder for folder, names in reversed(list(provided.items())) for name in names}
 
 

@@ -349,7 +349,7 @@ def _arguments_of(value: Any, data_type: type) -> tuple[Any, ...]:
 
 
 def _attributes_of_members(cls: Any) -> dict[str, dict[str, Any]]:
-    """What members have besides their values: their constructors may have set it."""
+    """The attributes that members have besides their values: their constructors may have set it."""
     found = {}
     for name, member in cls.__members__.items():
         attributes = {key: value for key, value in getattr(member, "__dict__", {}).items() if key not in _MEMBER_PARTS}

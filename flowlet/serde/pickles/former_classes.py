@@ -56,7 +56,7 @@ class FormerClassError(SerdeError):
 
 
 class ClassForm(NamedTuple):
-    """What pickles of instances depend on.
+    """The properties of a class that pickles of its instances depend on.
 
     Attributes:
         module: of the class.
@@ -134,7 +134,7 @@ class FormPickler(ProgramPickler):
     """Writes each class that goes by value as its form and its definition, and members of its enums by name."""
 
     def reducer_override(self, obj: Any) -> Any:
-        """See ``pickle.Pickler``."""
+        """How to take an object apart; NotImplemented: as pickle does it."""
         kind = type(obj)
         if issubclass(kind, type):
             reference = reference_by_value(obj)
@@ -269,7 +269,7 @@ def _check_removed(former: ClassForm, now: ClassForm) -> None:
 
 
 def _defaults_of(cls: Any, form: ClassForm) -> dict[str, Callable[[Any], Any]]:
-    """What makes the defaults, by the names of the fields; each is called with the instance."""
+    """The makers of defaults, by the names of the fields; each is called with the instance."""
     match form.kind:
         case "dataclass":
             return {each.name: make for each in dataclasses.fields(cls) if (make := _default_of(each)) is not None}

@@ -114,7 +114,7 @@ def _innermost(
 
 
 def find_objects(value: object, wanted: Sequence[object]) -> list[FoundPart]:
-    """Where each of the ``wanted`` objects is in ``value``."""
+    """The place of each of the ``wanted`` objects is in ``value``."""
     found: dict[int, FoundPart] = {}
     ids = {id(each) for each in wanted}
     waiting, seen = collections.deque([(value, _Trail())]), {id(value)}
@@ -282,7 +282,7 @@ def _parts_of_object(value: Any) -> Iterator[_Part]:
 
 
 def _attributes_of(value: Any) -> dict[str, Any]:
-    """What a pickle of the object has in it, by name where it has one."""
+    """The parts that a pickle of the object has in it, by name where it has one."""
     try:
         reduction = value.__reduce_ex__(_PROTOCOL)
     except Exception:  # noqa: BLE001 - a program's own

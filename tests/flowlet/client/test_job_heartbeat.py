@@ -4,11 +4,12 @@ import pytest
 import structlog
 
 from flowlet.client.executor import keep_job_alive
+from flowlet.client.remote import JobManagerApi
 from flowlet.errors import FlowletError
 from flowlet.rpc.requests import RpcConnectError, RpcStatusError
 
 
-class Receiver:
+class Receiver(JobManagerApi):
     """The JobManager's side of heartbeats: each ends as it is told."""
 
     def __init__(self, *ends: FlowletError | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from flowlet.client.collect import News, RunNews, follow_runs
-from flowlet.client.remote import JobEndedError, JobProgress, RunChannels
+from flowlet.client.remote import JobEndedError, JobManagerApi, JobProgress, RunChannels
 from flowlet.client.result_buffer import ResultsCheckpointed
 from flowlet.errors import FlowletError
 
@@ -15,7 +15,7 @@ def run(attempt: int, restored: int = -1) -> RunChannels:
     return RunChannels(attempt, restored, [])
 
 
-class Answers:
+class Answers(JobManagerApi):
     """Gives the answers of a list, one after the other, and keeps the questions."""
 
     def __init__(self, answers: Sequence[RunChannels | JobProgress | Exception]) -> None:

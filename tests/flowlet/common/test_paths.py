@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.cli.asking import absolute
 from flowlet.common import Configuration
 from flowlet.common.options.job_options import checkpoint_settings, recovery_settings
 from flowlet.common.paths import absolute_url, local_path
@@ -58,7 +57,7 @@ def of_a_restored_savepoint(path: str) -> str:
     return recovery_settings(options(state_recovery__path=path))[0]
 
 
-PLACES = [of_a_source, of_a_sink, of_checkpoints, of_savepoints, of_a_restored_savepoint, absolute, local_path]
+PLACES = [of_a_source, of_a_sink, of_checkpoints, of_savepoints, of_a_restored_savepoint, absolute_url, local_path]
 
 
 @pytest.mark.parametrize("place", PLACES)

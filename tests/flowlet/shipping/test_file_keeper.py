@@ -9,12 +9,12 @@ import pytest
 
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.messages.program_bundle import ShippedFile, ShippedFiles
-from flowlet.shipping.bundle_store import THREAD_NAME, FileKeeper, FilesFullError, PartLostError
+from flowlet.shipping.bundle_store import THREAD_NAME, FileKeeper, FilesFullError, PartLostError, PartStore
 
 T = TypeVar("T")
 
 
-class InMemoryParts:
+class InMemoryParts(PartStore):
     """Parts in a dictionary; counts the writes."""
 
     def __init__(self) -> None:
