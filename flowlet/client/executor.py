@@ -21,12 +21,11 @@ from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
-from flowlet.messages.program_bundle import pieces_of
+from flowlet.messages.program_bundle import ProgramBundle, pieces_of
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import (
     EdgeMessage,
     JobGraphMessage,
-    ProgramBundle,
     RemoteGateMessage,
     VertexMessage,
     WatermarkAlignmentMessage,

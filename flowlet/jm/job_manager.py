@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.jm.job_store.entries import Recovery, job_store_key
 from flowlet.jm.job_store.job_keeper import JobKeeper
-from flowlet.jm.job_store.job_store import JobStore, recover
+from flowlet.jm.job_store.job_store import JobStore, Recovery, job_store_key, recover
 from flowlet.jm.rest import RestApi
 from flowlet.messages.program_bundle import ShippedFiles
 from flowlet.rpc.background_call import call_in_background, close_in_background, run_in_background

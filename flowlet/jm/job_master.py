@@ -52,7 +52,7 @@ from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import gate_document, known_vertex
 from flowlet.jm.job_document import Document, JobView, counters_of
 from flowlet.jm.job_owner import JobOwner
-from flowlet.jm.job_store.entries import RecoveredJob
+from flowlet.jm.job_store.job_store import RecoveredJob
 from flowlet.jm.regions.job_sources import JobSources
 from flowlet.jm.regions.pipelined_regions import fails_as_one, pipelined_regions, region_order
 from flowlet.jm.savepoints.job_savepoints import JobSavepoints

@@ -16,11 +16,10 @@ from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.messages.program_bundle import check_shipped_files, pieces_of
+from flowlet.messages.program_bundle import ProgramBundle, check_shipped_files, pieces_of
 from flowlet.rpc.control_messages import (
     EdgeMessage,
     JobGraphMessage,
-    ProgramBundle,
     RemoteGateMessage,
     VertexMessage,
     WatermarkAlignmentMessage,

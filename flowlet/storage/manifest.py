@@ -1,21 +1,21 @@
-"""``CheckpointManifest``: what a complete checkpoint consists of.
-
-The bytes of a manifest.
+"""``CheckpointManifest``: what a complete checkpoint consists of; and ``SignedFile``, the envelope of its file.
 
 Side:       pure.
-Invariants: nothing of the content is decoded before its MAC was checked.
+Invariants: nothing of the content is decoded before its MAC was checked.  The MAC covers the place that a file has, if
+            its kind has places, so that it is good there only.
 Format:     magic number (4 bytes), version (u16), id of the key (8), size of the content (u64), HMAC-SHA256 of all that
-            with the content (32); then the content: MessagePack of a ``StoredManifest``.
+            with the place and the content (32); then the content: MessagePack.
 """
 
 import hmac
 import struct
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
+from netstack.late import dataclass
 
 
 class SubtaskEntry(msgspec.Struct, frozen=True):
@@ -83,18 +83,6 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     edges: list[EdgeEntry] = []  # those between vertices, in the order of the job; older manifests have none
 
 
-MAX_MANIFEST_BYTES: Final = 1 << 30
-"""10,000 subtasks with 20 KiB each need a fifth of it."""
-_MAGIC: Final = b"FLCM"
-_VERSION: Final = 1
-_START: Final = struct.Struct(">4sH8sQ")
-_MAC_BYTES: Final = 32
-_HEADER_BYTES: Final = _START.size + _MAC_BYTES
-_KEY_LABEL: Final = b"flowlet manifests of checkpoints 1"
-_KEY_ID_LABEL: Final = b"flowlet id of the key of manifests 1"
-_ANOTHER: Final = "put the original back, or restore another checkpoint"
-
-
 class StoredSource(msgspec.Struct, frozen=True):
     """The state of one source's enumerator; a large one has a file of its own."""
 
@@ -109,19 +97,101 @@ class StoredManifest(msgspec.Struct, frozen=True):
     sources: list[StoredSource]
 
 
-def manifest_key(secret: bytes) -> bytes:
-    """The key of a cluster's manifests, derived from its secret."""
-    return hmac.digest(secret, _KEY_LABEL, "sha256")
+T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class SignedFile:
+    """The envelope of a file that a key signs.
+
+    Args:
+        kind: of the file, for people.
+        magic: the four bytes that it begins with.
+        labels: of the key that is derived from a secret, and of the key's id.
+        is_none: what a file with another magic number is.
+        its_secret: what to do where another cluster wrote it.
+        advice: what to do where it was changed.
+    """
+
+    kind: str
+    magic: bytes
+    labels: tuple[bytes, bytes]
+    is_none: str
+    its_secret: str
+    advice: str
+
+    def key(self, secret: bytes) -> bytes:
+        """The key that a cluster signs such files with, derived from its secret."""
+        return hmac.digest(secret, self.labels[0], "sha256")
+
+    def encode(self, entry: object, key: bytes, place: bytes = b"") -> bytes:
+        """The bytes of a file that is good in this place only."""
+        content = msgspec.msgpack.encode(entry)
+        start = _START.pack(self.magic, _VERSION, self._key_id(key), len(content))
+        return b"".join((start, _mac(key, start, place, content), content))
+
+    def decode(self, data: bytes, decoder: msgspec.msgpack.Decoder[T], key: bytes, path: str, place: bytes = b"") -> T:
+        """What ``encode`` was given.
+
+        Raises:
+            StorageError: the bytes are cut off, changed, of another place, or were written with another key; the
+                message names ``path``.
+        """
+        name = f"{self.kind} {path}"
+        if not self.magic.startswith(data[: len(self.magic)]):
+            raise StorageError(f"{name} is {self.is_none}: it was changed after it was written; {self.advice}")
+        if len(data) < HEADER_BYTES:
+            raise StorageError(f"{name} is cut off after {len(data)} bytes; {self.advice}")
+        start, mac, content = data[: _START.size], data[_START.size : HEADER_BYTES], data[HEADER_BYTES:]
+        _, version, key_id, size = _START.unpack(start)
+        if version != _VERSION:
+            raise StorageError(
+                f"{name} has version {version}, this flowlet reads {_VERSION}: use the flowlet that wrote it"
+            )
+        if not hmac.compare_digest(key_id, self._key_id(key)):
+            raise StorageError(
+                f"{name} is of a cluster with another secret: start the JobManager with {self.its_secret}"
+            )
+        if len(content) < size:
+            raise StorageError(f"{name} is cut off: it has {len(data)} of {HEADER_BYTES + size} bytes; {self.advice}")
+        if not hmac.compare_digest(mac, _mac(key, start, place, content)):
+            raise StorageError(f"{name} was changed after it was written: its MAC is wrong; {self.advice}")
+        try:
+            return decoder.decode(content)
+        except msgspec.DecodeError as error:
+            raise StorageError(f"{name} is of another flowlet ({error}): use the flowlet that wrote it") from error
+
+    def _key_id(self, key: bytes) -> bytes:
+        return hmac.digest(key, self.labels[1], "sha256")[:8]
+
+
+def _mac(key: bytes, start: bytes, place: bytes, content: bytes) -> bytes:
+    mac = hmac.new(key, start, "sha256")
+    mac.update(place)
+    mac.update(content)
+    return mac.digest()
+
+
+MAX_MANIFEST_BYTES: Final = 1 << 30
+"""10,000 subtasks with 20 KiB each need a fifth of it."""
+_VERSION: Final = 1
+_START: Final = struct.Struct(">4sH8sQ")
+HEADER_BYTES: Final = _START.size + 32
+_MANIFEST: Final = SignedFile(
+    "checkpoint file",
+    b"FLCM",
+    (b"flowlet manifests of checkpoints 1", b"flowlet id of the key of manifests 1"),
+    "no manifest of flowlet",
+    "the secret file of that cluster, or restore a checkpoint of this one",
+    "put the original back, or restore another checkpoint",
+)
 _decoder: Final = msgspec.msgpack.Decoder(StoredManifest)
+manifest_key: Final = _MANIFEST.key
 
 
 def encode_manifest(stored: StoredManifest, key: bytes) -> bytes:
     """The bytes of the file."""
-    content = msgspec.msgpack.encode(stored)
-    start = _START.pack(_MAGIC, _VERSION, _key_id(key), len(content))
-    return b"".join((start, _mac(key, start, content), content))
+    return _MANIFEST.encode(stored, key)
 
 
 def decode_manifest(data: bytes, key: bytes, path: str) -> StoredManifest:
@@ -130,44 +200,4 @@ def decode_manifest(data: bytes, key: bytes, path: str) -> StoredManifest:
     Raises:
         StorageError: the bytes are cut off, changed, or were written with another key; the message names ``path``.
     """
-    if not _MAGIC.startswith(data[: len(_MAGIC)]):
-        raise StorageError(
-            f"checkpoint file {path} is no manifest of flowlet: it was changed after it was written; {_ANOTHER}"
-        )
-    if len(data) < _HEADER_BYTES:
-        raise StorageError(f"checkpoint file {path} is cut off after {len(data)} bytes; {_ANOTHER}")
-    start, mac, content = data[: _START.size], data[_START.size : _HEADER_BYTES], data[_HEADER_BYTES:]
-    _, version, key_id, size = _START.unpack(start)
-    if version != _VERSION:
-        raise StorageError(
-            f"checkpoint file {path} has version {version}, this flowlet reads {_VERSION}: use the flowlet that wrote "
-            "it"
-        )
-    if not hmac.compare_digest(key_id, _key_id(key)):
-        raise StorageError(
-            f"checkpoint file {path} is of a cluster with another secret: start the JobManager with the secret file of "
-            "that cluster, "
-            "or restore a checkpoint of this one"
-        )
-    if len(content) < size:
-        raise StorageError(
-            f"checkpoint file {path} is cut off: it has {len(data)} of {_HEADER_BYTES + size} bytes; {_ANOTHER}"
-        )
-    if not hmac.compare_digest(mac, _mac(key, start, content)):
-        raise StorageError(f"checkpoint file {path} was changed after it was written: its MAC is wrong; {_ANOTHER}")
-    try:
-        return _decoder.decode(content)
-    except msgspec.DecodeError as error:
-        raise StorageError(
-            f"checkpoint file {path} is of another flowlet ({error}): use the flowlet that wrote it"
-        ) from error
-
-
-def _key_id(key: bytes) -> bytes:
-    return hmac.digest(key, _KEY_ID_LABEL, "sha256")[:8]
-
-
-def _mac(key: bytes, start: bytes, content: bytes) -> bytes:
-    mac = hmac.new(key, start, "sha256")
-    mac.update(content)
-    return mac.digest()
+    return _MANIFEST.decode(data, _decoder, key, path)

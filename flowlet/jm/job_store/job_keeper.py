@@ -11,7 +11,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from flowlet.jm.job_store.entries import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
+from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
 from flowlet.rpc.background_call import CallInBackground
 from flowlet.rpc.control_messages import JobGraphMessage
 from netstack.log_lines import LogLines

@@ -1,48 +1,124 @@
-"""``JobStore``: the jobs of one JobManager as files.
-
-Finds out how the jobs of a job store go on: with which run, from which checkpoint.
+"""``JobStore``: the jobs of one JobManager as files, and how they go on: with which run, from which checkpoint.
 
 Side:       shared.  Blocking: called on threads of its own, never on an event loop.
 Invariants: what was put is on disk: written under a temporary name, fsynced, renamed, its directory fsynced
             (``LocalFiles``).  Nothing is returned whose MAC is wrong.  One JobManager at a time uses a directory: it
             holds a lock, which ends with its process.
-Layout:     ``<directory>/<job id>/job``, ``.../progress`` and, once the job has ended, ``.../end`` in their place.
-Source:     Flink ``FileSystemJobResultStore``, ``DefaultJobGraphStore``.  Flink
-            ``DefaultCompletedCheckpointStoreUtils.retrieveCompletedCheckpoints``, which fails the recovery, too.
+Layout:     ``<directory>/<job id>/job``, ``.../progress`` and, once the job has ended, ``.../end`` in their place; each
+            a ``SignedFile``, whose place is its kind and its job: it is good in its own place only.
 Rules:      a job goes on from its newest complete checkpoint.  Its client may have handed out all results before that
             one, so an older one, or none, would repeat them: if the newest one cannot be read, or one that the store
             knows of is gone (a mount that is missing), the job does not go on, and its entry stays.
+Source:     Flink ``FileSystemJobResultStore``, ``DefaultJobGraphStore``, ``CheckpointIDCounter``,
+            ``DefaultCompletedCheckpointStoreUtils.retrieveCompletedCheckpoints``, which fails the recovery, too.
 """
 
 import fcntl
 import os
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
 import msgspec
 
 from flowlet.errors import ConfigError, StorageError
-from flowlet.jm.job_store.entries import (
-    HEADER_BYTES,
-    JobEnd,
-    RecoveredJob,
-    Recovery,
-    StoreContent,
-    StoredJob,
-    StoredProgress,
-    decode_entry,
-    encode_entry,
-)
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.local_files import LocalFiles
-from flowlet.storage.manifest import CheckpointManifest
+from flowlet.storage.manifest import HEADER_BYTES, CheckpointManifest, SignedFile
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 
+ID_BLOCK = 100
+"""So many ids of checkpoints are reserved at once: a write for each would hold up its trigger."""
+
+
+class StoredProgress(msgspec.Struct, frozen=True):
+    """How far a job is.
+
+    Args:
+        attempt: the newest number of a run; it is kept before the run is deployed.
+        completed_checkpoint: a complete one; newer ones may exist; -1: none is known.
+        ids_below: no checkpoint with this id, or a higher one, was triggered.
+        unrestorable: complete ones that no run could begin with, so that an older one was taken.
+    """
+
+    attempt: int = 0
+    completed_checkpoint: int = -1
+    ids_below: int = ID_BLOCK
+    unrestorable: list[int] = []
+
+
+class JobEnd(msgspec.Struct, frozen=True):
+    """How a job ended: its status, and its document as JSON."""
+
+    status: str
+    document: bytes
+
+
+class StoredJob(msgspec.Struct, frozen=True):
+    """A job that has not ended."""
+
+    job: JobGraphMessage
+    progress: StoredProgress
+
+
+@dataclass(frozen=True, slots=True)
+class StoreContent:
+    """What lies in the store: jobs, ends by job id, and by job id why an entry cannot be used."""
+
+    jobs: Sequence[StoredJob] = ()
+    ends: Mapping[str, JobEnd] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveredJob:
+    """A job that goes on.
+
+    Args:
+        job: as it was submitted.
+        attempt: the number of its next run, above all earlier ones.
+        checkpoints: the complete ones, the oldest first; the next run begins with the last.
+        next_checkpoint_id: above all ids that were ever triggered.
+        unrestorable: newer complete ones that no run can begin with.
+    """
+
+    job: JobGraphMessage
+    attempt: int
+    checkpoints: Sequence[CheckpointManifest] = ()
+    next_checkpoint_id: int = 1
+    unrestorable: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a JobManager begins with: jobs, ends by job id, and by job id why a job does not go on."""
+
+    jobs: Sequence[RecoveredJob] = ()
+    ends: Mapping[str, JobEnd] = field(default_factory=dict)
+    problems: Mapping[str, str] = field(default_factory=dict)
+
+
 T = TypeVar("T")
+
+_ENTRY: Final = SignedFile(
+    "job store file",
+    b"FLJS",
+    (b"flowlet entries of the job store 1", b"flowlet id of the key of the job store 1"),
+    "none of flowlet",
+    "that one's secret file",
+    "put the original back, or remove the directory of the job and submit it again",
+)
+job_store_key: Final = _ENTRY.key
+
+
+def _place(kind: str, job_id: str) -> bytes:
+    return f"{kind}\n{job_id}\n".encode()
+
 
 _JOB, _PROGRESS, _END = "job", "progress", "end"
 _LOCK: Final = "lock"
@@ -158,7 +234,7 @@ class JobStore:
     def _put(self, kind: str, job_id: str, entry: object) -> None:
         assert _JOB_ID.fullmatch(job_id), "check_job_graph() has checked it"
         try:
-            self._files.write((job_id,), kind, encode_entry(entry, kind, job_id, self._key))
+            self._files.write((job_id,), kind, _ENTRY.encode(entry, self._key, _place(kind, job_id)))
         except StorageError as error:
             raise _of_the_store(error) from error
 
@@ -169,7 +245,8 @@ class JobStore:
             data = self._files.read((job_id,), kind, _MAX_BYTES)
         except StorageError as error:
             raise _of_the_store(error) from error
-        return decode_entry(data, decoder, kind, job_id, self._key, self._files.location((job_id,), kind))
+        path = self._files.location((job_id,), kind)
+        return _ENTRY.decode(data, decoder, self._key, path, _place(kind, job_id))
 
     def _remove(self, job_id: str, kind: str) -> None:
         try:

@@ -15,7 +15,7 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_document import exceptions_document, job_document
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_master import JobMaster
-from flowlet.jm.job_store.entries import RecoveredJob
+from flowlet.jm.job_store.job_store import RecoveredJob
 from flowlet.jm.scheduler import attempt_id
 from flowlet.rpc.control_messages import (
     CheckpointAborted,

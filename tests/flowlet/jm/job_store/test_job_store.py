@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import ConfigError, StorageError
-from flowlet.jm.job_store.entries import JobEnd, StoredJob, StoredProgress, job_store_key
-from flowlet.jm.job_store.job_store import JobStore
+from flowlet.jm.job_store.job_store import JobEnd, JobStore, StoredJob, StoredProgress, job_store_key
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
 KEY = job_store_key(b"s" * 32)

@@ -7,8 +7,7 @@ import pytest
 
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.jm.job_store.entries import JobEnd, StoreContent, StoredJob, StoredProgress
-from flowlet.jm.job_store.job_store import recover
+from flowlet.jm.job_store.job_store import JobEnd, StoreContent, StoredJob, StoredProgress, recover
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, manifest_key
