@@ -11,7 +11,8 @@ Rules: a request that got no answer may have been carried out.  All that are sen
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -22,7 +23,9 @@ from flowlet.graph.client_heartbeat import ClientRetry
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcResponse, RpcStatusError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.timers import Backoff
 
+_FIRST_PAUSE_MS: Final = 100  # so that a JobManager that is back soon is found soon
 _log = LogLines(__name__)
 
 
@@ -41,6 +44,12 @@ class PatientAnswer:
 
     response: RpcResponse
     num_retries: int
+
+
+def pauses_s(retry: ClientRetry) -> Iterator[float]:
+    """The pause before each further try, in seconds."""
+    pauses_ms = Backoff(_FIRST_PAUSE_MS, retry.delay_ms).delays()
+    return (pause_ms / 1000 for pause_ms in islice(pauses_ms, retry.max_attempts))
 
 
 class PatientRequests:
@@ -68,7 +77,7 @@ class PatientRequests:
         Raises:
             RpcConnectError: none did so in time.
         """
-        pauses = iter(()) if self.retry is None else self.retry.pauses_s()
+        pauses = iter(()) if self.retry is None else pauses_s(self.retry)
         num_retries = 0
         while True:
             try:

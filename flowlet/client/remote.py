@@ -21,7 +21,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from flowlet.client.patient_requests import PatientRequests, begin_savepoint, begin_stop, wait_for_savepoint
+from flowlet.client.patient_requests import PatientRequests, begin_savepoint, begin_stop, pauses_s, wait_for_savepoint
 from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
@@ -389,7 +389,7 @@ class ClusterClient:
     def be_patient(self, retry: ClientRetry) -> None:
         """The JobManager keeps its jobs: questions about them wait for the next one if it does not answer."""
         self._api.be_patient(retry)
-        self.patience_s = sum(retry.pauses_s())
+        self.patience_s = sum(pauses_s(retry))
 
     def call(self, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
         """Run a request on the loop and wait for its result.

@@ -13,8 +13,6 @@ Rules:  a job whose results the program reads is attached unless ``execution.att
         waits for it and ``execution.shutdown-on-attached-exit`` is true.
 """
 
-from collections.abc import Iterator
-from itertools import islice
 from typing import Final
 
 from flowlet.common.configuration import Configuration
@@ -28,7 +26,6 @@ from flowlet.common.options.known_options import (
 )
 from flowlet.errors import ConfigError
 from netstack.late import dataclass
-from netstack.timers import Backoff
 
 _FLINKS_INTERVAL_MS: Final = 30_000
 _FLINKS_TIMEOUT_MS: Final = 180_000
@@ -78,9 +75,6 @@ class ClientHeartbeat:
         )
 
 
-_FIRST_PAUSE_MS = 100
-
-
 @dataclass(frozen=True, slots=True)
 class ClientRetry:
     """A request that gets no answer is tried ``max_attempts`` times more, with pauses of at most ``delay_ms``."""
@@ -92,8 +86,3 @@ class ClientRetry:
     def of_options(cls, options: Configuration) -> "ClientRetry":
         """What the options say."""
         return cls(RETRY_ATTEMPTS.get(options), RETRY_DELAY.get(options))
-
-    def pauses_s(self) -> Iterator[float]:
-        """The pause before each further try, in seconds."""
-        pauses_ms = Backoff(_FIRST_PAUSE_MS, self.delay_ms).delays()
-        return (pause_ms / 1000 for pause_ms in islice(pauses_ms, self.max_attempts))
