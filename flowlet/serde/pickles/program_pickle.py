@@ -45,22 +45,27 @@ _MARKERS: Final = {type(getattr(dataclasses, name)): name for name in ("MISSING"
 _SHARED_GENERATORS: Final = (("random", "_inst"), ("numpy.random.mtrand", "_rand"))
 
 
-def _code_of_file(
-    filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...], version: tuple[int, int] | None = None
+def _code_of_file(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
+    """The code; called by pickles of flowlets that did not say which Python wrote it."""
+    return make(*arguments).replace(co_filename=filename)
+
+
+def _code_of_python(
+    version: tuple[int, int], filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]
 ) -> CodeType:
-    """The code; called by pickles.  ``version``: of the Python that wrote it; None: an older flowlet did."""
-    if version is not None and version != _PYTHON:
+    """The code; called by pickles.  Raises SerdeError: it was written by another minor version of Python."""
+    if version != _PYTHON:
         written, here = (".".join(map(str, each)) for each in (version, _PYTHON))
         raise SerdeError(
             f"a function of {filename} is bytecode of Python {written}, which Python {here} cannot run: use Python "
             f"{written} here, or put what is defined in the main program into a module that both import"
         )
-    return make(*arguments).replace(co_filename=filename)
+    return _code_of_file(filename, make, arguments)
 
 
 def _reduce_code_with_file(code: CodeType) -> _Reduction:
     make, arguments = _reduce_code(code)
-    return _code_of_file, (code.co_filename, make, arguments, _PYTHON)
+    return _code_of_python, (_PYTHON, code.co_filename, make, arguments)
 
 
 def _main_module() -> ModuleType:

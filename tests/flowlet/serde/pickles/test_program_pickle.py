@@ -96,5 +96,5 @@ def test_a_class_of_a_main_program_in_state_is_refused_by_another_minor_version(
 
 def test_what_an_older_flowlet_wrote_says_no_version_and_is_read() -> None:
     function = functions_of("/home/ann/job.py")["inner"]
-    name, make_and_arguments = program_pickle._reduce_code_with_file(function.__code__)
-    assert name(*make_and_arguments[:3]).co_filename == "/home/ann/job.py"
+    _, (_, *written) = program_pickle._reduce_code_with_file(function.__code__)
+    assert program_pickle._code_of_file(*written).co_filename == "/home/ann/job.py"
