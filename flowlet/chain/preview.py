@@ -7,7 +7,7 @@ Invariants: to show a record never raises.
 from collections.abc import Iterator
 from typing import Any
 
-from flowlet.serde.types.type_serializer import MAX_PREVIEW_CHARACTERS, preview
+from flowlet.serde.type_serializer import MAX_PREVIEW_CHARACTERS, preview
 
 __all__ = ["MAX_PREVIEW_CHARACTERS", "last_of", "preview"]
 

@@ -18,6 +18,7 @@ from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorCounters
 from flowlet.errors import StateRestoreError
 from flowlet.mailbox.task_mailbox import Interrupts
+from flowlet.operators.source_event_time import OpenSplits, PausableSplitReader, SplitReader
 from flowlet.operators.source_operator import (
     CountingReader,
     InterruptibleReader,
@@ -33,7 +34,6 @@ from flowlet.splits.enumerators import enumerator_for, split_set_of
 from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator
 from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
 from flowlet.timers.time_api import ProcessingTimeService
-from flowlet.watermarks.source_event_time import OpenSplits, PausableSplitReader, SplitReader
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.late import dataclass
 

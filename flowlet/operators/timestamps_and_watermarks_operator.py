@@ -13,16 +13,16 @@ from flowlet.chain.operator_output import OperatorOutput, output_for
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.mailbox.task_mailbox import Attention
-from flowlet.operators.source_operator import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
-from flowlet.records import MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_api import TimerHandle
-from flowlet.watermarks.event_time_stream import (
+from flowlet.operators.event_time_stream import (
     EventTimeStream,
     WatermarkEmitter,
     idleness_clock,
     is_by_column,
     without_watermarks,
 )
+from flowlet.operators.source_operator import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+from flowlet.records import MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark, WatermarkStatus
+from flowlet.timers.time_api import TimerHandle
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):

@@ -30,7 +30,7 @@ from flowlet.serde.element_decoder import ElementDecoder
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import LENGTH, serialize_dictionary
 from flowlet.serde.record_format import RecordFormat
-from flowlet.serde.types.type_serializer import TypeSerializer
+from flowlet.serde.type_serializer import TypeSerializer
 
 _WRITE_BYTES: Final = 2 << 20  # Flink's
 

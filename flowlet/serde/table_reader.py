@@ -181,7 +181,7 @@ def decode_arrow_array(payload: memoryview) -> Any:
     """The payload of ARROW as a validated ``pyarrow.Array``."""
     import pyarrow as pa  # here, because the import takes longer than all of this package
 
-    from flowlet.serde.types.arrow_serializer import refuse_compressed
+    from flowlet.serde.arrow_serializer import refuse_compressed
 
     stream = pa.py_buffer(bytes(payload))
     try:

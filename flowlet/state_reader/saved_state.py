@@ -15,7 +15,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from flowlet.checkpoint.shared_files import JobSharedFiles
 from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.checkpoint.state_codec import decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
@@ -29,8 +31,6 @@ from flowlet.state_reader.arrow_columns import arrow_column
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
-from flowlet.storage.shared_files import JobSharedFiles
-from flowlet.storage.state_codec import decode_state, operator_sizes
 from flowlet.storage.state_files import StateFiles
 from netstack.late import dataclass
 

@@ -16,10 +16,10 @@ from flowlet.chain.operator_chain import ChainedOperator, HeadInput, MarkValve
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.input_recovery import InputRecovery
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.io.input_processor import InputProcessor
-from flowlet.io.input_recovery import InputRecovery
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
 from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
 from flowlet.mailbox.mailbox_processor import MailboxController, Suspension

@@ -46,7 +46,7 @@ from netstack.loop.forks import end_stranded_child
 from netstack.wire.events import StopMode
 
 if TYPE_CHECKING:
-    from flowlet.io.input_recovery import InputRecovery
+    from flowlet.checkpoint.input_recovery import InputRecovery
     from flowlet.io.record_writer import RecordWriter
 
 _NS_PER_MS = 1_000_000
@@ -354,7 +354,7 @@ class StreamTask(ABC):
         for stream in streams:
             if stream.operator == 0:
                 self._no_gate(stream.gate)
-        from flowlet.io.input_recovery import InputRecovery  # here, as few tasks begin with data in flight
+        from flowlet.checkpoint.input_recovery import InputRecovery  # here, as few tasks begin with data in flight
 
         return InputRecovery(streams, self._no_gate, self.name, self.environment.limits, self._inner_input)
 

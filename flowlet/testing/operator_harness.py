@@ -20,9 +20,9 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
 from flowlet.serde.types.basic_serializers import PickledSerializer
-from flowlet.serde.types.data_view import DataInput, DataOutput
 from flowlet.testing.function_operators import operator_of
 from flowlet.testing.harness_environment import HarnessEnvironment, SubtaskPlace
 from flowlet.testing.leaks import ProcessResources

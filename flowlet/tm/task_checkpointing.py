@@ -24,8 +24,10 @@ from functools import partial
 from typing import Final
 
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.channel_codec import decode_channels, encode_channels
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
+from flowlet.checkpoint.shared_files import JobSharedFiles, handle_of
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import (
     CheckpointMetadata,
@@ -58,10 +60,8 @@ from flowlet.rpc.control_messages import (
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.incremental_snapshot import IncrementalSnapshot
 from flowlet.state.keyed_state_backend import SharedFiles
-from flowlet.storage.channel_codec import decode_channels, encode_channels
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.savepoint_storage import SavepointStorage
-from flowlet.storage.shared_files import JobSharedFiles, handle_of
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
@@ -230,7 +230,9 @@ class TaskCheckpointing:
             ) from error
 
     def _read_part(self, storage: StateFiles, restored: RestoredState, handle: StateHandle) -> Mapping[str, object]:
-        from flowlet.storage.state_codec import decode_state  # here and below, as most tasks begin without a checkpoint
+        from flowlet.checkpoint.state_codec import (
+            decode_state,  # here and below, as most tasks begin without a checkpoint
+        )
 
         try:
             state = decode_state(storage.read_state(handle), self._names, _former_classes(restored))
@@ -395,7 +397,7 @@ class TaskCheckpointing:
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
-        from flowlet.storage.state_codec import encode_state
+        from flowlet.checkpoint.state_codec import encode_state
 
         operators = (
             storage.write_state(checkpoint_id, name, encode_state(state, self._names)) if state.operators else None

@@ -69,11 +69,11 @@ _TASK_MODULES: Final = (
     "flowlet.connectors.remote_gate_source",
     "flowlet.connectors.sinks",
     "flowlet.io.create_record_writer",
-    "flowlet.io.input_recovery",
+    "flowlet.checkpoint.input_recovery",
     "flowlet.operators.record_operators",
     "flowlet.state.heap_keyed_state_backend",
     "flowlet.state.rocksdb.rocksdb_keyed_state_backend",
-    "flowlet.storage.state_codec",
+    "flowlet.checkpoint.state_codec",
     "flowlet.task.one_input_stream_task",
     "flowlet.tm.restored_channels",
 )

@@ -113,7 +113,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "flowlet.checkpoint.channel_state_writer",
         "flowlet.storage.checkpoint_storage",
         "flowlet.storage.manifest",
-        "flowlet.storage.state_codec",
+        "flowlet.checkpoint.state_codec",
     ),
     "JobManager's checkpoints": (
         "flowlet.jm.checkpoints.checkpoint_coordinator",

@@ -34,7 +34,7 @@ from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
 from flowlet.serde.declared.fitting_columns import fitting
 from flowlet.serde.declared.leaf_columns import IntegerColumn
 from flowlet.serde.table_writer import CodeWriter
-from flowlet.serde.types.type_serializer import ValueMismatchError, fields_in_order, preview
+from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 
 MAX_PROBES_EACH: Final = 32  # random keys need 3 in a full table, regular ones (multiples of 2**60) 13
 MIN_CHECKED: Final = 128  # fewer keys are cheap whatever their hashes are

@@ -67,9 +67,9 @@ from flowlet.serde.declared.leaf_columns import (
 )
 from flowlet.serde.record_format import ElementTooLargeError
 from flowlet.serde.table_writer import CodeWriter
+from flowlet.serde.type_serializer import ValueMismatchError, are_positions
 from flowlet.serde.types.local_time_serializers import LOCAL_TIME_SERIALIZERS
 from flowlet.serde.types.serializers import serializer_for
-from flowlet.serde.types.type_serializer import ValueMismatchError, are_positions
 
 _BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
 _BASIC: Final[dict[BasicType, type[TextColumn | BooleanColumn | FloatingColumn]]] = {

@@ -23,9 +23,9 @@ from typing import Any, Final
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import BasicType
 from flowlet.errors import SerdeError
+from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
-from flowlet.serde.types.data_view import DataInput, DataOutput
-from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
+from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
 
 _MILLIS_PER_DAY: Final = 86_400_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - compared with values that have no zone

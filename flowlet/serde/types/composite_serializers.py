@@ -13,9 +13,9 @@ from typing import Any, Final
 
 from flowlet.common.types import Row, RowKind, field_names_of
 from flowlet.errors import SerdeError
+from flowlet.serde.data_view import DataInput, DataOutput
+from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, fields_in_order, mismatch, preview
 from flowlet.serde.types.basic_serializers import StringSerializer
-from flowlet.serde.types.data_view import DataInput, DataOutput
-from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, fields_in_order, mismatch, preview
 
 _ROW_KIND_BITS: Final = 2
 _ROW_KINDS: Final = tuple(RowKind)

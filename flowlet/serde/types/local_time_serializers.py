@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from flowlet.common.typeinfo import LocalTimeTypeInfo
 from flowlet.errors import SerdeError
+from flowlet.serde.data_view import DataInput, DataOutput
+from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
 from flowlet.serde.types.basic_serializers import ImmutableSerializer
-from flowlet.serde.types.data_view import DataInput, DataOutput
-from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
 
 _MIN_BYTE: Final = -(2**7)
 _MIN_SHORT: Final = -(2**15)

@@ -25,6 +25,7 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
 )
+from flowlet.serde.type_serializer import TypeSerializer
 from flowlet.serde.types.basic_serializers import (
     BASIC_SERIALIZERS,
     SQL_DATE_SERIALIZER,
@@ -42,7 +43,6 @@ from flowlet.serde.types.composite_serializers import (
     array_serializer,
 )
 from flowlet.serde.types.local_time_serializers import LOCAL_TIME_SERIALIZERS
-from flowlet.serde.types.type_serializer import TypeSerializer
 
 _SQL_SERIALIZERS: Final[dict[type[TypeInformation], TypeSerializer]] = {
     DateTypeInfo: SQL_DATE_SERIALIZER,
@@ -67,7 +67,7 @@ def serializer_for(type_info: TypeInformation) -> TypeSerializer:
             return LOCAL_TIME_SERIALIZERS[type_info.time_type]
         case ArrowTypeInfo():
             # Imported here: most programs have no Arrow, and the import takes longer than all of ours.
-            from flowlet.serde.types.arrow_serializer import ArrowSerializer
+            from flowlet.serde.arrow_serializer import ArrowSerializer
 
             return ArrowSerializer(type_info.schema)
         case _:

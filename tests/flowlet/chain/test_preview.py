@@ -6,8 +6,8 @@ from hypothesis import given
 
 from flowlet.chain.preview import MAX_PREVIEW_CHARACTERS, last_of, preview
 from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.serde.types.serializers import serializer_for
-from flowlet.serde.types.type_serializer import ValueMismatchError
 from tests.flowlet.serde.exact import NESTED
 
 

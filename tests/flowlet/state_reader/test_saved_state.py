@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.state_codec import encode_state
 from flowlet.common.typeinfo import Types
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
@@ -21,7 +22,6 @@ from flowlet.state_reader.saved_state import AGGREGATE, POSITION
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry, manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage
-from flowlet.storage.state_codec import encode_state
 from flowlet.timers.keyed_timer_service import KeyGroupTimers
 from flowlet.timers.timer_queue import Timer
 

@@ -30,6 +30,7 @@ from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
+from flowlet.operators.event_time_stream import idleness_clock
 from flowlet.rpc.control_messages import FailureInfo, RegisterTaskManager
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError
@@ -44,7 +45,6 @@ from flowlet.tm.jobmanager_connection import (
     JobManagerUnreachableError,
     ReconnectConfig,
 )
-from flowlet.watermarks.event_time_stream import idleness_clock
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError
 from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from flowlet.common.types import Row, RowFieldsError, are_positions, field_names_of, fields_by_name
 from flowlet.errors import SerdeError
-from flowlet.serde.types.data_view import DataInput, DataOutput
+from flowlet.serde.data_view import DataInput, DataOutput
 
 __all__ = ["are_positions", "fields_in_order"]
 

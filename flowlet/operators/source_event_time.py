@@ -27,9 +27,9 @@ from flowlet.chain.operator_output import OperatorOutput
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.mailbox.task_mailbox import Interrupts
+from flowlet.operators.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
-from flowlet.watermarks.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
 from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass

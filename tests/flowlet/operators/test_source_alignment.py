@@ -5,8 +5,8 @@ Source: Flink ``SourceOperatorAlignmentTest``, ``SourceOperatorSplitWatermarkAli
 
 import pytest
 
+from flowlet.operators.source_event_time import SourceAlignment, SplitOrders
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.watermarks.source_event_time import SourceAlignment, SplitOrders
 
 
 def sampled(alignment: SourceAlignment, watermark: int) -> int:

@@ -14,8 +14,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flowlet.errors import SerdeError
-from flowlet.serde.types.data_view import DataInput, DataOutput
-from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
+from flowlet.serde.data_view import DataInput, DataOutput
+from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
 
 _FREE_VALUES: Final = 1 << 21  # nulls and rows without columns take no bytes
 _U16: Final = struct.Struct("<H")

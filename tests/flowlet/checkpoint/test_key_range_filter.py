@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowlet.checkpoint.input_recovery import KeyRangeFilter
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.io.input_recovery import KeyRangeFilter
 from flowlet.keys.key_groups import key_group, key_group_range, operator_index
 from flowlet.records import Chunk
 

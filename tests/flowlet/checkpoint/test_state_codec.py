@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowlet.checkpoint import state_codec
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.state_codec import decode_state, encode_state
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
-from flowlet.storage import state_codec
-from flowlet.storage.state_codec import decode_state, encode_state
 
 
 @dataclass

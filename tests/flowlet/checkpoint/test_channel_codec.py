@@ -2,10 +2,10 @@
 
 import pytest
 
+from flowlet.checkpoint.channel_codec import decode_channels, encode_channels
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, SubtaskState
+from flowlet.checkpoint.state_codec import encode_state
 from flowlet.errors import StateRestoreError
-from flowlet.storage.channel_codec import decode_channels, encode_channels
-from flowlet.storage.state_codec import encode_state
 
 WHOLE = ChannelStateSnapshot({(0, 1): (b"in", b"", b"put"), (1, 0): (b"x",)}, {(2, 3): (b"o", b"ut")})
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
-from flowlet.serde.types.data_view import DataInput, DataOutput
+from flowlet.serde.data_view import DataInput, DataOutput
 
 Write = Callable[[DataOutput], None]
 Read = Callable[[DataInput], Any]
