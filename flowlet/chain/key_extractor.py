@@ -15,7 +15,7 @@ from typing import Any, Final
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import last_of, preview
 from flowlet.columns import Columns, Shape, columns_of
-from flowlet.columns.unchanging import is_unchanging
+from flowlet.columns.column import is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.keys.column_key import ColumnKey

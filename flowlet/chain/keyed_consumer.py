@@ -21,7 +21,7 @@ from flowlet.chain.record_copies import apart
 from flowlet.chain.record_loop import LoopEnd, write_conversion, write_into
 from flowlet.chain.record_shape import RecordShape, ShapeWatch
 from flowlet.chain.stream_operator import OperatorCounters, StreamOperator
-from flowlet.columns.unchanging import UNCHANGING, is_unchanging
+from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.typed.record_conversion import RecordConversion

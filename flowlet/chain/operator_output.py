@@ -24,7 +24,7 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_copies import apart
 from flowlet.chain.record_loop import NO_ATTENTION, LoopEnd, RecordLoop, write_conversion, write_into
 from flowlet.chain.stream_operator import EdgeOutput, OperatorCounters, Output, StreamOperator
-from flowlet.columns.unchanging import UNCHANGING
+from flowlet.columns.column import UNCHANGING
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion

@@ -9,7 +9,6 @@ from typing import Any
 
 from flowlet.serde.type_serializer import MAX_PREVIEW_CHARACTERS, preview
 
-__all__ = ["MAX_PREVIEW_CHARACTERS", "last_of", "preview"]
 
 
 def last_of(values: list[Any], position: Iterator[Any]) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from flowlet.rpc.control_messages import StateHandle
 from flowlet.serde.pickles.former_classes import RunningClasses
-from flowlet.state.incremental_snapshot import SharedFile
+from flowlet.state.state_snapshots import SharedFile
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 
 

@@ -12,12 +12,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from flowlet.chain.state_share import StateShare
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.errors import StateRestoreError
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateRows
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.state.state_snapshots import (
+    IncrementalSnapshot,
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateRows,
+    StateShare,
+)
 from netstack.late import dataclass
 
 

@@ -38,7 +38,7 @@ from flowlet.serde.pickles.former_classes import (
     RunningClasses,
 )
 from flowlet.serde.pickles.record_pickle import classes_found_by
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.state.state_snapshots import KeyedStateSnapshot
 
 
 class PickleWriter:

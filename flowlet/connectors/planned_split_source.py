@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from flowlet.chain.state_share import StateShare
 from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
@@ -25,6 +24,7 @@ from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_object
 from flowlet.splits.assigned_splits import AssignedSplits
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplitEnumerator, PlannedSplits
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 

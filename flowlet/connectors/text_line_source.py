@@ -35,7 +35,6 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import BinaryIO, Final, Protocol, assert_never
 
-from flowlet.chain.state_share import StateShare
 from flowlet.errors import FlowletError
 from flowlet.operators.source_event_time import OpenSplits
 from flowlet.operators.source_operator import Source
@@ -51,6 +50,7 @@ from flowlet.splits.file_split import (
     keeps_line_ends,
     needs_head,
 )
+from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 

@@ -32,8 +32,7 @@ from flowlet.columns import (
     ListColumn,
     ShortTextColumn,
 )
-from flowlet.columns.short_text_column import try_short_texts
-from flowlet.columns.short_texts import PACKED16_BYTES, Packed16Array
+from flowlet.columns.short_text_column import PACKED16_BYTES, Packed16Array, try_short_texts
 from flowlet.errors import KeyTypeError
 from flowlet.io.dictionary_bypass import DictionaryBypass
 from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, KeyDictionary

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from flowlet.chain.key_extractor import MIN_COLUMN_ROWS, KeyExtractor
 from flowlet.columns import Column, Columns, ListColumn, Shape, column_of
-from flowlet.columns.inspection import exact_type, try_transpose
+from flowlet.columns.table import exact_type, try_transpose
 from flowlet.common.types import Row, parts_of
 from flowlet.errors import SerdeError
 from flowlet.io.chunk_content import MAX_ELEMENT_BYTES, MIN_CONTENT_RECORDS, try_contents

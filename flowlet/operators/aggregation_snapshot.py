@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flowlet.columns import Columns
-from flowlet.columns.concatenation import try_concatenate
-from flowlet.keys.exact_hashes import exact_key_groups
+from flowlet.columns.table import try_concatenate
+from flowlet.keys.key_columns import exact_key_groups
 from netstack.late import dataclass
 
 

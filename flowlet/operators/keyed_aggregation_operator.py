@@ -22,14 +22,14 @@ from typing import Any, ClassVar, Final
 import numpy as np
 
 from flowlet.chain.preview import preview
-from flowlet.chain.state_share import StateShare
 from flowlet.columns import Column, Columns, Shape, column_of, columns_of
-from flowlet.columns.unchanging import are_unchanging, is_unchanging
+from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.errors import FlowletError
 from flowlet.kernels.columnar_reduction import ColumnarReduction, Layout
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm, merged
 from flowlet.operators.keyed_operator import KeyedOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
+from flowlet.state.state_snapshots import StateShare
 
 
 def copy_values(values: list[Any]) -> list[Any]:

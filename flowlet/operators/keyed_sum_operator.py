@@ -20,7 +20,7 @@ from operator import is_
 from typing import Any, Final
 
 from flowlet.chain.preview import last_of, preview
-from flowlet.columns.unchanging import are_unchanging
+from flowlet.columns.column import are_unchanging
 from flowlet.common.types import Row
 from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction

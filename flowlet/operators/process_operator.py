@@ -18,7 +18,7 @@ from typing import Any
 from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.record_loop import RecordLoop
-from flowlet.columns.unchanging import UNCHANGING
+from flowlet.columns.column import UNCHANGING
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService

@@ -17,7 +17,6 @@ from typing import Any, Protocol, runtime_checkable
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_slices import Caution, RecordSlices
-from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
@@ -28,6 +27,7 @@ from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, Wat
 from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
 from flowlet.splits.number_enumerator import NumbersLeft, Runs, share_of_runs
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass

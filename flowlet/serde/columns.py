@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from flowlet.columns import narrowed
-from flowlet.columns.inspection import exact_type, try_transpose
+from flowlet.columns.table import exact_type, try_transpose
 from flowlet.errors import SerdeError
 from flowlet.records import PickledRecord
 from flowlet.serde.column_format import (

@@ -9,7 +9,7 @@ Format:     ``column_format``.
 import numpy as np
 
 from flowlet.columns import ShortTextColumn
-from flowlet.columns.short_texts import PACKED16_BYTES, Packed16Array
+from flowlet.columns.short_text_column import PACKED16_BYTES, Packed16Array
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import SHORT_TEXTS, framed
 

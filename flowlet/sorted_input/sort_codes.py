@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.columns import CodedColumn, Column, ColumnVisitor, ConstantColumn, ListColumn, ShortTextColumn
-from flowlet.columns.short_texts import PACKED16_BYTES
+from flowlet.columns.short_text_column import PACKED16_BYTES
 from flowlet.keys.exact_keys import exact_key
 from flowlet.sorted_input.ranked_codes import RankedCodes, try_unify
 

@@ -28,13 +28,12 @@ from types import NoneType
 from typing import Any, Final, Protocol
 from weakref import ref
 
-from flowlet.columns.unchanging import UNCHANGING
+from flowlet.columns.column import UNCHANGING
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key, exact_keys
-from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.frozen_rows import frozen_row, thawed_rows
-from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
+from flowlet.state.declared_values import DeclaredValues, frozen_row, thawed_rows
+from flowlet.state.state_snapshots import StateDescription, StateKind, StateRows
 from flowlet.state.table_copy import LiveRows, TableCopy
 from flowlet.timers.time_api import NO_KEY, KeyContext
 

@@ -24,9 +24,8 @@ from itertools import chain, repeat
 from typing import Any, Final, Protocol
 
 from flowlet.errors import FlowletError
-from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.frozen_rows import copied_rows, thawed_row
-from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
+from flowlet.state.declared_values import DeclaredValues, copied_rows, thawed_row
+from flowlet.state.state_snapshots import StateDescription, StateKind, StateRows
 from netstack.late import numpy as np
 
 # Keys per step, which is about 1 ms of work in C, in which the task waits for the interpreter; not measured with other

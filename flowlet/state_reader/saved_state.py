@@ -21,12 +21,17 @@ from flowlet.checkpoint.state_codec import decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
-from flowlet.keys.namespaced_key import NamespacedKey
+from flowlet.keys.exact_keys import NamespacedKey
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot
 from flowlet.rpc.secret import load_secret
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind
-from flowlet.state.operator_state_snapshot import OperatorStateRows, Redistribution
+from flowlet.state.state_snapshots import (
+    IncrementalSnapshot,
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    Redistribution,
+    StateDescription,
+    StateKind,
+)
 from flowlet.state_reader.arrow_columns import arrow_column
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key

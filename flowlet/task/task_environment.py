@@ -15,7 +15,7 @@ from flowlet.common.settings.batch_settings import BatchSettings
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
-from flowlet.state.keyed_state_backend import SharedFiles
+from flowlet.state.state_backends import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.late import dataclass

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import key_group
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.timers.time_api import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
 from flowlet.timers.timer_queue import Timer, TimerQueue

@@ -14,8 +14,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final
 
-from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import exact_key, key_group
 from netstack.late import dataclass
 
 # A smaller heap is not worth a search for deleted timers.  Not measured.

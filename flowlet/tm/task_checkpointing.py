@@ -58,8 +58,8 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.serde.pickles.former_classes import RunningClasses
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_backend import SharedFiles
+from flowlet.state.state_backends import SharedFiles
+from flowlet.state.state_snapshots import IncrementalSnapshot
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.storage.state_files import StateFiles

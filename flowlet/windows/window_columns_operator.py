@@ -26,7 +26,6 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from flowlet.chain.state_share import StateShare
 from flowlet.columns import Columns
 from flowlet.columns.arrow_batches import columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
@@ -42,6 +41,7 @@ from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.record_batches import ToColumnsOperator, slices
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import TimerHandle
 from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 

@@ -19,7 +19,7 @@ from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.preview import preview
 from flowlet.chain.record_copies import apart
 from flowlet.chain.stream_operator import OperatorContext, Output
-from flowlet.columns.unchanging import are_unchanging, is_unchanging
+from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.window.triggers import CountTrigger, PurgingTrigger, Trigger, TriggerResult

@@ -25,7 +25,7 @@ from flowlet.datastream.state import (
 from flowlet.datastream.window.evictors import TimestampedValue
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
-from flowlet.keys.namespaced_key import NamespacedKey
+from flowlet.keys.exact_keys import NamespacedKey
 from flowlet.timers.time_api import KeyContext
 
 _KINDS: Final = (

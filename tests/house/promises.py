@@ -91,9 +91,9 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "options": ("flowlet.common.settings",),
     "state": (
         "flowlet.state.heap_keyed_state_backend",
-        "flowlet.state.keyed_state_snapshot",
-        "flowlet.state.operator_state_backend",
-        "flowlet.state.operator_state_snapshot",
+        "flowlet.state.state_snapshots",
+        "flowlet.state.state_backends",
+        "flowlet.state.state_snapshots",
     ),
     "mailbox": (
         "flowlet.mailbox.task_mailbox",

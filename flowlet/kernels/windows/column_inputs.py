@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flowlet.columns import ArrowColumn, Column, Columns
 from flowlet.columns.arrow_batches import array_of_column
-from flowlet.columns.numbers import Numbers
+from flowlet.columns.column import Numbers
 from flowlet.kernels.grouping import IndexArray
 
 Int64Array = NDArray[np.int64]

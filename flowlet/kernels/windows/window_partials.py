@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from flowlet.columns.numbers import INT64_MAX, INT64_MIN
+from flowlet.columns.column import INT64_MAX, INT64_MIN
 from flowlet.kernels.accumulators import magnitude
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array

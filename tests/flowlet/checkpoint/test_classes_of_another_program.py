@@ -12,11 +12,18 @@ from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.checkpoint.state_codec import decode_state, encode_state
 from flowlet.connectors.write_ahead.committable_rows import CommittableRows, decoded_rows, encoded_part
 from flowlet.errors import StateRestoreError
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import key_group
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.former_classes import RunningClasses
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.state.state_snapshots import (
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateKind,
+    StateRows,
+)
 from flowlet.tm.shipped_modules import MAIN_OBJECTS
 
 IMPORTS = """

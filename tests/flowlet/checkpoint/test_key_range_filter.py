@@ -9,7 +9,7 @@ import pytest
 from flowlet.checkpoint.input_recovery import KeyRangeFilter
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.keys.key_groups import key_group, key_group_range, operator_index
+from flowlet.keys.exact_keys import key_group, key_group_range, operator_index
 from flowlet.records import Chunk
 
 NUM_GROUPS, NUM_SUBTASKS = 12, 5

@@ -10,7 +10,7 @@ from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from flowlet.errors import StateRestoreError
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.state.state_backends import OperatorStateBackend
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import InternalTimer, KeyContext

@@ -16,8 +16,15 @@ from flowlet.checkpoint import state_codec
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.checkpoint.state_codec import decode_state, encode_state
 from flowlet.errors import SerdeError, StateRestoreError
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.state.state_snapshots import (
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateKind,
+    StateRows,
+)
 
 
 @dataclass

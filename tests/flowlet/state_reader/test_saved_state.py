@@ -14,8 +14,15 @@ from flowlet.checkpoint.state_codec import encode_state
 from flowlet.common.typeinfo import Types
 from flowlet.errors import ConfigError, FlowletError, StorageError
 from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.state.state_snapshots import (
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateKind,
+    StateRows,
+)
 from flowlet.state.type_compatibility import type_form
 from flowlet.state_reader import SavedState, read_state
 from flowlet.state_reader.saved_state import AGGREGATE, POSITION

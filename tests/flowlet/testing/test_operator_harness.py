@@ -24,7 +24,7 @@ from flowlet.datastream import (
     TimeDomain,
 )
 from flowlet.errors import JobGraphError, JobSubmissionError, UserFunctionError
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import key_group
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.record_operators import FlatMapOperator, MapOperator

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.keys.key_groups import key_group, key_group_range
+from flowlet.keys.exact_keys import key_group, key_group_range
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers

@@ -41,7 +41,7 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment, CheckpointOptions
 from tests.flowlet.checkpoint.doubles import ManualTimers

@@ -53,8 +53,8 @@ from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.window_aggregates import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows
 from flowlet.records import Chunk
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+from flowlet.state.state_snapshots import KeyedStateSnapshot
 from flowlet.testing import OperatorHarness
 from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowColumnsOperator
 from flowlet.windows.window_operator import WindowOperator

@@ -153,7 +153,7 @@ def rescaled(subtasks: list[Subtask], parallelism: int) -> list[Subtask]:
 
 
 def group_of(key: Any) -> int:
-    from flowlet.keys.key_groups import key_group
+    from flowlet.keys.exact_keys import key_group
 
     return key_group(key, MAX_PARALLELISM)
 

@@ -26,13 +26,11 @@ from flowlet.datastream.state import (
     ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group, key_group_range
+from flowlet.keys.exact_keys import exact_key, key_group, key_group_range
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.incremental_snapshot import IncrementalSnapshot, SharedFile
-from flowlet.state.keyed_state_backend import KeyedStateBackend
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.state.state_backends import KeyedStateBackend
+from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, SharedFile
 from flowlet.timers.time_api import KeyContext
 from flowlet.tm.shipped_modules import MAIN_OBJECTS
 

@@ -22,9 +22,9 @@ from flowlet.columns import (
     column_of,
 )
 from flowlet.columns.short_text_column import try_short_texts
-from flowlet.kernels import slot_index
-from flowlet.kernels.slot_index import SlotIndex
+from flowlet.keys import key_index
 from flowlet.keys.exact_keys import exact_key
+from flowlet.keys.key_index import KeyIndex
 from tests.flowlet.keys_of_every_type import GOLDEN
 
 INTS = st.integers(-3, 3) | st.integers(-(2**63), 2**63 - 1)
@@ -39,7 +39,7 @@ def expected(chunks: list[list[Any]]) -> tuple[list[list[int]], list[Any]]:
     return found, list(slots)
 
 
-def check(index: SlotIndex, columns: list[Column], chunks: list[list[Any]]) -> None:
+def check(index: KeyIndex, columns: list[Column], chunks: list[list[Any]]) -> None:
     found = []
     for column in columns:
         slots = index.slots(column)
@@ -63,7 +63,7 @@ def chunks_of(keys: st.SearchStrategy[Any]) -> st.SearchStrategy[list[list[Any]]
 def test_keys_of_one_type(make: Any, keys: st.SearchStrategy[Any], data: st.DataObject) -> None:
     chunks = data.draw(chunks_of(keys))
 
-    check(SlotIndex(), [make(chunk) for chunk in chunks], chunks)
+    check(KeyIndex(), [make(chunk) for chunk in chunks], chunks)
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_arrow_columns_with_nulls(keys: st.SearchStrategy[Any], kind: Any, data:
     chunks = data.draw(chunks_of(keys | st.none()))
 
     for allows_null in (False, True):
-        check(SlotIndex(allows_null=allows_null), [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks], chunks)
+        check(KeyIndex(allows_null=allows_null), [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks], chunks)
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_instants_are_keys_in_microseconds_where_the_key_is_a_column(kind: Any, 
     columns: list[Column] = [ArrowColumn(pa.array(chunk, kind)) for chunk in chunks]
 
     check(
-        SlotIndex(allows_null=True),
+        KeyIndex(allows_null=True),
         columns,
         [[None if key is None else key * step for key in chunk] for chunk in chunks],
     )
@@ -131,12 +131,12 @@ def test_nulls_alone_do_not_tell_of_what_kind_keys_are(nulls: Column, keys: Any)
     column, none = ArrowColumn(keys), [None, None]
 
     check(
-        SlotIndex(allows_null=True),
+        KeyIndex(allows_null=True),
         [nulls, nulls, column, nulls, column],
         [none, none, keys.to_pylist(), none, keys.to_pylist()],
     )
 
-    index = SlotIndex(allows_null=True)
+    index = KeyIndex(allows_null=True)
     assert index.load([None])
     check(index, [nulls, column], [none, keys.to_pylist()])
 
@@ -145,10 +145,10 @@ def test_where_the_key_is_no_column_instants_are_no_numbers() -> None:
     """Nor are they where one is, in a list: its records are looked at one by one."""
     day = datetime.date(2024, 1, 1)
     for values, kind in [([1], pa.timestamp("us")), ([day], pa.date32())]:
-        assert SlotIndex().slots(ArrowColumn(pa.array(values, kind))) is None
-    assert SlotIndex(allows_null=True).slots(ListColumn([day])) is None
-    check(SlotIndex(), [ListColumn([day, None, day])], [[day, None, day]])
-    assert SlotIndex(allows_null=True).slots(ArrowColumn(pa.array([1], pa.timestamp("ns")))) is None
+        assert KeyIndex().slots(ArrowColumn(pa.array(values, kind))) is None
+    assert KeyIndex(allows_null=True).slots(ListColumn([day])) is None
+    check(KeyIndex(), [ListColumn([day, None, day])], [[day, None, day]])
+    assert KeyIndex(allows_null=True).slots(ArrowColumn(pa.array([1], pa.timestamp("ns")))) is None
 
 
 @given(
@@ -166,7 +166,7 @@ def test_codes_of_tables_that_grow(chunks: list[list[int]], extra: list[str]) ->
         columns.append(CodedColumn(np.array(chunk, np.uint16), table))
         values.append(columns[-1].to_list())
 
-    index, found = SlotIndex(), []
+    index, found = KeyIndex(), []
     for column in columns:
         found.append(index.slots(column).tolist())  # type: ignore[union-attr]  # asserted by the comparison
 
@@ -195,10 +195,10 @@ def test_texts_have_the_same_slots_however_they_come(
         keys.insert(bytes_at, [b"a", b""])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slot_index, "_MIN_TEXTS", min_texts)
-        index = SlotIndex()
+        patch.setattr(key_index, "_MIN_TEXTS", min_texts)
+        index = KeyIndex()
         check(index, columns, keys)
-        restored = SlotIndex()
+        restored = KeyIndex()
         assert restored.load(index.keys())
     assert restored.keys() == index.keys()
     assert restored.num_slots == index.num_slots
@@ -208,7 +208,7 @@ def test_tables_that_nobody_uses_any_more_are_let_go() -> None:
     """Each generation of a channel's dictionary has one, with thousands of texts; the tables of a thousand channels
     stay.
     """
-    index = SlotIndex()
+    index = KeyIndex()
     used = [NameTable(["a", "b"]) for _ in range(1_000)]
     old = [NameTable(["a", "c"]) for _ in range(1_000)]
     ends = [weakref.ref(table) for table in old]
@@ -226,7 +226,7 @@ def test_tables_that_nobody_uses_any_more_are_let_go() -> None:
 
 def test_a_column_of_another_kind_is_refused() -> None:
     """Then 1, 1.0 and True would have to be told apart."""
-    ints = SlotIndex()
+    ints = KeyIndex()
     assert ints.slots(ArrayColumn(np.array([1, 2]))) is not None
     for other in (
         ArrayColumn(np.array([1.0])),
@@ -238,7 +238,7 @@ def test_a_column_of_another_kind_is_refused() -> None:
         assert ints.slots(other) is None
     assert ints.keys() == [1, 2]
 
-    texts = SlotIndex()
+    texts = KeyIndex()
     assert texts.slots(ListColumn(["a"])) is not None
     for other in (
         ArrayColumn(np.array([1])),
@@ -252,7 +252,7 @@ def test_a_column_of_another_kind_is_refused() -> None:
 
 
 def test_constants_and_lists_find_the_same_slots() -> None:
-    index = SlotIndex()
+    index = KeyIndex()
 
     assert index.slots(ConstantColumn("b", 3)).tolist() == [0, 0, 0]  # type: ignore[union-attr]  # a str is a key
     assert index.slots(ListColumn(["a", "b"])).tolist() == [1, 0]  # type: ignore[union-attr]  # as above
@@ -262,7 +262,7 @@ def test_constants_and_lists_find_the_same_slots() -> None:
 @given(st.lists(FLOATS | st.none()) | st.lists(INTS | st.none()) | st.lists(TEXTS | st.booleans() | st.none()))
 def test_an_index_goes_on_from_its_keys(keys: list[Any]) -> None:
     _, distinct = expected([keys])
-    index = SlotIndex(allows_null=True)
+    index = KeyIndex(allows_null=True)
 
     assert index.load(distinct)
 
@@ -275,12 +275,12 @@ def test_an_index_goes_on_from_its_keys(keys: list[Any]) -> None:
 def test_keys_of_every_type_have_slots() -> None:
     keys = [key for key, _ in GOLDEN if type(key) is not int]
 
-    check(SlotIndex(), [ListColumn(keys), ListColumn(keys[::-1])], [keys, keys[::-1]])
+    check(KeyIndex(), [ListColumn(keys), ListColumn(keys[::-1])], [keys, keys[::-1]])
 
 
 def test_where_equal_instants_may_look_different_no_key_stands_for_another() -> None:
     moment = datetime.datetime(2024, 10, 27, 2, 30)  # noqa: DTZ001 - whose hour came twice
-    index = SlotIndex()
+    index = KeyIndex()
 
     check(index, [ListColumn([moment, moment.replace(fold=1)])], [[moment, moment]])
 
@@ -289,4 +289,4 @@ def test_where_equal_instants_may_look_different_no_key_stands_for_another() -> 
 
 @pytest.mark.parametrize("keys", [[1, "a"], [2**70], [1, 2**70], [1, exact_key(1.0)]])
 def test_keys_of_several_kinds_are_no_index(keys: list[Any]) -> None:
-    assert not SlotIndex().load(keys)
+    assert not KeyIndex().load(keys)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.kernels.key_codes import Int64Codes
+from flowlet.keys.key_index import Int64Codes
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 KEYS = st.lists(

@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.columns.short_texts import Packed16Array, mixed
-from flowlet.kernels import key_codes as text_codes
-from flowlet.kernels.key_codes import TextCodes
+from flowlet.columns.short_text_column import Packed16Array, mixed
+from flowlet.keys import key_index as text_codes
+from flowlet.keys.key_index import TextCodes
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 
 CHUNKS = st.lists(st.lists(st.text(st.sampled_from("ab"), max_size=3) | SHORT, max_size=20), max_size=6)
