@@ -46,8 +46,7 @@ from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
 from flowlet.testing import KeyedOneInputOperatorHarness, MiniCluster
 from flowlet.tm.process.process_model import GarbageCollectorTuning
-from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
-from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve, WatermarkMultiplexer
 from netstack import (
     ChannelSpec,
     ExecutionAttemptID,

@@ -20,6 +20,10 @@ RENAMED: Final[dict[str, str]] = {
     "flowlet.columns.list_column:ListColumn": "flowlet.columns.column_kinds:ListColumn",
     "flowlet.columns.offset_column:OffsetColumn": "flowlet.columns.column_kinds:OffsetColumn",
     "flowlet.keys.namespaced_key:NamespacedKey": "flowlet.keys.exact_keys:NamespacedKey",
+    "flowlet.operators.aggregation_snapshot:AggregationSnapshot": (
+        "flowlet.operators.keyed_aggregation_operator:AggregationSnapshot"
+    ),
+    "flowlet.operators.aggregation_snapshot:StateForm": "flowlet.operators.keyed_aggregation_operator:StateForm",
     "flowlet.state.incremental_snapshot:IncrementalSnapshot": "flowlet.state.state_snapshots:IncrementalSnapshot",
     "flowlet.state.incremental_snapshot:SharedFile": "flowlet.state.state_snapshots:SharedFile",
     "flowlet.state.keyed_state_snapshot:KeyedStateSnapshot": "flowlet.state.state_snapshots:KeyedStateSnapshot",
@@ -32,6 +36,7 @@ RENAMED: Final[dict[str, str]] = {
         "flowlet.state.state_snapshots:OperatorStateSnapshot"
     ),
     "flowlet.state.operator_state_snapshot:Redistribution": "flowlet.state.state_snapshots:Redistribution",
+    "flowlet.timers.timer_queue:Timer": "flowlet.timers.keyed_timer_service:Timer",
 }
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
 one comes first.

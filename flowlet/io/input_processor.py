@@ -35,10 +35,10 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
+from flowlet.serde.column_format import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError

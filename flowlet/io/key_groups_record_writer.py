@@ -25,9 +25,8 @@ from flowlet.columns import (
     Shape,
 )
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.io.dictionary_bypass import DictionaryBypass
 from flowlet.io.key_column_router import KeyColumnRouter
-from flowlet.io.key_dictionary import ChannelCodes, KeyDictionary
+from flowlet.io.key_dictionary import ChannelCodes, DictionaryBypass, KeyDictionary
 from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_keys, key_group, operator_index

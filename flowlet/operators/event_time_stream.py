@@ -1,12 +1,16 @@
 """Timestamps and watermarks of one stream of records: behind an operator, in a source, or in a split of a source.
 
+``TimestampsAndWatermarksOperator`` gives the records of a stream their event time, and watermarks to the stream.
+
 Hot path.  Per record one call of the user's assigner, if there is one, and a comparison; per chunk one call of the
 generator.
+
 Side:       task.
 Invariants: a record is emitted before any watermark that it caused.  Watermarks rise strictly, and none is emitted
             while the stream is idle.  A status is emitted only when it changes.
-Units:      timestamps in milliseconds, clocks in nanoseconds.
-Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.
+Units:      timestamps and intervals in milliseconds, clocks in nanoseconds.
+Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.  What
+            the input of the operator says about event time is dropped, but for its end.
 """
 
 from __future__ import annotations
@@ -16,18 +20,19 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.operator_output import OperatorOutput
-from flowlet.chain.preview import preview
+from flowlet.chain.operator_output import OperatorOutput, output_for
 from flowlet.chain.record_loop import RecordLoop
-from flowlet.chain.stream_operator import OperatorContext
+from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.columns import Columns
+from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_generator import WatermarkOutput as GeneratorOutput
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import UserFunctionError
-from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, WatermarkOutput
+from flowlet.mailbox.task_mailbox import Attention, Interrupts
+from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
+from flowlet.serde.type_serializer import preview
+from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, TimerHandle, WatermarkOutput
 from netstack.late import numpy as np
 
 if TYPE_CHECKING:
@@ -335,3 +340,117 @@ def without_watermarks(strategy: WatermarkStrategy) -> WatermarkStrategy:
     assigner = strategy.timestamp_assigner
     plain = WatermarkStrategy.no_watermarks()
     return plain if assigner is None else plain.with_timestamp_assigner(assigner)
+
+
+class TimestampsAndWatermarksOperator(StreamOperator):
+    """Applies a ``WatermarkStrategy``, but for its alignment, which is for sources.
+
+    Args:
+        strategy: of the user.
+        auto_watermark_interval_ms: how often the generator is asked; 0: only at the end.
+        emits_watermarks: False for a bounded job in batch mode, which needs timestamps only.
+        name: for people.
+    """
+
+    takes_chunks: bool  # of columns that have the timestamps
+    out: OperatorOutput  # from setup on
+    _stream: EventTimeStream  # from open on, as what follows
+    _emitter: _EmitterBetweenRecords
+
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        *,
+        auto_watermark_interval_ms: int = DEFAULT_AUTO_WATERMARK_INTERVAL_MS,
+        emits_watermarks: bool = True,
+        name: str = "Timestamps/Watermarks",
+    ) -> None:
+        self.name = name
+        self._strategy = strategy if emits_watermarks else without_watermarks(strategy)
+        self.takes_chunks = is_by_column(strategy)
+        self.auto_watermark_interval_ms = auto_watermark_interval_ms
+        self._emits_watermarks = emits_watermarks
+        self._timer: TimerHandle | None = None
+
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self.out = output_for(output, self.name, ctx.counters)
+        self.output = self.out
+
+    def open(self) -> None:
+        """Make the generator and start the periodic timer."""
+        service = self.ctx.processing_time_service
+        self._emitter = _EmitterBetweenRecords(self.output, self.ctx.attention)
+        self._stream = EventTimeStream(
+            self._strategy, self.ctx, self.out, self._emitter, self._emitter, idleness_clock(service)
+        )
+        interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
+        if interval_ms > 0:
+            self._timer = service.schedule_with_fixed_delay(
+                self._on_periodic_timer, initial_delay_ms=interval_ms, period_ms=interval_ms
+            )
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Set the timestamps, show them to the generator, pass the records on."""
+        self._stream.process_chunk(chunk)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, until a mail waits."""
+        return self._stream.process_chunk(chunk, self.ctx.interrupts)
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """The same for one record."""
+        count = code.counts.get(id(self))
+        self._stream.write_record(
+            code, record, timestamp, lambda assigned: self.out.write(code, record, assigned, count=count)
+        )
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """The end of the input's event time is the end of ours; anything else is not what the strategy says."""
+        if watermark == MAX_WATERMARK:
+            self._emitter.emit_watermark(MAX_TIMESTAMP)
+            self._emitter.flush_last()
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """The strategy alone says whether the stream is idle."""
+
+    def finish(self) -> None:
+        """Emit what the generator still knows."""
+        self._emit_periodic()
+
+    def close(self) -> None:
+        """Stop the periodic timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_periodic_timer(self, timestamp_ms: int) -> None:
+        self._emit_periodic()
+
+    def _emit_periodic(self) -> None:
+        self._stream.ask()
+        self._emitter.flush_last()
+
+
+class _EmitterBetweenRecords(WatermarkEmitter):
+    """Emits what a generator says at a record: the others that a function has made with it follow, and cannot wait for
+    timers.
+    """
+
+    __slots__ = ("_attention",)
+
+    def __init__(self, output: Output, attention: Attention) -> None:
+        super().__init__(output)
+        self._attention = attention
+
+    def flush(self) -> None:
+        """Emit what the generator said; its timers all fire."""
+        before, self._attention.has_records_behind = self._attention.has_records_behind, True
+        try:
+            super().flush()
+        finally:
+            self._attention.has_records_behind = before
+
+    def flush_last(self) -> None:
+        """Emit what the generator said, where no records follow: timers may be put off."""
+        super().flush()

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.preview import preview
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns import Column, column_of
 from flowlet.common.typeinfo import TypeInformation
@@ -19,10 +18,10 @@ from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
 from flowlet.keys.key_index import KeyIndex, Slots
-from flowlet.operators.aggregation_snapshot import StateForm
-from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator
+from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator, StateForm
 from flowlet.operators.keyed_operator import is_state_used, write_current_key
 from flowlet.records import Chunk
+from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
 
 

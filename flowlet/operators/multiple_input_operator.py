@@ -17,7 +17,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from flowlet.chain.stream_operator import Input, StreamOperator
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.late import dataclass
 
 MAX_INPUTS: Final = 63

@@ -30,7 +30,7 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import TimerHandle
-from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
+from flowlet.watermarks.combined_watermarks import WatermarkMultiplexer
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 

@@ -18,6 +18,7 @@ from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_slices import Caution, RecordSlices
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
+from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.mailbox.task_mailbox import Interrupts
@@ -36,8 +37,6 @@ from netstack.log_lines import LogLines
 _log = LogLines(__name__)
 # 1,000-2,000 records per chunk are best for records that are Python objects (hot-path measurements).
 MAX_CHUNK_RECORDS = 1_000
-# Flink's pipeline.auto-watermark-interval.
-DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200
 
 
 class SourceReader(Protocol):

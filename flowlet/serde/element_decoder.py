@@ -27,7 +27,7 @@ from flowlet.records import (
     StreamElement,
     Watermark,
 )
-from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.channel_dictionary import ChannelDictionary, RecordFormat
 from flowlet.serde.columns import decode_column
 from flowlet.serde.data_view import DataInput
 from flowlet.serde.element_serializer import (
@@ -52,7 +52,6 @@ from flowlet.serde.element_serializer import (
     TAG_WATERMARK,
     TAG_WATERMARK_STATUS,
 )
-from flowlet.serde.record_format import RecordFormat
 from flowlet.serde.table_reader import decode_records, decode_timestamps
 from flowlet.serde.type_serializer import TypeSerializer
 

@@ -1,10 +1,11 @@
-"""``TypeSerializer``: writes, reads and copies values of one declared type.
+"""``TypeSerializer``: writes, reads and copies values of one declared type; and how errors show records.
 
 The fields of rows by name or by position.
 
 Side:       pure.
 Invariants: ``deserialize`` reads exactly what ``serialize`` wrote.  A copy shares nothing mutable with its original.  A
-            value that does not fit is refused with the path to it, before a reader could see any of its bytes.
+            value that does not fit is refused with the path to it, before a reader could see any of its bytes.  To show
+            a record never raises.
 Source:     Flink ``TypeSerializer``.  The bytes are those of Flink's serializer of the same type, so it can read single
             records.
 Absent:     serializer snapshots and state migration.
@@ -12,7 +13,7 @@ Absent:     serializer snapshots and state migration.
 
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from flowlet.common.types import Row, RowFieldsError, are_positions, field_names_of, fields_by_name
@@ -180,3 +181,8 @@ def _type_name(value: object) -> str:
     # Neither ``value.__class__`` nor an attribute of the metaclass: users can make both raise.
     name: str = type.__dict__["__name__"].__get__(type(value))
     return name.encode("utf-8", "backslashreplace").decode()
+
+
+def last_of(values: list[Any], position: Iterator[Any]) -> Any:
+    """The record that a list iterator over ``values`` returned last; it returned at least one."""
+    return values[len(values) - position.__length_hint__() - 1]  # type: ignore[attr-defined]  # list iterators have it

@@ -15,14 +15,13 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from flowlet.checkpoint.shared_files import JobSharedFiles
 from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_codec import decode_state, operator_sizes
+from flowlet.checkpoint.state_codec import JobSharedFiles, decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
 from flowlet.keys.exact_keys import NamespacedKey
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.rpc.secret import load_secret
 from flowlet.state.state_snapshots import (
     IncrementalSnapshot,
@@ -33,9 +32,8 @@ from flowlet.state.state_snapshots import (
     StateKind,
 )
 from flowlet.state_reader.arrow_columns import arrow_column
-from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
-from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.storage.state_files import StateFiles
 from netstack.late import dataclass
 

@@ -32,7 +32,7 @@ from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
 from flowlet.task.light_task import SLOW_VERTICES, LightInput, LightTask, can_be_light
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.log_lines import LogLines
 from netstack.partition.channel_state import InputChannelInfo

@@ -28,8 +28,8 @@ from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
+from flowlet.mailbox.mailbox_future import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
-from flowlet.mailbox.stream_task_action_executor import FlushingActionExecutor
 from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.records import Chunk

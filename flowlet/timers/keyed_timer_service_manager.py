@@ -24,9 +24,8 @@ from flowlet.keys.exact_keys import exact_key
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.timers.keyed_timer_service import BUDGET_NS, KeyedTimerService, KeyGroupTimers, never
+from flowlet.timers.keyed_timer_service import BUDGET_NS, KeyedTimerService, KeyGroupTimers, Timer, TimerQueue, never
 from flowlet.timers.time_api import InternalTimer, KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
-from flowlet.timers.timer_queue import Timer, TimerQueue
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

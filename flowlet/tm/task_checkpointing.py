@@ -24,10 +24,8 @@ from functools import partial
 from typing import Final
 
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_codec import decode_channels, encode_channels
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
 from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
-from flowlet.checkpoint.shared_files import JobSharedFiles, handle_of
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import (
     CheckpointMetadata,
@@ -37,6 +35,7 @@ from flowlet.checkpoint.snapshots import (
     SubtaskState,
 )
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
+from flowlet.checkpoint.state_codec import JobSharedFiles, handle_of
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError
@@ -60,8 +59,7 @@ from flowlet.rpc.control_messages import (
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.state_backends import SharedFiles
 from flowlet.state.state_snapshots import IncrementalSnapshot
-from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.savepoint_storage import SavepointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing

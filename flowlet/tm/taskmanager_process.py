@@ -70,7 +70,7 @@ _TASK_MODULES: Final = (
     "flowlet.connectors.sinks",
     "flowlet.io.create_record_writer",
     "flowlet.checkpoint.input_recovery",
-    "flowlet.operators.record_operators",
+    "flowlet.operators.process_operator",
     "flowlet.state.heap_keyed_state_backend",
     "flowlet.state.rocksdb.rocksdb_keyed_state_backend",
     "flowlet.checkpoint.state_codec",

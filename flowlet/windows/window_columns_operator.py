@@ -29,7 +29,7 @@ import numpy as np
 from flowlet.columns import Columns
 from flowlet.columns.arrow_batches import columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.io.dictionary_bypass import DictionaryBypass
+from flowlet.io.key_dictionary import DictionaryBypass
 from flowlet.kernels.grouping import IndexArray
 from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin

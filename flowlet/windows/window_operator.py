@@ -16,7 +16,6 @@ from itertools import groupby, repeat
 from typing import Any, Final
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.preview import preview
 from flowlet.chain.record_copies import apart
 from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.columns.column import are_unchanging, is_unchanging
@@ -37,9 +36,9 @@ from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.process_operator import TextsForTags
 from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
+from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import InternalTimer
 from flowlet.windows.aligned_windows import AlignedWindowing
-from flowlet.windows.merging_window_set import MergingWindowSet
 from flowlet.windows.window_contexts import (
     AssignerContext,
     EvictorContext,
@@ -49,7 +48,7 @@ from flowlet.windows.window_contexts import (
     clears,
     window_call_of,
 )
-from flowlet.windows.window_states import TimestampedContents, WindowStates, contents_of
+from flowlet.windows.window_states import MergingWindowSet, TimestampedContents, WindowStates, contents_of
 
 _NO_STATE: Final = (
     "the function that combines the records of a window cannot use keyed state; use a ProcessWindowFunction behind it"

@@ -96,9 +96,7 @@ ROOMS: Final = (
         4,
         (
             "flowlet.kernels",
-            "flowlet.operators.aggregation_snapshot",
             "flowlet.operators.keyed_aggregation_operator",
-            "flowlet.operators.keyed_count_operator",
             "flowlet.operators.keyed_reduce_operator",
             "flowlet.operators.keyed_sum_operator",
         ),

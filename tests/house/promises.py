@@ -98,8 +98,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "mailbox": (
         "flowlet.mailbox.task_mailbox",
         "flowlet.timers.time_api",
-        "flowlet.watermarks.status_watermark_valve",
-        "flowlet.watermarks.watermark_multiplexer",
+        "flowlet.watermarks.combined_watermarks",
     ),
     "windows": ("flowlet.windows.window_operator",),
     "task": ("flowlet.task.create_stream_task", "flowlet.task.task_environment"),

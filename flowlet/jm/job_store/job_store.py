@@ -38,8 +38,8 @@ from flowlet.jm.job_store.entries import (
 )
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest
+from flowlet.storage.storage_files import LocalFiles
 from netstack.log_lines import LogLines
 
 T = TypeVar("T")

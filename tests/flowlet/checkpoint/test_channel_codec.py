@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.checkpoint.channel_codec import decode_channels, encode_channels
+from flowlet.checkpoint.channel_state_writer import decode_channels, encode_channels
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, SubtaskState
 from flowlet.checkpoint.state_codec import encode_state
 from flowlet.errors import StateRestoreError

@@ -20,7 +20,7 @@ from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, T
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import exact_key, key_group, operator_index
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, SourceReader
 from flowlet.records import Chunk, Watermark

@@ -19,11 +19,9 @@ from flowlet.errors import UserFunctionError
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.key_index import KeyIndex
 from flowlet.operators import keyed_aggregation_operator, keyed_reduce_operator
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
-from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator
-from flowlet.operators.keyed_count_operator import KeyedCountOperator
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, KeyedAggregationOperator, StateForm
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.serde.exact import exact

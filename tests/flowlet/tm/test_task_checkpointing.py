@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_codec import decode_channels, encode_channels
+from flowlet.checkpoint.channel_state_writer import decode_channels, encode_channels
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import (
     ChannelStateSnapshot,
