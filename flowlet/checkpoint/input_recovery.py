@@ -29,8 +29,8 @@ from flowlet.graph.partitioner import KeyGroups
 from flowlet.io.input_processor import InputProcessor
 from flowlet.keys.key_columns import column_key_groups
 from flowlet.records import Chunk, StreamElement
-from flowlet.serde.column_format import ElementLimits
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.pickles.former_classes import FormerClassError
 from flowlet.serde.pickles.record_pickle import classes_found_by
 

@@ -1,26 +1,21 @@
-"""The bytes of a subtask's state, and the files that several checkpoints of a job use.
+"""The bytes of a subtask's state.
 
 Side:       shared.  Blocking: called on threads of a pool, and on the task thread before the operators open.
 Rules:      the pickler and the unpickler are C and keep the interpreter's lock.  The files that they write to and read
             from are memory behind methods in Python: a call of one, once per frame of 64 KiB, lets other threads run.
             While a dict of a million tuples was pickled by ``pickle.dumps``, the other threads stood still for 1.4 s;
             so written, for at most 0.27 s, on a busy machine, and the whole took 1.5 s.
-Invariants: only what a verified handle describes may be decoded: it is unpickled.  A shared file is named by its
-            SHA-256; under that name it is whole and on disk, and what is read has the length and the SHA-256 of its
-            handle.
+Invariants: only what a verified handle describes may be decoded: it is unpickled.
 Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all parts one
             after the other.  A part is the pickle (protocol 5) of one operator's state; large arrays follow their
             pickle as they are.  Classes that go by value are written as ``former_classes`` says.
-Source:     Flink ``FsCheckpointStorageAccess`` (``shared``), ``RocksDBStateUploader``, ``RocksDBStateDownloader``.
 Absent:     data in flight, see ``channel_state_writer``.
 """
 
-import hashlib
 import pickle
 import struct
 from collections.abc import Mapping
 from contextlib import nullcontext
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
@@ -30,7 +25,6 @@ import msgspec
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.keys.key_columns import column_key_groups
-from flowlet.rpc.control_messages import StateHandle
 from flowlet.serde.deploy_blobs import OPENING
 from flowlet.serde.pickles.former_classes import (
     ClassForm,
@@ -42,8 +36,7 @@ from flowlet.serde.pickles.former_classes import (
     RunningClasses,
 )
 from flowlet.serde.pickles.record_pickle import classes_found_by
-from flowlet.state.state_snapshots import KeyedStateSnapshot, SharedFile
-from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.state.state_snapshots import KeyedStateSnapshot
 
 
 class PickleWriter:
@@ -379,43 +372,3 @@ def _refers_to(value: object, class_name: str) -> bool:
     pickler = _FindsClass(class_name)
     pickler.dump(value)
     return pickler.has_found
-
-
-class JobSharedFiles:
-    """Implements ``SharedFiles`` for one job.  Threading: any thread.
-
-    Args:
-        storage: of the job.
-        former: where the checkpoint lies that the job starts from; None: in ``storage``, too.
-        former_classes: if another program wrote that checkpoint.
-    """
-
-    def __init__(
-        self,
-        storage: CheckpointStorage,
-        former: CheckpointStorage | None = None,
-        former_classes: RunningClasses | None = None,
-    ) -> None:
-        self._storage = storage
-        self._former = former or storage
-        self.are_restored_ones_own = self._former is storage
-        self.former_classes = former_classes
-
-    def __repr__(self) -> str:
-        return f"<JobSharedFiles of {self._storage!r}>"
-
-    def write_shared(self, path: Path) -> SharedFile:
-        """Keep a copy of a file.  Raises StorageError."""
-        content = path.read_bytes()
-        file = SharedFile(hashlib.sha256(content).digest(), len(content))
-        self._storage.write_shared(handle_of(file), content)
-        return file
-
-    def read_shared(self, file: SharedFile, path: Path) -> None:
-        """Copy what was kept into a new file.  Raises StorageError: it is missing or changed."""
-        path.write_bytes(self._former.read_state(handle_of(file)))
-
-
-def handle_of(file: SharedFile) -> StateHandle:
-    """Where a shared file lies."""
-    return StateHandle(file.num_bytes, file.sha256, path=f"shared/{file.sha256.hex()}")

@@ -37,7 +37,7 @@ from flowlet.io.key_groups_record_writer import KeyGroupsRecordWriter
 from flowlet.io.record_writer import LaneArray, LaneRecordWriter, RecordWriter, RecordWriterOptions, lanes_of
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk
-from flowlet.serde.column_format import DEFAULT_ELEMENT_LIMITS
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.partition.result_partition import ResultPartition
 

@@ -1,9 +1,9 @@
 """The layout of columns in the bytes of a chunk.
 
-``ElementLimits``: the largest stream element, and the size from which an incomplete one is kept in a file.
-
 Hot path, per column.
 
+Side:   pure.
+Units:  sizes in bytes; numbers inside columns little-endian, in headers big-endian as everywhere in Flink.
 Format: ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the list of values, as ``record_pickle`` writes
         it.  PACKED: msgpack of a few tuples.  CONSTANT: a column with the one value that all have.  INT8 .. INT64,
         FLOAT64: raw numbers, for int and float.  BOOL: one byte each.  OFFSETS: i64 base, u8 bytes per offset, then for
@@ -23,8 +23,6 @@ Format: ``u8 kind, u32 size, size bytes``; the payload by kind: PICKLE: the list
         column of all elements.  MAPS: a column of sizes, of all keys, of all values.  KINDED: rows: a column of row
         kinds, then TUPLES; rows are TUPLES otherwise.  CODED, ARRAY, ARROW and SHORT_TEXTS occur as records or their
         fields, PACKED and PICKLES only as records.
-Source: of the limits, Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, at least 100 KiB.
-        ``max_element_bytes`` is ours; a job sets it for the records between its tasks (``flowlet.max-record-bytes``).
 """
 
 import struct
@@ -32,43 +30,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from flowlet.common.settings.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES
-from flowlet.errors import ConfigError, SerdeError
-from netstack.late import dataclass
-
-MIN_SPILL_BYTES: Final = 100 << 10
-MAX_FIELDS: Final = 255  # of a record whose fields travel as columns
-
-
-@dataclass(frozen=True, slots=True)
-class ElementLimits:
-    """Limits of one task's elements.  Sender and receiver must agree on ``max_element_bytes``.
-
-    ``max_element_bytes``: larger elements are refused, by the sender if it can tell.  ``spill_above_bytes``: an
-        incomplete element above
-    this size goes to a file.  ``spill_directory``: of that file; None: the system's directory for temporary files.
-
-    Raises:
-        ConfigError: a number is out of range.
-    """
-
-    max_element_bytes: int = DEFAULT_MAX_RECORD_BYTES
-    spill_above_bytes: int = 5 << 20
-    spill_directory: str | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.max_element_bytes <= LARGEST_MAX_RECORD_BYTES:
-            raise ConfigError(
-                f"max_element_bytes is {self.max_element_bytes}, allowed are 1 to {LARGEST_MAX_RECORD_BYTES}"
-            )
-        if self.spill_above_bytes < MIN_SPILL_BYTES:
-            raise ConfigError(f"spill_above_bytes is {self.spill_above_bytes}, allowed are {MIN_SPILL_BYTES} and more")
-
-
-DEFAULT_ELEMENT_LIMITS: Final = ElementLimits()
-# For a reader that leaves the limit to its sender.
-LARGEST_ELEMENT_LIMITS: Final = ElementLimits(LARGEST_MAX_RECORD_BYTES)
-
+from flowlet.errors import SerdeError
+from flowlet.serde.element_limits import MAX_FIELDS
 
 (PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
 (TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)

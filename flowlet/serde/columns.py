@@ -41,7 +41,6 @@ from flowlet.serde.column_format import (
     INT16,
     INT32,
     INT64,
-    MAX_FIELDS,
     NUMBERS,
     OBJECTS,
     OFFSET_TYPES,
@@ -63,6 +62,7 @@ from flowlet.serde.column_format import (
     num_fields_of,
     raw,
 )
+from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.object_columns import (
     are_apart,
     can_change,

@@ -32,9 +32,10 @@ from flowlet.records import (
     WatermarkStatus,
 )
 from flowlet.serde.channel_dictionary import ChannelDictionary, RecordFormat
-from flowlet.serde.column_format import DEFAULT_ELEMENT_LIMITS, INT64, framed
+from flowlet.serde.column_format import INT64, framed
 from flowlet.serde.columns import encode_column
 from flowlet.serde.data_view import DataOutput
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.pickles.record_pickle import loads_record
 from flowlet.serde.table_writer import CodeWriter, encode_timestamps, table_parts
 from flowlet.serde.type_serializer import TypeSerializer

@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import MAX_FIELDS
+from flowlet.serde.element_limits import MAX_FIELDS
 
 Parts = tuple[tuple[str, ...], list[Sequence[Any]]]
 Maker = Callable[[Sequence[Sequence[Any]]], list[Any]]

@@ -24,7 +24,8 @@ from flowlet.columns.column import UNCHANGING
 from flowlet.columns.table import exact_type
 from flowlet.common.types import Row, parts_of, rows_of, unnamed_rows_of
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import DICTS, FIELDS, MAX_FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of
+from flowlet.serde.column_format import DICTS, FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of
+from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_of_dicts
 from flowlet.serde.pickles.class_references import class_of, class_reference
 from flowlet.serde.pickles.record_pickle import is_of_another_program, of_running_program

@@ -35,7 +35,6 @@ from flowlet.serde.column_format import (
     CONSTANT,
     FIELDS,
     FLOAT64,
-    MAX_FIELDS,
     NUMBERS,
     ROWS,
     TUPLES,
@@ -44,6 +43,7 @@ from flowlet.serde.column_format import (
     raw,
 )
 from flowlet.serde.columns import encode_column, encode_narrowed, encode_of_type, encode_short_texts, encode_texts
+from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.object_columns import objects_head
 
 # The depth of a field (it is in the tuple of all fields) and of the value of a constant field.

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from flowlet.columns import CodedColumn, Column
 from flowlet.io.chunk_content import estimated_bytes
 from flowlet.records import Chunk
-from flowlet.serde.column_format import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input.key_numbering import KeyNumbering, Numbered
 from flowlet.sorted_input.sort_codes import RankedCodes, column_codes, sortable
 from flowlet.sorted_input.sorted_block import Block, joined, merged, with_key_codes, with_key_column

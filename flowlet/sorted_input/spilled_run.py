@@ -30,9 +30,9 @@ from flowlet.columns import ConstantColumn, NameTable
 from flowlet.errors import FlowletError
 from flowlet.io.chunk_content import ChunkContent
 from flowlet.records import Chunk
-from flowlet.serde.column_format import MAX_FIELDS, ElementLimits
 from flowlet.serde.columns import decode_texts, encode_texts
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import MAX_FIELDS, ElementLimits
 from flowlet.sorted_input.sort_codes import CodeArray, Codes, RankedCodes
 from flowlet.sorted_input.sorted_block import Block, joined_chunks, with_key_codes, with_key_column
 

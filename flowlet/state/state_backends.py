@@ -1,18 +1,21 @@
 """Where the state of one operator of one subtask is kept.
 
-``KeyedStateBackend`` and ``SharedFiles``: what a task needs of the place where keyed state is kept, and the files of
-its checkpoints.  ``OperatorStateBackend``: operator state, in lists and dictionaries.
+``KeyedStateBackend``: what a task needs of the place where keyed state is kept.  ``OperatorStateBackend``: operator
+state, in lists and dictionaries.  ``SharedFiles``: files of keyed state that several checkpoints of a job use.
 
 Side:       task.
 Invariants: one state per name.  Operator state that was restored and not declared again yet stays in every snapshot.
             Of union list state every subtask has the whole then: it stays in the snapshots of the first subtask alone,
-            or it would multiply with each restart.
+            or it would multiply with each restart.  A shared file is named by its SHA-256; under that name it is whole
+            and on disk, and what is read has the length and the SHA-256 of its handle.
 Source:     Flink ``KeyedStateBackend``, ``CheckpointableKeyedStateBackend``, ``CheckpointListener``,
-            ``CheckpointStreamFactory``; ``DefaultOperatorStateBackend``, ``PartitionableListState``,
+            ``CheckpointStreamFactory``; ``FsCheckpointStorageAccess`` (``shared``), ``RocksDBStateUploader``,
+            ``RocksDBStateDownloader``; ``DefaultOperatorStateBackend``, ``PartitionableListState``,
             ``HeapBroadcastState``.
 Absent:     time to live of operator state: only keyed state can have it, as in Flink.
 """
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -28,6 +31,7 @@ from flowlet.datastream.state import (
 )
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key
+from flowlet.rpc.control_messages import StateHandle
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
 from flowlet.state.declared_values import DeclaredValues, MapEntry, map_pairs, stored_pair
@@ -40,28 +44,53 @@ from flowlet.state.state_snapshots import (
     SharedFile,
     StateKind,
 )
+from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.timers.time_api import KeyContext
 
 
-class SharedFiles(Protocol):
+class SharedFiles:
     """Files that several checkpoints of a job use.  Threading: any thread; blocking.
 
-    One implementer: ``JobSharedFiles`` stands on a floor above.
+    Args:
+        storage: of the job.
+        former: where the checkpoint lies that the job starts from; None: in ``storage``, too.
+        former_classes: if another program wrote that checkpoint.
+
+    Attributes:
+        are_restored_ones_own: whether checkpoints may name the files that were restored; not those of another job,
+            which may be removed.
+        former_classes: maps the classes in restored files, if another program wrote them; else None.
     """
 
-    @property
-    def are_restored_ones_own(self) -> bool:
-        """Whether checkpoints may name the files that were restored; not those of another job, which may be removed."""
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        former: CheckpointStorage | None = None,
+        former_classes: RunningClasses | None = None,
+    ) -> None:
+        self._storage = storage
+        self._former = former or storage
+        self.are_restored_ones_own = self._former is storage
+        self.former_classes = former_classes
 
-    @property
-    def former_classes(self) -> RunningClasses | None:
-        """Maps the classes in restored files, if another program wrote them; else None."""
+    def __repr__(self) -> str:
+        return f"<SharedFiles of {self._storage!r}>"
 
     def write_shared(self, path: Path) -> SharedFile:
         """Keep a copy of a local file for good.  Raises StorageError."""
+        content = path.read_bytes()
+        file = SharedFile(hashlib.sha256(content).digest(), len(content))
+        self._storage.write_shared(handle_of(file), content)
+        return file
 
     def read_shared(self, file: SharedFile, path: Path) -> None:
         """Copy what was kept into a new local file.  Raises StorageError: it is missing or changed."""
+        path.write_bytes(self._former.read_state(handle_of(file)))
+
+
+def handle_of(file: SharedFile) -> StateHandle:
+    """Where a shared file lies."""
+    return StateHandle(file.num_bytes, file.sha256, path=f"shared/{file.sha256.hex()}")
 
 
 class KeyedStateBackend(Protocol):

@@ -14,7 +14,7 @@ from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.common.settings.batch_settings import BatchSettings
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.graph.partitioner import Partitioner
-from flowlet.serde.column_format import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.state.state_backends import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate

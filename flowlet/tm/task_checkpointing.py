@@ -35,7 +35,6 @@ from flowlet.checkpoint.snapshots import (
     SubtaskState,
 )
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
-from flowlet.checkpoint.state_codec import JobSharedFiles, handle_of
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError
@@ -57,7 +56,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.serde.pickles.former_classes import RunningClasses
-from flowlet.state.state_backends import SharedFiles
+from flowlet.state.state_backends import SharedFiles, handle_of
 from flowlet.state.state_snapshots import IncrementalSnapshot
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.state_files import StateFiles
@@ -464,8 +463,8 @@ def _shared_files(
     """
     former = storage if isinstance(storage, CheckpointStorage) else None
     if own is None:
-        return None if former is None else JobSharedFiles(former, None, classes)
-    return JobSharedFiles(own, former, classes)
+        return None if former is None else SharedFiles(former, None, classes)
+    return SharedFiles(own, former, classes)
 
 
 def _options(settings: CheckpointSettings, order: TriggerCheckpoint) -> CheckpointOptions:

@@ -19,8 +19,8 @@ from flowlet.rpc.control_messages import (
     ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
 )
-from flowlet.serde.column_format import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.deploy_blobs import DeploymentError, load_chain, load_partitioner
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
 from flowlet.task.finished_chain import finished_chain
 from flowlet.task.operator_services import operator_id_of

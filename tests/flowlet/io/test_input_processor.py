@@ -21,8 +21,8 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
-from flowlet.serde.column_format import DEFAULT_ELEMENT_LIMITS, MIN_SPILL_BYTES, ElementLimits
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, MIN_SPILL_BYTES, ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError, RemoteProtocolError

@@ -21,8 +21,8 @@ from flowlet.records import (
     StreamElement,
     Watermark,
 )
-from flowlet.serde.column_format import ElementLimits
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.types.composite_serializers import serializer_for
 from tests.flowlet.serde.exact import columns

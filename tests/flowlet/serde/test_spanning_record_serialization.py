@@ -14,8 +14,8 @@ import pytest
 
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.records import Chunk, StreamElement, Watermark
-from flowlet.serde.column_format import ElementLimits
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.types.composite_serializers import serializer_for
 from netstack.buffer.buffer_builder import BufferBuilder

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.serde.column_format import DEFAULT_ELEMENT_LIMITS, ElementLimits
+from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.sorted_input import external_sorter
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sort_codes import as_bytes, list_codes

@@ -19,7 +19,7 @@ from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, Watermark
-from flowlet.serde.column_format import ElementLimits
+from flowlet.serde.element_limits import ElementLimits
 from flowlet.task.create_stream_task import create_stream_task
 from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
