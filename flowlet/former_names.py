@@ -36,7 +36,7 @@ RENAMED: Final[dict[str, str]] = {
         "flowlet.state.state_snapshots:OperatorStateSnapshot"
     ),
     "flowlet.state.operator_state_snapshot:Redistribution": "flowlet.state.state_snapshots:Redistribution",
-    "flowlet.timers.timer_queue:Timer": "flowlet.timers.keyed_timer_service:Timer",
+    "flowlet.timers.timer_queue:Timer": "flowlet.timers.time_api:Timer",
 }
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
 one comes first.

@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -32,32 +32,10 @@ from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.errors import StateRestoreError
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.loop.wakeups import run_all
-from netstack.partition.channel_state import ChannelStateWriter, InFlightData, InputChannelInfo, ResultSubpartitionInfo
+from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 
 # Not measured; checkpoints aborted before they start, of which there are as many as run concurrently.
 _MAX_ABORTED: Final = 32
-
-
-class CheckpointChannelState(ChannelStateWriter, Protocol):
-    """A writer of in-flight data, for a subtask's coordinator."""
-
-    def start(self, checkpoint_id: int) -> None:
-        """Start to keep data of the checkpoint; older open ones fail."""
-
-    def finish_input(self, checkpoint_id: int) -> None:
-        """No more input data will come."""
-
-    def finish_output(self, checkpoint_id: int) -> None:
-        """No more output data will come, except what was announced as a future."""
-
-    def abort(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Drop the data; the result fails with ``error``."""
-
-    def take_result(self, checkpoint_id: int) -> "Future[ChannelStateSnapshot]":
-        """The future of all the data; can be taken once."""
-
-    def close(self) -> None:
-        """Fail all open checkpoints."""
 
 
 class _Open:
@@ -83,7 +61,7 @@ class _Open:
 
 
 class InMemoryChannelStateWriter:
-    """The writer of one task; implements ``CheckpointChannelState``."""
+    """The writer of in-flight data of one task, for its gates, its partitions and its checkpoint coordinator."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

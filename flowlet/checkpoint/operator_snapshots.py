@@ -39,7 +39,7 @@ def _do_nothing() -> None:
 
 
 class OperatorSnapshots:
-    """A chain of operators, head first; implements ``CheckpointableChain``.
+    """The operators of a task, head first; every call is on the task thread.
 
     ``check_cancelled``: raises TaskCancelled if the task was cancelled, so that no other function of the chain is
         called then.

@@ -30,7 +30,7 @@ from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.time_api import NO_KEY, InternalTimer, InternalTimerService
+from flowlet.timers.time_api import NO_KEY, InternalTimerService, Timer
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -187,15 +187,15 @@ class ProcessFunctionOperator(UserFunctionOperator):
         self.current_watermark = watermark.timestamp
         super().process_watermark(watermark)
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         """The watermark reached a timer."""
         self._on_timer(timer, TimeDomain.EVENT_TIME)
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         """The clock reached a timer."""
         self._on_timer(timer, TimeDomain.PROCESSING_TIME)
 
-    def _on_timer(self, timer: InternalTimer, domain: TimeDomain) -> None:
+    def _on_timer(self, timer: Timer, domain: TimeDomain) -> None:
         on_timer = self._function.method("on_timer")
         if on_timer is None:
             return
@@ -210,7 +210,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         finally:
             self.out.drain()
 
-    def _called(self, on_timer: Any, timer: InternalTimer) -> Iterator[Any] | None:
+    def _called(self, on_timer: Any, timer: Timer) -> Iterator[Any] | None:
         """The results of a timer, if there are any."""
         try:
             results = on_timer(timer.timestamp, self._context)
@@ -218,7 +218,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         except Exception as error:
             raise self._timer_failure(timer, error) from error
 
-    def _emit_each(self, results: Iterator[Any], timer: InternalTimer, timestamp: int | None) -> None:
+    def _emit_each(self, results: Iterator[Any], timer: Timer, timestamp: int | None) -> None:
         stamps = None if timestamp is None else (timestamp,)
         attention = self.ctx.attention
         is_due = False
@@ -238,7 +238,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
                 self._texts.look_at(result)
                 self.out.collect_each((result,), stamps, 1)
 
-    def _timer_failure(self, timer: InternalTimer, error: Exception) -> UserFunctionError:
+    def _timer_failure(self, timer: Timer, error: Exception) -> UserFunctionError:
         error.add_note(f"raised by on_timer() at {timer.timestamp} for the key {preview(timer.key)}")
         return UserFunctionError(self.name, self.ctx.subtask, None)
 

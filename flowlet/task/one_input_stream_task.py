@@ -15,7 +15,7 @@ from typing import Final
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput, MarkValve
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.input_recovery import InputRecovery
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
@@ -166,7 +166,7 @@ class GateFedStreamTask(StreamTask):
         if passed is not None:
             self._chain.process_mark(passed)
 
-    def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
+    def _keep_in_flight_input(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:
         for processor, gates in self._readers:
             for position, gate in enumerate(gates):
                 checkpointed, index = self._checkpointed[gate], self.environment.gates.index(gate)

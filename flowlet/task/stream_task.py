@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.record_slices import SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
-from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
@@ -666,7 +666,7 @@ class StreamTask(ABC):
             self._keep_in_flight_input,
         )
 
-    def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
+    def _keep_in_flight_input(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:
         """Add data that left the input channels but was not processed to an unaligned checkpoint."""
         return  # a task without inputs has no such data
 

@@ -27,8 +27,8 @@ from flowlet.testing.function_operators import operator_of
 from flowlet.testing.harness_environment import HarnessEnvironment, SubtaskPlace
 from flowlet.testing.leaks import ProcessResources
 from flowlet.testing.recording_output import OutputElement, RecordingOutput, StreamRecord
-from flowlet.timers.keyed_timer_service import Timer
 from flowlet.timers.keyed_timer_service_manager import TimersByKeyGroup
+from flowlet.timers.time_api import Timer
 from netstack.late import dataclass
 
 

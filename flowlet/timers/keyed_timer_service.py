@@ -21,22 +21,13 @@ from typing import Any, Final
 
 from flowlet.keys.exact_keys import exact_key, key_group
 from flowlet.records import MIN_TIMESTAMP
-from flowlet.timers.time_api import NO_KEY, KeyContext, ProcessingTimeService, TimerHandle, Triggerable
+from flowlet.timers.time_api import NO_KEY, KeyContext, ProcessingTimeService, Timer, TimerHandle, Triggerable
 from netstack.late import dataclass
 
 # A smaller heap is not worth a search for deleted timers.  Not measured.
 _MIN_COMPACTION: Final = 64
 
 _Identity = tuple[int, Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Timer:
-    """One timer of one key; ``namespace`` is hashable, for example a window, or None."""
-
-    timestamp: int
-    key: Any
-    namespace: Any
 
 
 class TimerQueue:

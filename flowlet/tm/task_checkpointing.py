@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
 from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
@@ -34,7 +35,7 @@ from flowlet.checkpoint.snapshots import (
     RecoveredStream,
     SubtaskState,
 )
-from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
+from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError
@@ -142,7 +143,7 @@ class TaskCheckpointing:
 
     # ---------------------------------------------------------------- task thread
 
-    def open(self, timers: Timers, operators: Mapping[str, Restorable]) -> Checkpointing | None:
+    def open(self, timers: Timers, operators: Mapping[str, StreamOperator]) -> Checkpointing | None:
         """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.
 
         Reads files.
@@ -193,7 +194,7 @@ class TaskCheckpointing:
         return self._storage
 
     def _read(
-        self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, Restorable]
+        self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, StreamOperator]
     ) -> Mapping[str, object]:
         # Operators that had finished are not run again, so nobody needs their state; sinks still commit.
         if restored.is_finished:

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
+from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
 from flowlet.columns import columns_of
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
@@ -45,7 +46,7 @@ VERTEX = ["a"]
 States = Sequence[Mapping[str, OperatorState]]
 
 
-def rescaled(states: States, width: int, operator: Restorable = SUM) -> list[dict[str, OperatorState]]:
+def rescaled(states: States, width: int, operator: StreamOperator = SUM) -> list[dict[str, OperatorState]]:
     """What ``width`` subtasks begin with."""
     former = FormerVertex(len(states), frozenset(VERTEX), dict(enumerate(states)))
     return [

@@ -28,7 +28,8 @@ from flowlet.state_reader import SavedState, read_state
 from flowlet.state_reader.saved_state import AGGREGATE, POSITION
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry, manifest_key
-from flowlet.timers.keyed_timer_service import KeyGroupTimers, Timer
+from flowlet.timers.keyed_timer_service import KeyGroupTimers
+from flowlet.timers.time_api import Timer
 
 JOB, SECRET = "ab" * 16, b"s" * 32
 SOURCE, COUNT, OTHER = "01" * 16, "02" * 16, "03" * 16

@@ -38,7 +38,7 @@ from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
-from flowlet.timers.time_api import InternalTimer, KeyContext
+from flowlet.timers.time_api import KeyContext, Timer
 from flowlet.tm.jobmanager_connection import (
     JobManagerConnection,
     JobManagerSessionListener,
@@ -84,10 +84,10 @@ class Noting:
         self.loop = loop
         self.fired: list[tuple[int, int]] = []
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         raise AssertionError(timer)
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         self.fired.append((timer.namespace, self.loop.now_ns // 1_000_000))
 
 

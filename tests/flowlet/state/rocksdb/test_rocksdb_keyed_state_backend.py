@@ -29,7 +29,7 @@ from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key, key_group, key_group_range
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.state_backends import KeyedStateBackend
+from flowlet.state.state_backends import KeyedStateBackend, SharedFiles
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, SharedFile
 from flowlet.timers.time_api import KeyContext
 from flowlet.tm.shipped_modules import MAIN_OBJECTS
@@ -80,7 +80,7 @@ KEYS = st.sampled_from(
 VALUES = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2), st.booleans())
 
 
-class Files:
+class Files(SharedFiles):
     """Shared files in memory."""
 
     are_restored_ones_own = True
