@@ -22,7 +22,7 @@ from typing import Final, Protocol, assert_never
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.errors import SerdeError
 from flowlet.io.chunk_content import ChunkContent
-from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import (
     ACTIVE,
     MAX_WATERMARK,

@@ -28,8 +28,7 @@ from flowlet.kernels.accumulators import (
     new_extremes,
     rows_of_extremes,
 )
-from flowlet.kernels.field_stores import FieldStore, grown, store_for
-from flowlet.kernels.grouping import Grouping, IndexArray, group
+from flowlet.kernels.grouping import FieldStore, Grouping, IndexArray, group, grown, store_for
 from flowlet.keys.key_index import KeyIndex, SlotArray
 from netstack.late import dataclass
 

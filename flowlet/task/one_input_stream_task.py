@@ -21,10 +21,14 @@ from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.io.input_processor import InputProcessor
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
-from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
 from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from flowlet.operators.multiple_input_operator import InputSelectable, MultipleInputStreamOperator
+from flowlet.operators.multiple_input_operator import (
+    InputSelectable,
+    InputStatus,
+    MultipleInputSelectionHandler,
+    MultipleInputStreamOperator,
+)
 from flowlet.records import CompletionMark
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput

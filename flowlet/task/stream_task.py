@@ -26,12 +26,12 @@ from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
 from flowlet.mailbox.mailbox_future import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk
 from flowlet.rpc.control_messages import TaskMetrics
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from flowlet.columns import ArrowColumn
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.column_inputs import ColumnInputs
+from flowlet.kernels.windows.window_partials import ColumnInputs
 from flowlet.keys.key_index import KeyIndex
 from netstack.late import dataclass
 

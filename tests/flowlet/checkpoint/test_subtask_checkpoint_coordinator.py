@@ -7,13 +7,12 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.operator_snapshots import OperatorSnapshots
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata, CheckpointMetrics
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from netstack.buffer.network_buffer import NetworkBuffer
@@ -47,7 +46,7 @@ class Fixture:
         self.is_running = True
         self.coordinator = SubtaskCheckpointCoordinator(
             "task",
-            cast("OperatorSnapshots", self.chain),
+            cast(Any, self.chain),
             self.outputs,
             self.writer,
             self.responder,

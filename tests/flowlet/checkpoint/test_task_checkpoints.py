@@ -6,14 +6,13 @@ Source: Flink ``StreamTaskTest`` (triggers, declines, notifications), ``StreamTa
 """
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from flowlet.checkpoint.barrier_orders import ChannelFinished, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.operator_snapshots import OperatorSnapshots
 from flowlet.checkpoint.responder import MeasuringResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.snapshots import CheckpointMetadata
@@ -21,7 +20,6 @@ from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointC
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
-from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,
     CheckpointOptions,
@@ -68,7 +66,7 @@ class Fixture:
         outputs = RecordingOutputs(self.log)
         coordinator = SubtaskCheckpointCoordinator(
             "task",
-            cast("OperatorSnapshots", self.chain),
+            cast(Any, self.chain),
             outputs,
             self.writer,
             measuring,
@@ -92,7 +90,7 @@ class Fixture:
             self.handler = CheckpointBarrierHandler(
                 SingleCheckpointBarrierHandler(2 * num_channels), self.gates, self.checkpoints, timers
             )
-            self.checkpoints.attach(cast("list[SingleInputGate]", self.gates), self.handler)
+            self.checkpoints.attach(cast(Any, self.gates), self.handler)
 
     def end(self, gate: int, channel: int) -> None:
         self.gates[gate].add(channel, EndOfPartition())
