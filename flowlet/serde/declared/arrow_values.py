@@ -15,7 +15,7 @@ from flowlet.columns import ArrowColumn
 from flowlet.common.typeinfo import RowTypeInfo, TypeInformation
 from flowlet.errors import SerdeError
 from flowlet.serde.arrow_serializer import num_values, parts_of_array
-from flowlet.serde.declared.declared_column import MAX_MICROS, MIN_MICROS, CellBudget
+from flowlet.serde.declared.cell_budget import MAX_MICROS, MIN_MICROS, CellBudget
 from flowlet.serde.table_reader import decode_arrow_array
 from flowlet.serde.type_serializer import ValueMismatchError, preview
 from flowlet.serde.types.arrow_types import arrow_type_of

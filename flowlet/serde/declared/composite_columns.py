@@ -29,7 +29,8 @@ from flowlet.common.types import Row, RowKind, parts_of, rows_of
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import FIELDS, KINDED, LISTS, MAPS, TUPLES, check_end, column_at, framed
 from flowlet.serde.columns import decode_sizes, encode_column
-from flowlet.serde.declared.declared_column import CellBudget, DeclaredColumn, Reading
+from flowlet.serde.declared.cell_budget import CellBudget
+from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
 from flowlet.serde.declared.leaf_columns import IntegerColumn
 from flowlet.serde.table_writer import CodeWriter
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview

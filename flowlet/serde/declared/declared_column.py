@@ -1,14 +1,11 @@
 """``DeclaredColumn``: checks, writes and reads columns of one declared type.
 
-``CellBudget``: limits what the bytes of one element may expand to.
-
 Hot path: C code per column.  Values without a column form go through their ``TypeSerializer`` one by one.
 
 Side:       pure.
 Invariants: whatever the bytes are, reading gives values of the declared type, or None, or raises.  Nothing is
             unpickled, imported or called by name.  The form of every part is known from the type, so nesting ends where
             the type ends.  Counts are checked against the bytes and the budget before anything is allocated.
-Units:      a cell is a value of a column, or a part of a container; about 60 bytes of memory at most.
 Format:     ``column_format``; of its kinds, those that the type allows.
 Raises:     reading corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
             SerdeError.
@@ -28,42 +25,9 @@ from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import SerdeError
 from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.column_format import ARROW, CONSTANT, NULLS, check_end, check_length, column_at, framed
+from flowlet.serde.declared.cell_budget import CellBudget
 from flowlet.serde.table_writer import CodeWriter, FieldEncoder
 from flowlet.serde.type_serializer import ValueMismatchError, preview
-
-# Constants, nulls and containers cost few bytes or none.  2 Mi cells are a chunk of 65,536 rows with 32 such columns.
-FREE_CELLS: Final = 1 << 21
-
-MIN_MICROS: Final = -62_135_596_800_000_000  # the years 1 to 9999
-MAX_MICROS: Final = 253_402_300_799_999_999
-
-
-class CellBudget:
-    """Counts cells before they are allocated.  Threading: one thread.
-
-    ``most``: how many there may be; None: any number.
-    """
-
-    __slots__ = ("most", "num_taken")
-
-    def __init__(self, most: int | None = None) -> None:
-        self.most = most
-        self.num_taken = 0
-
-    def __repr__(self) -> str:
-        return f"<CellBudget: {self.num_taken} of {self.most}>"
-
-    def take(self, num_cells: int) -> None:
-        """Count ``num_cells``.  Raises SerdeError: they are too many."""
-        self.num_taken += num_cells
-        if self.most is not None and self.num_taken > self.most:
-            raise SerdeError(f"the bytes stand for {self.num_taken} values or more, allowed are {self.most}")
-
-
-def most_cells(num_bytes: int, free_cells: int = FREE_CELLS) -> int:
-    """The limit of an element of this size."""
-    return free_cells + num_bytes
-
 
 _NONE: Final = frozenset({NoneType})
 

@@ -49,8 +49,9 @@ from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.channel_dictionary import ChannelDictionary, ElementTooLargeError
 from flowlet.serde.column_format import PACKED, TUPLES, column_at, framed
+from flowlet.serde.declared.cell_budget import FREE_CELLS, CellBudget, most_cells
 from flowlet.serde.declared.composite_columns import FieldsColumn, ListsColumn, MapColumn, RowColumn, fitting
-from flowlet.serde.declared.declared_column import FREE_CELLS, CellBudget, DeclaredColumn, Reading, most_cells
+from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
 from flowlet.serde.declared.leaf_columns import (
     AnyColumn,
     BooleanColumn,

@@ -46,7 +46,8 @@ from flowlet.serde.columns import (
     num_ints,
 )
 from flowlet.serde.data_view import DataInput, DataOutput
-from flowlet.serde.declared.declared_column import MAX_MICROS, MIN_MICROS, CellBudget, DeclaredColumn, Reading
+from flowlet.serde.declared.cell_budget import MAX_MICROS, MIN_MICROS, CellBudget
+from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
 from flowlet.serde.table_reader import decode_array, decode_truth_values
 from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, preview
 
