@@ -40,14 +40,13 @@ from flowlet.common import Types, WatermarkStrategy
 from flowlet.datastream import KeyedProcessFunction, MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink, SplitSource
 from flowlet.metrics.metric_registry import MAX_METRICS, MetricRegistry
+from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, Watermark
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
 from flowlet.testing import KeyedOneInputOperatorHarness, MiniCluster
 from flowlet.tm.process.process_model import GarbageCollectorTuning
-from flowlet.watermarks.source_event_time import SourceAlignment
-from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
-from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve, WatermarkMultiplexer
 from netstack import (
     ChannelSpec,
     ExecutionAttemptID,

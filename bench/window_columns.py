@@ -25,9 +25,8 @@ from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.common import Duration, Time
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.window import TumblingEventTimeWindows
-from flowlet.kernels.windows.column_inputs import ColumnInputs
 from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
-from flowlet.kernels.windows.window_aggregates import WindowAggregate
+from flowlet.kernels.windows.window_partials import ColumnInputs, WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP
 

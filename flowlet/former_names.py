@@ -13,7 +13,31 @@ Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 
 from typing import Final
 
-RENAMED: Final[dict[str, str]] = {}
+RENAMED: Final[dict[str, str]] = {
+    "flowlet.columns.array_column:ArrayColumn": "flowlet.columns.column_kinds:ArrayColumn",
+    "flowlet.columns.arrow_column:ArrowColumn": "flowlet.columns.column_kinds:ArrowColumn",
+    "flowlet.columns.constant_column:ConstantColumn": "flowlet.columns.column_kinds:ConstantColumn",
+    "flowlet.columns.list_column:ListColumn": "flowlet.columns.column_kinds:ListColumn",
+    "flowlet.columns.offset_column:OffsetColumn": "flowlet.columns.column_kinds:OffsetColumn",
+    "flowlet.keys.namespaced_key:NamespacedKey": "flowlet.keys.exact_keys:NamespacedKey",
+    "flowlet.operators.aggregation_snapshot:AggregationSnapshot": (
+        "flowlet.operators.keyed_aggregation_operator:AggregationSnapshot"
+    ),
+    "flowlet.operators.aggregation_snapshot:StateForm": "flowlet.operators.keyed_aggregation_operator:StateForm",
+    "flowlet.state.incremental_snapshot:IncrementalSnapshot": "flowlet.state.state_snapshots:IncrementalSnapshot",
+    "flowlet.state.incremental_snapshot:SharedFile": "flowlet.state.state_snapshots:SharedFile",
+    "flowlet.state.keyed_state_snapshot:KeyedStateSnapshot": "flowlet.state.state_snapshots:KeyedStateSnapshot",
+    "flowlet.state.keyed_state_snapshot:StateDescription": "flowlet.state.state_snapshots:StateDescription",
+    "flowlet.state.keyed_state_snapshot:StateKind": "flowlet.state.state_snapshots:StateKind",
+    "flowlet.state.keyed_state_snapshot:StateRows": "flowlet.state.state_snapshots:StateRows",
+    "flowlet.state.keyed_state_snapshot:TypeForm": "flowlet.state.state_snapshots:TypeForm",
+    "flowlet.state.operator_state_snapshot:OperatorStateRows": "flowlet.state.state_snapshots:OperatorStateRows",
+    "flowlet.state.operator_state_snapshot:OperatorStateSnapshot": (
+        "flowlet.state.state_snapshots:OperatorStateSnapshot"
+    ),
+    "flowlet.state.operator_state_snapshot:Redistribution": "flowlet.state.state_snapshots:Redistribution",
+    "flowlet.timers.timer_queue:Timer": "flowlet.timers.time_api:Timer",
+}
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
 one comes first.
 """

@@ -61,7 +61,7 @@ import threading
 from msgspec import _utils  # where msgspec looks at a class that it learns
 
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
-from flowlet.storage.state_codec import decode_state, encode_state
+from flowlet.checkpoint.state_codec import decode_state, encode_state
 
 content = encode_state(SubtaskState({"0" * 32: OperatorState([1, 2])}))
 calls, learn = [], _utils._get_class_mro_and_typevar_mappings

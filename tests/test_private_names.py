@@ -43,7 +43,6 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
         2,
         "a policy is read as the command would apply it, without a process",
     ),
-    "tests/flowlet/watermarks/test_source_event_time.py": (1, _LEAK),
     "tests/integration/event_time_job.py": (1, "PyFlink's JobClient has no metrics"),
     "tests/integration/test_held_interpreter.py": (
         1,

@@ -19,8 +19,8 @@ from flowlet.common import Types
 from flowlet.datastream.state import MapStateDescriptor, StateDescriptor, ValueStateDescriptor
 from flowlet.graph.partitioner import DEFAULT_MAX_PARALLELISM
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+from flowlet.state.state_snapshots import KeyedStateSnapshot
 from flowlet.timers.time_api import KeyContext
 
 KEYS: Final = ("int", "str")

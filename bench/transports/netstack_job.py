@@ -11,7 +11,7 @@ from bench.transports.calls import counted
 from bench.transports.common import BUFFER_BYTES, PayloadSource, Setting, Stop, Verifier
 from bench.transports.netstack_side import open_gate, open_partition
 from flowlet.io.input_processor import InputProcessor
-from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.one_input_stream_task import MAX_BUFFERS_PER_ACTION

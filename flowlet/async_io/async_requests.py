@@ -22,12 +22,12 @@ from typing import Any
 
 from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall, CallRunner, Failed
 from flowlet.async_io.async_queue import PendingRecord
-from flowlet.chain.preview import preview
 from flowlet.chain.record_copies import unpickled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, UserFunctionError
 from flowlet.mailbox.mailbox_future import Signal
 from flowlet.operators.user_function import Checkpoints, RuntimeContext
+from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import TimerHandle
 
 

@@ -22,10 +22,10 @@ from typing import Any, Final, assert_never
 from flowlet.async_io.async_calls import AsyncCalls, CallRunner
 from flowlet.async_io.async_queue import AsyncQueue, Control, create_async_queue
 from flowlet.async_io.async_requests import AsyncRequests, AsyncUserFunction, RetryPolicy
-from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import MailboxClosedError
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
+from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.late import dataclass
 

@@ -25,8 +25,8 @@ from flowlet.chain.record_loop import write_conversion
 from flowlet.chain.record_shape import RecordShape, ShapeWatch, fields_of
 from flowlet.chain.stream_operator import EdgeOutput
 from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, Shape, column_of, columns_of
-from flowlet.columns.inspection import is_constant
-from flowlet.columns.unchanging import UNCHANGING, are_unchanging, is_unchanging
+from flowlet.columns.column import UNCHANGING, are_unchanging, is_unchanging
+from flowlet.columns.table import is_constant
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, PickledRecord, Watermark, WatermarkStatus
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.late import numpy as np

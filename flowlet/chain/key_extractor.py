@@ -13,9 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.preview import last_of, preview
 from flowlet.columns import Columns, Shape, columns_of
-from flowlet.columns.unchanging import is_unchanging
+from flowlet.columns.column import is_unchanging
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.keys.column_key import ColumnKey
@@ -23,6 +22,7 @@ from flowlet.keys.exact_keys import exact_key, exact_keys
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk, PickledRecord
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
+from flowlet.serde.type_serializer import last_of, preview
 
 # Fewer rows stay in a list: numpy's calls would cost more than they save.  Not measured closely.
 MIN_COLUMN_ROWS: Final = 32

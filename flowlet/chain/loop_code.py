@@ -16,8 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from flowlet.chain.preview import preview
 from flowlet.errors import TaskCancelled, UserFunctionError
+from flowlet.serde.type_serializer import preview
 from netstack.late import dataclass
 
 _BLAMES: Final = "__flowlet_blames__"

@@ -18,12 +18,11 @@ from typing import Any, Final
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
-from flowlet.chain.keyed_consumer import KeyedConsumer
-from flowlet.chain.operator_output import ChainedConsumer, Consumer, OperatorOutput, input_of
-from flowlet.chain.preview import preview
+from flowlet.chain.operator_output import ChainedConsumer, Consumer, KeyedConsumer, OperatorOutput, input_of
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.errors import UserFunctionError
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import RecordConversion
 from netstack.late import dataclass
 

@@ -20,7 +20,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from flowlet.columns.unchanging import UNCHANGING, is_unchanging
+from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.common.types import Row
 from flowlet.records import PickledRecord
 from flowlet.serde.flat_classes import flat_class_of

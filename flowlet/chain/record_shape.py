@@ -20,7 +20,7 @@ from typing import Any, Final
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.record_copies import ALONE, ALONE_DICT, ALONE_VALUES, can_own_parts, holder_of, owns_parts
 from flowlet.columns import Column, Columns, Shape
-from flowlet.columns.unchanging import UNCHANGING, is_unchanging
+from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.common.types import Row, RowKind
 from flowlet.serde.flat_classes import flat_class_of, instance_maker, slot_names_of
 from netstack.late import dataclass

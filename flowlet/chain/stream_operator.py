@@ -12,15 +12,14 @@ from dataclasses import field
 from typing import Any, ClassVar, Protocol
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.state_share import StateShare
 from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.mailbox_future import Signal
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.metrics.metric_registry import MetricRegistry
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.state.keyed_state_backend import KeyedStateBackend
-from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import (
     InternalTimerService,
     InternalTimeServiceManager,

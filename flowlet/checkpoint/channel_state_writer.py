@@ -1,50 +1,41 @@
-"""Keeps the in-flight data of unaligned checkpoints, in memory.
+"""Keeps the in-flight data of unaligned checkpoints, in memory, and its bytes.
 
-Side:       shared.  The task thread starts, finishes and aborts; channels and subpartitions add data from any thread.
-Invariants: every buffer is recycled before the call returns.  Data for a checkpoint that is not open, or whose part is
-            finished, is dropped. Each result is completed once.  Starting a checkpoint fails the older open ones.
 Lock order: ``_lock`` is a leaf: buffers are recycled and results completed without it.
-Source:     Flink ``ChannelStateWriterImpl``, ``ChannelStateWriteRequestDispatcherImpl``.
+
+Side:       shared.
+Invariants: every buffer is recycled before the call returns.  Data for a checkpoint that is not open, or whose part is
+            finished, is dropped.  Each result is completed once.  Starting a checkpoint fails the older open ones.
+            Nothing is unpickled here; what ``encode_channels`` wrote comes back piece by piece, each piece a copy of
+            its own.
+Format:     magic number (4 bytes), version (u16), size of the head (u32), the head (MessagePack), then all pieces one
+            after the other.  The head names each channel with the sizes of its pieces: first those of the inputs, then
+            those of the outputs.
+Source:     Flink ``ChannelStateWriterImpl``, ``ChannelStateWriteRequestDispatcherImpl``,
+            ``ChannelStateSerializerImpl``; ``InputChannelStateHandle`` and ``ResultSubpartitionStateHandle`` for the
+            offsets.
 Absent:     files, and sharing them among subtasks; data is copied on the thread that adds it.
 """
 
+import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Final, Protocol
+from itertools import chain
+from typing import Final
+
+import msgspec
 
 from flowlet.checkpoint.barrier_orders import Channel, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
+from flowlet.errors import StateRestoreError
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.loop.wakeups import run_all
-from netstack.partition.channel_state import ChannelStateWriter, InFlightData, InputChannelInfo, ResultSubpartitionInfo
+from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 
 # Not measured; checkpoints aborted before they start, of which there are as many as run concurrently.
 _MAX_ABORTED: Final = 32
-
-
-class CheckpointChannelState(ChannelStateWriter, Protocol):
-    """A writer of in-flight data, for a subtask's coordinator."""
-
-    def start(self, checkpoint_id: int) -> None:
-        """Start to keep data of the checkpoint; older open ones fail."""
-
-    def finish_input(self, checkpoint_id: int) -> None:
-        """No more input data will come."""
-
-    def finish_output(self, checkpoint_id: int) -> None:
-        """No more output data will come, except what was announced as a future."""
-
-    def abort(self, checkpoint_id: int, error: CheckpointError) -> None:
-        """Drop the data; the result fails with ``error``."""
-
-    def take_result(self, checkpoint_id: int) -> "Future[ChannelStateSnapshot]":
-        """The future of all the data; can be taken once."""
-
-    def close(self) -> None:
-        """Fail all open checkpoints."""
 
 
 class _Open:
@@ -70,7 +61,7 @@ class _Open:
 
 
 class InMemoryChannelStateWriter:
-    """The writer of one task; implements ``CheckpointChannelState``."""
+    """The writer of in-flight data of one task, for its gates, its partitions and its checkpoint coordinator."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -246,3 +237,80 @@ def _copies(buffers: Sequence[NetworkBuffer]) -> list[bytes]:
 
 def _subsumed(checkpoint_id: int, newer: int) -> CheckpointError:
     return CheckpointError(checkpoint_id, CheckpointFailureReason.SUBSUMED, f"checkpoint {newer} was started")
+
+
+_MAGIC: Final = b"FLCH"
+_VERSION: Final = 1
+_START: Final = struct.Struct(">4sHI")
+
+
+class _Stream(msgspec.Struct, frozen=True, array_like=True):
+    """The data of one channel: its gate or partition, its index there, and the sizes of its pieces."""
+
+    group: int
+    channel: int
+    sizes: list[int]
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What follows, in order."""
+
+    inputs: list[_Stream]
+    outputs: list[_Stream]
+
+
+_head_decoder: Final = msgspec.msgpack.Decoder(_Head)
+
+
+def encode_channels(channels: ChannelStateSnapshot) -> bytes:
+    """The bytes of all data in flight of one subtask."""
+    head = msgspec.msgpack.encode(_Head(_streams(channels.inputs), _streams(channels.outputs)))
+    pieces = chain.from_iterable(chain(channels.inputs.values(), channels.outputs.values()))
+    return b"".join((_START.pack(_MAGIC, _VERSION, len(head)), head, *pieces))
+
+
+def decode_channels(content: bytes) -> ChannelStateSnapshot:
+    """What ``encode_channels`` was given.
+
+    Raises:
+        StateRestoreError: the bytes are of another version, or are no data in flight.
+    """
+    if len(content) < _START.size or not content.startswith(_MAGIC):
+        raise StateRestoreError("the bytes are no data in flight; restore another checkpoint")
+    _, version, size = _START.unpack_from(content)
+    if version != _VERSION:
+        raise StateRestoreError(
+            f"the data in flight has format version {version}, this flowlet reads {_VERSION}: restore it with the "
+            "flowlet that wrote it"
+        )
+    position = _START.size + size
+    try:
+        head = _head_decoder.decode(content[_START.size : position])
+    except msgspec.DecodeError as error:
+        raise StateRestoreError(
+            f"the head of the data in flight cannot be read ({error}); restore another checkpoint"
+        ) from error
+    expected = position + sum(sum(each.sizes) for each in chain(head.inputs, head.outputs))
+    if len(content) != expected:
+        raise StateRestoreError(
+            f"the data in flight has {len(content)} bytes instead of {expected}; restore another checkpoint"
+        )
+    inputs, position = _read(content, position, head.inputs)
+    outputs, _ = _read(content, position, head.outputs)
+    return ChannelStateSnapshot(inputs, outputs)
+
+
+def _streams(channels: Mapping[Channel, tuple[bytes, ...]]) -> list[_Stream]:
+    return [_Stream(group, channel, list(map(len, pieces))) for (group, channel), pieces in channels.items()]
+
+
+def _read(content: bytes, position: int, streams: list[_Stream]) -> tuple[dict[Channel, tuple[bytes, ...]], int]:
+    """The pieces of each channel, and the position behind them."""
+    found: dict[Channel, tuple[bytes, ...]] = {}
+    for each in streams:
+        pieces = []
+        for size in each.sizes:
+            pieces.append(content[position : position + size])
+            position += size
+        found[each.group, each.channel] = tuple(pieces)
+    return found, position

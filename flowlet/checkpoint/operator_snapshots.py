@@ -14,11 +14,8 @@ from functools import partial
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshotFuture, OperatorState
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_backend import KeyedStateBackend
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
-from flowlet.state.operator_state_backend import OperatorStateBackend
-from flowlet.state.operator_state_snapshot import OperatorStateSnapshot
+from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
+from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot
 from flowlet.timers.time_api import InternalTimeServiceManager
 from netstack.late import dataclass
 from netstack.wire.events import CheckpointOptions
@@ -42,7 +39,7 @@ def _do_nothing() -> None:
 
 
 class OperatorSnapshots:
-    """A chain of operators, head first; implements ``CheckpointableChain``.
+    """The operators of a task, head first; every call is on the task thread.
 
     ``check_cancelled``: raises TaskCancelled if the task was cancelled, so that no other function of the chain is
         called then.

@@ -15,9 +15,7 @@ from typing import Any
 
 from flowlet.checkpoint.barrier_orders import Channel
 from flowlet.records import Chunk
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
-from flowlet.state.operator_state_snapshot import OperatorStateSnapshot
+from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot
 from netstack.late import dataclass
 
 

@@ -10,34 +10,24 @@ Rules:      state is matched by operator, not by vertex, so that operators may b
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from flowlet.chain.state_share import StateShare
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.errors import StateRestoreError
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateRows
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.state.state_snapshots import (
+    IncrementalSnapshot,
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateRows,
+    StateShare,
+)
 from netstack.late import dataclass
 
-
-class Restorable(Protocol):
-    """The part of ``StreamOperator`` that is needed here."""
-
-    @property
-    def name(self) -> str:
-        """For people."""
-
-    @property
-    def state_version(self) -> int:
-        """Of the snapshots that it reads."""
-
-    @property
-    def runs_after_finish(self) -> bool:
-        """Whether it needs its state although it has finished."""
-
-    def redistribute(self, states: Sequence[object | None], share: StateShare) -> object | None:
-        """The share of the operator's own states."""
+if TYPE_CHECKING:
+    from flowlet.chain.stream_operator import StreamOperator
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +57,7 @@ class NewSubtask:
 
 
 def assigned_states(
-    operators: Mapping[str, Restorable], former: Iterable[FormerVertex], place: NewSubtask
+    operators: "Mapping[str, StreamOperator]", former: Iterable[FormerVertex], place: NewSubtask
 ) -> dict[str, OperatorState]:
     """The states with which the operators of one subtask begin, by operator id; an operator without any is left out.
 
@@ -108,7 +98,9 @@ def _part(vertex: FormerVertex, subtask: int, operator_id: str) -> OperatorState
     return state
 
 
-def _state_of(operator: Restorable, parts: Sequence[OperatorState | None], share: StateShare) -> OperatorState | None:
+def _state_of(
+    operator: "StreamOperator", parts: Sequence[OperatorState | None], share: StateShare
+) -> OperatorState | None:
     kept = [each for each in parts if each is not None]
     for each in kept:
         _check_version(operator, each)
@@ -127,7 +119,7 @@ def _state_of(operator: Restorable, parts: Sequence[OperatorState | None], share
     return None if is_empty else state
 
 
-def _check_version(operator: Restorable, state: OperatorState) -> None:
+def _check_version(operator: "StreamOperator", state: OperatorState) -> None:
     if state.own is not None and state.version != operator.state_version:
         raise StateRestoreError(
             f"the state of operator {operator.name!r} has version {state.version}, this flowlet reads version "
@@ -141,7 +133,7 @@ def _timers(parts: Sequence[OperatorState], share: StateShare) -> dict[int, Mapp
 
 
 def _keyed(
-    operator: Restorable,
+    operator: "StreamOperator",
     found: Sequence[KeyedStateSnapshot | IncrementalSnapshot | Sequence[IncrementalSnapshot]],
     share: StateShare,
 ) -> KeyedStateSnapshot | Sequence[IncrementalSnapshot] | None:

@@ -13,11 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from flowlet.checkpoint.async_snapshot import AsyncSnapshot
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.snapshots import (
     AlignmentMetrics,
@@ -29,32 +29,10 @@ from netstack.loop.wakeups import run_all
 from netstack.timers import Timers
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
 
+if TYPE_CHECKING:
+    from flowlet.checkpoint.operator_snapshots import OperatorSnapshots
+
 _NS_PER_MS = 1_000_000
-
-
-class CheckpointableChain(Protocol):
-    """The operators of a task; every call is on the task thread."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether an operator was closed, so that no snapshot can be taken."""
-
-    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Emit records that belong before the barrier."""
-
-    def snapshot_state(
-        self, metadata: CheckpointMetadata, options: CheckpointOptions
-    ) -> Mapping[str, OperatorSnapshotFuture]:
-        """The synchronous part, by operator id; an exception fails the task."""
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Every subtask has acknowledged."""
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """The checkpoint has failed."""
-
-    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """A newer checkpoint has completed."""
 
 
 class BarrierOutputs(Protocol):
@@ -73,7 +51,7 @@ class BarrierOutputs(Protocol):
         """Stop keeping data in front of the barriers of the checkpoint."""
 
 
-def _add_no_partial_records(_writer: CheckpointChannelState, _checkpoint_id: int) -> None:
+def _add_no_partial_records(_writer: InMemoryChannelStateWriter, _checkpoint_id: int) -> None:
     return
 
 
@@ -93,14 +71,14 @@ class SubtaskCheckpointCoordinator:
     def __init__(
         self,
         name: str,
-        chain: CheckpointableChain,
+        chain: "OperatorSnapshots",
         outputs: BarrierOutputs,
-        channel_state: CheckpointChannelState,
+        channel_state: InMemoryChannelStateWriter,
         responder: CheckpointResponder,
         execute_async: Callable[[Callable[[], None]], object],
         timers: Timers,
         *,
-        prepare_inputs: Callable[[CheckpointChannelState, int], None] = _add_no_partial_records,
+        prepare_inputs: Callable[[InMemoryChannelStateWriter, int], None] = _add_no_partial_records,
         is_running: Callable[[], bool] = lambda: True,
         max_concurrent: int = 1,
         clock_ns: Callable[[], int] = time.monotonic_ns,

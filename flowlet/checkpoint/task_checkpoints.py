@@ -11,7 +11,7 @@ Source:     Flink ``StreamTask.triggerCheckpointAsync``, ``triggerUnfinishedChan
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from flowlet.checkpoint.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
@@ -24,6 +24,9 @@ from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AvailabilityFuture
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType, StopMode
 
+if TYPE_CHECKING:
+    from netstack.gate.single_input_gate import SingleInputGate
+
 _NS_PER_MS = 1_000_000
 _STOP_MODES: Final = {
     SnapshotType.SAVEPOINT_SUSPEND: StopMode.NO_DRAIN,
@@ -32,18 +35,6 @@ _STOP_MODES: Final = {
 _SYNCHRONOUS: Final = frozenset(_STOP_MODES)
 ALL_TYPES: Final = frozenset(SnapshotType)
 ALL_FORMATS: Final = frozenset(SavepointFormat)
-
-
-class TriggerableGate(Protocol):
-    """A gate into whose channels barriers can be injected, such as ``SingleInputGate``."""
-
-    @property
-    def is_finished(self) -> bool:
-        """Whether every channel has reached its end of partition."""
-
-    @property
-    def unfinished_channels(self) -> list[int]:
-        """The indexes of the other channels."""
 
 
 class TaskCheckpoints:
@@ -80,7 +71,7 @@ class TaskCheckpoints:
         self._types = types
         self._formats = formats
         self._wall_ms = wall_ms
-        self._gates: tuple[TriggerableGate, ...] = ()
+        self._gates: tuple[SingleInputGate, ...] = ()
         self._handler: CheckpointBarrierHandler | None = None
         # Written by the task thread, as all below.
         self._synchronous_id: int | None = None  # the savepoint that stops the job
@@ -102,7 +93,7 @@ class TaskCheckpoints:
         stop = "" if self._synchronous_id is None else f", stops with savepoint {self._synchronous_id}"
         return f"<TaskCheckpoints of {self._name}{stop}, {self._coordinator!r}>"
 
-    def attach(self, gates: Sequence[TriggerableGate], handler: CheckpointBarrierHandler) -> None:
+    def attach(self, gates: "Sequence[SingleInputGate]", handler: CheckpointBarrierHandler) -> None:
         """Set the gates, by index, and their barrier handler; once, before the first checkpoint."""
         self._gates = tuple(gates)
         self._handler = handler

@@ -68,10 +68,15 @@ from flowlet.graph.transformation import (
 )
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
-from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
+from flowlet.operators.process_operator import (
+    CoProcessOperator,
+    FilterOperator,
+    FlatMapOperator,
+    MapOperator,
+    ProcessOperator,
+)
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
-from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.global_commit_operator import GlobalCommitOperator
 from flowlet.sinks.sink_operator import SinkOperator
@@ -269,7 +274,7 @@ def _aggregation_of(
 
             return KeyedSumOperator(step.key_selector, step.position, name=name, **emitted)
         case CountTransformation():
-            from flowlet.operators.keyed_count_operator import KeyedCountOperator
+            from flowlet.operators.keyed_sum_operator import KeyedCountOperator
 
             return KeyedCountOperator(step.key_selector, field_names=step.field_names, name=name, **emitted)
 

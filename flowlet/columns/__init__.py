@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 from netstack.late import late_names
 
 if TYPE_CHECKING:
-    from flowlet.columns.array_column import ArrayColumn
-    from flowlet.columns.arrow_column import ArrowColumn
-    from flowlet.columns.coded_column import CodedColumn
+    from flowlet.columns.coded_column import CodedColumn, NameTable
     from flowlet.columns.column import Column, ColumnVisitor
-    from flowlet.columns.concatenation import concatenated, try_concatenate
-    from flowlet.columns.constant_column import ConstantColumn
-    from flowlet.columns.inspection import column_of, columns_of
-    from flowlet.columns.list_column import ListColumn
-    from flowlet.columns.name_table import NameTable
-    from flowlet.columns.offset_column import OffsetColumn, narrowed
+    from flowlet.columns.column_kinds import (
+        ArrayColumn,
+        ArrowColumn,
+        ConstantColumn,
+        ListColumn,
+        OffsetColumn,
+        narrowed,
+    )
     from flowlet.columns.short_text_column import ShortTextColumn
-    from flowlet.columns.table import Columns, Shape
+    from flowlet.columns.table import Columns, Shape, column_of, columns_of, concatenated, try_concatenate
 
 __all__ = [
     "ArrayColumn",
@@ -45,17 +45,10 @@ if not TYPE_CHECKING:
     __getattr__, __dir__ = late_names(
         __name__,
         {
-            "columns.array_column": "ArrayColumn",
-            "columns.arrow_column": "ArrowColumn",
-            "columns.coded_column": "CodedColumn",
+            "columns.coded_column": "CodedColumn NameTable",
             "columns.column": "Column ColumnVisitor",
-            "columns.concatenation": "concatenated try_concatenate",
-            "columns.constant_column": "ConstantColumn",
-            "columns.inspection": "column_of columns_of",
-            "columns.list_column": "ListColumn",
-            "columns.name_table": "NameTable",
-            "columns.offset_column": "OffsetColumn narrowed",
+            "columns.column_kinds": "ArrayColumn ArrowColumn ConstantColumn ListColumn OffsetColumn narrowed",
             "columns.short_text_column": "ShortTextColumn",
-            "columns.table": "Columns Shape",
+            "columns.table": "Columns Shape column_of columns_of concatenated try_concatenate",
         },
     )

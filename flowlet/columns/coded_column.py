@@ -1,4 +1,4 @@
-"""Values as codes of a table that they share with other columns.
+"""Values as codes of a table that they share with other columns, and the tables.
 
 Side: pure.
 """
@@ -8,14 +8,82 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from flowlet.columns.column import Column, ColumnVisitor, IndexArray
-from flowlet.columns.list_column import ListColumn
-from flowlet.columns.name_table import NameTable
-from flowlet.columns.unchanging import UNCHANGING
+from flowlet.columns.column import UNCHANGING, Column, ColumnVisitor, IndexArray
+from flowlet.columns.column_kinds import ListColumn
 from netstack.late import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+class NameTable:
+    """The values that dictionary codes stand for: code ``n`` is ``names[n]``.  It only grows.
+
+    The object is the identity of one generation of one dictionary: who keeps something per code keeps it per table
+    (weakly, if need be), and looks at ``version`` for what came in since.
+
+    Ownership: who made the table appends to ``names``; everybody else only looks.
+    """
+
+    __slots__ = ("__weakref__", "_objects", "_typed", "names")
+
+    def __init__(self, names: list[Any] | None = None) -> None:
+        self.names: list[Any] = [] if names is None else names
+        self._objects = (_objects([]), 0)  # the names for numpy, with room for others, and how many are there
+        self._typed: tuple[int, frozenset[type]] = (0, frozenset())  # of so many names, the first ones
+
+    def __repr__(self) -> str:
+        return f"<NameTable of {len(self.names)} values>"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def version(self) -> int:
+        """Grows with every value."""
+        return len(self.names)
+
+    @property
+    def types(self) -> frozenset[type]:
+        """The exact types of the values."""
+        # Of two threads that ask at the same time each finds all, whichever keeps what it found.
+        num_typed, types = self._typed
+        num_names = len(self.names)
+        if num_typed < num_names:
+            types = types.union(map(type, self.names[num_typed:num_names]))
+            self._typed = num_names, types
+        return types
+
+    def values_of(self, codes: NDArray[Any]) -> list[Any]:
+        """The value that each code stands for.
+
+        One numpy ``take`` of objects: 7 ns per code, a loop in C over a list 25.
+        """
+        objects, num_objects = self._objects  # of two threads that ask at the same time each finds enough of them
+        if num_objects < len(self.names):
+            objects = self._grown(objects, num_objects)
+        values: list[Any] = objects.take(codes).tolist()
+        return values
+
+    def _grown(self, objects: NDArray[np.object_], num_objects: int) -> NDArray[np.object_]:
+        """The names so far; to make room for one doubles it, so that each name is copied twice at most, however few
+        come at once.
+        """
+        new = _objects(self.names[num_objects:])
+        size = num_objects + len(new)
+        if size > len(objects):
+            grown = np.empty(max(size, 2 * len(objects)), np.object_)
+            grown[:num_objects] = objects[:num_objects]
+            objects = grown
+        objects[num_objects:size] = new
+        self._objects = objects, size
+        return objects
+
+
+def _objects(values: list[Any]) -> NDArray[np.object_]:
+    """An array of the very objects, whatever they are (``np.array`` would look into sequences)."""
+    return np.fromiter(values, np.object_, len(values))
+
 
 _T = TypeVar("_T")
 

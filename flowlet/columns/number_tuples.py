@@ -22,9 +22,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.column import Column
-from flowlet.columns.constant_column import ConstantColumn
+from flowlet.columns.column_kinds import ArrayColumn, ConstantColumn
 
 _VERSION: Final = 2
 _HEAD_BYTES: Final = 5  # a tag and a length, of the list and of each tuple

@@ -1,21 +1,24 @@
-"""Records whose fields are columns.
+"""Records whose fields are columns: made from a list, taken apart, joined.
 
-Hot path: C code per column.
+Hot path: C code per column.  A list of records is told by a few passes, 50-70 ns per record of two fields.
 
 Side:       pure.
 Invariants: every field has ``num_rows`` values; a table never changes; ``to_list`` gives new records with the exact
-            values of the fields.
+            values of the fields.  A joined table stands for the records of its parts, in their order.  No value is
+            converted that would not come back the same.
+Rules:      of a list of records, bool is not int; a subclass is not its base; ints beyond 64 bits and mixed types stay
+            in lists; floats go through their bits.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from flowlet.columns.array_column import ArrayColumn
 from flowlet.columns.column import Column, ColumnVisitor, IndexArray
-from flowlet.columns.offset_column import narrowed
+from flowlet.columns.column_kinds import ArrayColumn, ConstantColumn, ListColumn, joined, narrowed
 from netstack.late import dataclass
 from netstack.late import numpy as np
 
@@ -152,3 +155,126 @@ def _rows(tuples: list[tuple[Any, ...]], field_names: tuple[str, ...]) -> list[A
     from flowlet.common.types import rows_of  # flowlet.common itself needs records, and so this module
 
     return rows_of(field_names, tuples)
+
+
+def try_concatenate(tables: Sequence[Columns]) -> Columns | None:
+    """One table of all records; None if that needs another representation of some column.
+
+    There is at least one table.
+    """
+    return _concatenated(tables, _try_concatenate)
+
+
+def concatenated(tables: Sequence[Columns]) -> Columns | None:
+    """As ``try_concatenate``, but columns that do not fit together become lists; None only if the records are of other
+    kinds.
+    """
+    return _concatenated(tables, lambda columns: _try_concatenate(columns) or joined(columns))
+
+
+def _concatenated(tables: Sequence[Columns], join: Callable[[list[Column]], Column | None]) -> Columns | None:
+    first = tables[0]
+    if len(tables) == 1:
+        return first
+    if any(_differ(table, first) for table in tables):
+        return None
+    if any(len(table.fields) != len(first.fields) for table in tables):
+        return None
+    fields: list[Column] = []
+    for position in range(len(first.fields)):
+        column = join([table.fields[position] for table in tables])
+        if column is None:
+            return None
+        fields.append(column)
+    return first.with_fields(tuple(fields)).with_key_position(first.key_position)
+
+
+def _differ(table: Columns, other: Columns) -> bool:
+    """Whether the records are of other kinds, or have other keys."""
+    is_same = (
+        table.shape is other.shape and table.field_names == other.field_names and table.record_type is other.record_type
+    )
+    return not is_same or table.key_position != other.key_position or table.record_key != other.record_key
+
+
+def _try_concatenate(columns: list[Column]) -> Column | None:
+    template = next((column for column in columns if not column.is_constant), columns[0])
+    return template.concatenate(columns)
+
+
+# In values of these types, equal means the same; so one that all equal stands for all.
+_CONSTANT_TYPES = frozenset({int, str, bool, bytes})
+_SCALARS = frozenset({int, str, float, bool})
+_MIN_NUMBER_TUPLES: Final = 256  # fewer are quicker without numpy, whose calls take 15 us
+
+
+def columns_of(values: list[Any]) -> Columns | None:
+    """The records as columns: tuples of one length by field; values that are all str, int, float or bool as one column.
+
+    Returns:
+        None where the list is the right thing: no records, mixed types, other types, empty tuples.
+    """
+    kind = exact_type(values)
+    if kind is tuple:
+        numbers = None
+        if len(values) >= _MIN_NUMBER_TUPLES:
+            from flowlet.columns.number_tuples import try_number_columns  # here: it makes tables at its import
+
+            numbers = try_number_columns(values)
+        if numbers is not None:
+            return Columns(len(values), tuple(numbers), Shape.TUPLE)
+        fields = try_transpose(values)
+        return Columns(len(values), tuple(map(column_of, fields)), Shape.TUPLE) if fields else None
+    if kind in _SCALARS:
+        return Columns(len(values), (column_of(values),), Shape.SCALAR)
+    return None
+
+
+def column_of(values: Sequence[Any]) -> Column:
+    """The values, of any types, as the column that fits them."""
+    kind = exact_type(values)
+    if kind in _CONSTANT_TYPES and is_constant(values):
+        return ConstantColumn(values[0], len(values))
+    if kind is int:
+        try:
+            # 10 ns per value; np.array or np.fromiter take twice that.
+            return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}q", *values), np.int64))
+        except struct.error:  # beyond 64 bits
+            return ListColumn(list(values), int)
+    if kind is float:
+        return ArrayColumn(np.frombuffer(struct.pack(f"={len(values)}d", *values), np.float64))
+    if kind is bool:
+        return ArrayColumn(np.frombuffer(bytes(values), np.bool_))
+    return ListColumn(list(values), kind)
+
+
+def try_transpose(records: Sequence[tuple[Any, ...]]) -> list[Sequence[Any]] | None:
+    """The fields of tuples, of which there is at least one; None if they have different lengths.
+
+    One or two fields in comprehensions take 11 and 23 ns per record, ``zip`` 36 and 37.
+    """
+    try:
+        match len(records[0]):
+            case 1:
+                return [[first for (first,) in records]]
+            case 2:
+                return [[first for first, _ in records], [record[1] for record in records]]
+            case _:
+                return list(zip(*records, strict=True))
+    except ValueError:
+        return None
+
+
+def exact_type(values: Sequence[Any]) -> type | None:
+    """The type that all values have; None if there is no such one, or no value."""
+    if not values:
+        return None
+    types = list(map(type, values))
+    return types[0] if types.count(types[0]) == len(types) else None
+
+
+def is_constant(values: Sequence[Any]) -> bool:
+    """Whether all values equal the first one.  There is at least one."""
+    first = values[0]
+    # The last value tells most columns apart at once.
+    return bool(values[-1] == first) and values.count(first) == len(values)

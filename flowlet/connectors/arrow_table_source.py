@@ -10,12 +10,12 @@ Absent:     dealing out what a function of the user gives (``ArrowSource``): onl
 from collections.abc import Sequence
 from typing import Any
 
-from flowlet.chain.state_share import StateShare
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.operators.record_batches import MAX_CHUNK_ROWS
 from flowlet.operators.source_operator import Source
 from flowlet.records import Chunk
 from flowlet.splits.number_enumerator import NumbersLeft, Runs, share_of_runs
+from flowlet.state.state_snapshots import StateShare
 
 
 class ArrowTableSource(Source):

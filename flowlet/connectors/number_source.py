@@ -16,7 +16,6 @@ Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGene
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from flowlet.chain.state_share import StateShare
 from flowlet.connectors.rate_limits import RecordRateLimit
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.mailbox.task_mailbox import Interrupts
@@ -25,6 +24,7 @@ from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import AssignedSplits
 from flowlet.splits.number_enumerator import NumberSplitEnumerator, Runs, share_of_runs
 from flowlet.splits.number_split import NumberRange, NumberSplit
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.late import dataclass

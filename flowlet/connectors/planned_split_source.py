@@ -15,17 +15,17 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from flowlet.chain.state_share import StateShare
 from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
+from flowlet.operators.source_event_time import OpenSplits
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_object
 from flowlet.splits.assigned_splits import AssignedSplits
 from flowlet.splits.planned_split import PlannedSplit, PlannedSplitEnumerator, PlannedSplits
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
-from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 
 RETRY_MS: Final = 10  # not measured; a split without records costs one step of its iterator as often

@@ -17,7 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from flowlet.chain.state_share import StateShare
 from flowlet.common.settings.gate_settings import RetryRule
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.connectors.partition_ledger import (
@@ -37,6 +36,7 @@ from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.rpc.control_messages import CountedPartition, GateCounts
 from flowlet.serde.declared.declared_records import DeclaredRecords, declared_records
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
 from netstack.flow.offer_book import GateShape

@@ -14,10 +14,10 @@ Source:     Flink ``HybridSourceReader``, ``SourceReaderFinishedEvent``.
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorCounters
 from flowlet.errors import StateRestoreError
 from flowlet.mailbox.task_mailbox import Interrupts
+from flowlet.operators.source_event_time import OpenSplits, PausableSplitReader, SplitReader
 from flowlet.operators.source_operator import (
     CountingReader,
     InterruptibleReader,
@@ -32,8 +32,8 @@ from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerators import enumerator_for, split_set_of
 from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator
 from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService
-from flowlet.watermarks.source_event_time import OpenSplits, PausableSplitReader, SplitReader
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.late import dataclass
 

@@ -35,8 +35,8 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import BinaryIO, Final, Protocol, assert_never
 
-from flowlet.chain.state_share import StateShare
 from flowlet.errors import FlowletError
+from flowlet.operators.source_event_time import OpenSplits
 from flowlet.operators.source_operator import Source
 from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import AssignedSplits
@@ -50,7 +50,7 @@ from flowlet.splits.file_split import (
     keeps_line_ends,
     needs_head,
 )
-from flowlet.watermarks.source_event_time import OpenSplits
+from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from flowlet.common.checks import is_name
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
+from flowlet.common.values.conversion import to_declared_element
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import BuiltInSource, Source
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.remote_gate import RemoteGate
-from flowlet.datastream.user_functions.argument_checks import check_type_information, declared_element
+from flowlet.datastream.user_functions.argument_checks import check_type_information
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import ArrowSourceTransformation, CollectionSourceTransformation, SourceTransformation
@@ -23,6 +24,14 @@ from flowlet.graph.transformation import ArrowSourceTransformation, CollectionSo
 if TYPE_CHECKING:
     from flowlet.datastream.column_stream import ColumnStream
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+
+
+def _declared_element(index: int, element: Any, type_info: TypeInformation) -> Any:
+    """The element of ``from_collection`` in the shape of its declared type, which it must have."""
+    try:
+        return to_declared_element(element, type_info)
+    except TypeError as error:
+        raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from None
 
 
 class EnvironmentSources(ABC):
@@ -45,7 +54,7 @@ class EnvironmentSources(ABC):
         elements = list(collection)
         if type_info is not None:
             check_type_information(type_info, "from_collection")
-            elements = [declared_element(index, element, type_info) for index, element in enumerate(elements)]
+            elements = [_declared_element(index, element, type_info) for index, element in enumerate(elements)]
         return self._source(
             CollectionSourceTransformation(
                 name="Collection Source",

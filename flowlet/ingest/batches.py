@@ -17,8 +17,8 @@ from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowType
 from flowlet.errors import SerdeError
 from flowlet.ingest.errors import GateTypeError
 from flowlet.records import Chunk
-from flowlet.serde.types.arrow_serializer import batch_of_message, message_of_batch
-from flowlet.serde.types.type_serializer import ValueMismatchError
+from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
+from flowlet.serde.type_serializer import ValueMismatchError
 
 # Types whose arrays numpy can use without a copy.
 _PLAIN: Final = frozenset(

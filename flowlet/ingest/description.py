@@ -30,7 +30,7 @@ from flowlet.ingest.errors import GateTypeError
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
 from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.deploy_blobs import load_gate_partitioner, load_type
-from flowlet.serde.types.type_serializer import ValueMismatchError, are_positions, preview
+from flowlet.serde.type_serializer import ValueMismatchError, are_positions, preview
 from netstack.late import dataclass
 
 

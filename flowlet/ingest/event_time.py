@@ -16,7 +16,7 @@ from flowlet.columns import Column, Columns
 from flowlet.common.time import Instant
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde.types.type_serializer import preview
+from flowlet.serde.type_serializer import preview
 from netstack.late import numpy as np
 
 if TYPE_CHECKING:

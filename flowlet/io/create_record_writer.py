@@ -34,8 +34,7 @@ from flowlet.graph.partitioner import (
     Shuffle,
 )
 from flowlet.io.key_groups_record_writer import KeyGroupsRecordWriter
-from flowlet.io.pending_columns import LaneArray, lanes_of
-from flowlet.io.record_writer import LaneRecordWriter, RecordWriter, RecordWriterOptions
+from flowlet.io.record_writer import LaneArray, LaneRecordWriter, RecordWriter, RecordWriterOptions, lanes_of
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import Chunk
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS

@@ -22,7 +22,7 @@ from typing import Final, Protocol, assert_never
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.errors import SerdeError
 from flowlet.io.chunk_content import ChunkContent
-from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import (
     ACTIVE,
     MAX_WATERMARK,
@@ -38,7 +38,7 @@ from flowlet.records import (
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import RemoteProtocolError

@@ -32,12 +32,10 @@ from flowlet.columns import (
     ListColumn,
     ShortTextColumn,
 )
-from flowlet.columns.short_text_column import try_short_texts
-from flowlet.columns.short_texts import PACKED16_BYTES, Packed16Array
+from flowlet.columns.short_text_column import PACKED16_BYTES, Packed16Array, try_short_texts
 from flowlet.errors import KeyTypeError
-from flowlet.io.dictionary_bypass import DictionaryBypass
-from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, KeyDictionary
-from flowlet.io.pending_columns import LaneArray, Route
+from flowlet.io.key_dictionary import MAX_CHUNK_KEYS, DictionaryBypass, KeyDictionary
+from flowlet.io.record_writer import LaneArray, Route
 from flowlet.keys.column_key import column_key_hashes
 from flowlet.keys.key_columns import ChannelTable, column_hashes, try_hashes
 

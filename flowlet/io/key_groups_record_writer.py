@@ -25,14 +25,12 @@ from flowlet.columns import (
     Shape,
 )
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.io.dictionary_bypass import DictionaryBypass
 from flowlet.io.key_column_router import KeyColumnRouter
-from flowlet.io.key_dictionary import ChannelCodes, KeyDictionary
+from flowlet.io.key_dictionary import ChannelCodes, DictionaryBypass, KeyDictionary
 from flowlet.io.record_writer import RecordWriter, RecordWriterOptions
 from flowlet.keys.column_key import ColumnKey
-from flowlet.keys.exact_keys import exact_keys
+from flowlet.keys.exact_keys import exact_keys, key_group, operator_index
 from flowlet.keys.key_columns import ChannelTable, try_hashes
-from flowlet.keys.key_groups import key_group, operator_index
 from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition
 

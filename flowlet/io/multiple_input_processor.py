@@ -9,7 +9,7 @@ Source:     Flink ``StreamMultipleInputProcessor``; ``StreamTwoInputProcessor`` 
 from collections.abc import Callable, Iterator, Sequence
 
 from flowlet.io.input_processor import InputProcessor
-from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
+from flowlet.operators.multiple_input_operator import InputStatus, MultipleInputSelectionHandler
 
 
 class MultipleInputProcessor:

@@ -37,7 +37,7 @@ from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.process_operator import write_results
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk
-from flowlet.timers.time_api import InternalTimer, InternalTimerService
+from flowlet.timers.time_api import InternalTimerService, Timer
 
 # Records per entry: the more, the more a record copies, and the fewer entries there are.  On the heap 8 to 64 cost the
 # same.
@@ -232,12 +232,12 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
         """As ``process_input_chunk``, until a mail waits."""
         return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         """The watermark says that the records of a timestamp find no partner any more."""
         side = self._sides[_NAMESPACES.index(timer.namespace)]
         side.kept.remove(timer.timestamp - side.delay)
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         """No such timer is registered."""
         raise AssertionError(f"a join has no timer of the clock, but {timer} fired")
 

@@ -24,8 +24,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.kernels.field_stores import grown
-from flowlet.kernels.grouping import Grouping, IndexArray
+from flowlet.kernels.grouping import Grouping, IndexArray, grown
 
 _LIMIT: Final = 2**63 - 1
 # Float sums of magnitudes are off by far less than this.

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
-from flowlet.columns.numbers import INSTANT, NumberKind, Numbers
+from flowlet.columns.column import INSTANT, NumberKind, Numbers
 from flowlet.kernels.accumulators import (
     Accumulator,
     ExtremeAccumulator,
@@ -28,9 +28,8 @@ from flowlet.kernels.accumulators import (
     new_extremes,
     rows_of_extremes,
 )
-from flowlet.kernels.field_stores import FieldStore, grown, store_for
-from flowlet.kernels.grouping import Grouping, IndexArray, group
-from flowlet.kernels.slot_index import SlotArray, SlotIndex
+from flowlet.kernels.grouping import FieldStore, Grouping, IndexArray, group, grown, store_for
+from flowlet.keys.key_index import KeyIndex, SlotArray
 from netstack.late import dataclass
 
 
@@ -104,7 +103,7 @@ class ColumnarReduction:
         self._field = field
         self._num_fields = num_fields
         self._skips_nulls = skips_nulls
-        self._index = SlotIndex(allows_null=skips_nulls)
+        self._index = KeyIndex(allows_null=skips_nulls)
         self._layout: Layout | None = None  # set by the first records, like everything below
         self._position = 0
         # One per field; for the aggregated field, the values that the kept records had.

@@ -9,14 +9,13 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from flowlet.errors import FlowletError
-from flowlet.mailbox.mailbox_future import MailboxFuture, Signal
-from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
+from flowlet.mailbox.mailbox_future import IMMEDIATE, MailboxFuture, Signal, StreamTaskActionExecutor
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, MailOptions, TaskMailbox
-
-T = TypeVar("T")
 
 # While an operator ends, mails may post mails.  After this many rounds they seem to do so for ever.  Not measured.
 _MAX_LAST_ROUNDS = 1_000
+
+T = TypeVar("T")
 
 
 class _FutureAction(Generic[T]):

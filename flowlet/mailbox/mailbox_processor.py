@@ -23,8 +23,7 @@ from typing import NoReturn
 
 from flowlet.errors import FlowletError, MailboxClosedError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_future import Signal
-from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
+from flowlet.mailbox.mailbox_future import IMMEDIATE, Signal, StreamTaskActionExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, MailboxState, MailOptions, TaskMailbox
 from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
 from netstack.late import dataclass

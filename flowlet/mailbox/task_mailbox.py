@@ -25,8 +25,7 @@ from operator import length_hint
 from typing import Any, Final
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
-from flowlet.mailbox.mailbox_future import Signal
-from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
+from flowlet.mailbox.mailbox_future import IMMEDIATE, Signal, StreamTaskActionExecutor
 from netstack.late import dataclass
 from netstack.loop.forks import end_stranded_child
 

@@ -35,7 +35,7 @@ from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.process_operator import ProcessContext, ProcessFunctionOperator
 from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
-from flowlet.state.operator_state_backend import OperatorBroadcastState, ReadOnlyOperatorBroadcastState
+from flowlet.state.state_backends import OperatorBroadcastState, ReadOnlyOperatorBroadcastState
 from flowlet.timers.time_api import NO_KEY
 
 

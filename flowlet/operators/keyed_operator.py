@@ -11,13 +11,13 @@ from typing import Any
 
 from flowlet.chain.key_extractor import can_be_key, field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key, exact_keys
 from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
 from flowlet.records import Chunk
+from flowlet.serde.type_serializer import preview
 
 
 class KeyedInput:

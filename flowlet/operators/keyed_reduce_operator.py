@@ -10,19 +10,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.preview import preview
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns import Column, column_of
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.aggregations import Aggregation, KnownReduction
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
-from flowlet.kernels.slot_index import SlotIndex, Slots
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
-from flowlet.operators.aggregation_snapshot import StateForm
-from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator
+from flowlet.keys.key_index import KeyIndex, Slots
+from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSING, KeyedAggregationOperator, StateForm
 from flowlet.operators.keyed_operator import is_state_used, write_current_key
 from flowlet.records import Chunk
+from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
 
 
@@ -62,7 +61,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         # A declared reduction, and one that emits no single results, is given chunks when it is chained.
         self.takes_chunks = columnar is not None or emit_on_finish or emits_batches
         # While all keys come in columns of one kind.
-        self._index: SlotIndex | None = SlotIndex(allows_null=self._allows_null)
+        self._index: KeyIndex | None = KeyIndex(allows_null=self._allows_null)
         self._is_indexable = True  # whether an index may be made of all keys so far
         self._slots = Slots()  # while there is no index: exact key -> slot
         self._num_looked_up = 0  # records since then; to make an index, or to leave it, costs as much as there are keys
@@ -173,14 +172,14 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         self._num_looked_up += len(chunk)
         return [self._slots[key] for key in self._key_input.exact_keys_of(chunk)]
 
-    def _made_index(self, num_records: int) -> SlotIndex | None:
+    def _made_index(self, num_records: int) -> KeyIndex | None:
         """The index for so many more records, made of the keys so far; None if these are of several kinds, or more than
         those records.
         """
         if self._index is None:
             if self._num_looked_up + num_records < len(self._slots):
                 return None
-            index = SlotIndex(allows_null=self._allows_null)
+            index = KeyIndex(allows_null=self._allows_null)
             if self._slots and not index.load(list(self._slots)):
                 self._is_indexable = False
                 return None

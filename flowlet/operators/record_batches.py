@@ -14,13 +14,13 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from flowlet.chain.preview import preview
 from flowlet.columns import Columns, Shape
 from flowlet.columns.arrow_batches import batch_of_columns, columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.source_operator import Source
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import Chunk
+from flowlet.serde.type_serializer import preview
 
 # 16,384-65,536 rows per chunk: 48 -> 64 M rows/s (hot-path measurements, 2); a keyed edge splits it.
 MAX_CHUNK_ROWS: Final = 65_536

@@ -17,18 +17,19 @@ from typing import Any, Protocol, runtime_checkable
 from flowlet.chain.operator_output import output_for
 from flowlet.chain.record_copies import copy_if_mutable, unpickled
 from flowlet.chain.record_slices import Caution, RecordSlices
-from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, Output, StreamOperator
+from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
+from flowlet.operators.source_event_time import SourceEventTime
 from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
 from flowlet.splits.assigned_splits import SplitReceiver
 from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
 from flowlet.splits.number_enumerator import NumbersLeft, Runs, share_of_runs
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService
-from flowlet.watermarks.source_event_time import SourceEventTime
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
@@ -36,8 +37,6 @@ from netstack.log_lines import LogLines
 _log = LogLines(__name__)
 # 1,000-2,000 records per chunk are best for records that are Python objects (hot-path measurements).
 MAX_CHUNK_RECORDS = 1_000
-# Flink's pipeline.auto-watermark-interval.
-DEFAULT_AUTO_WATERMARK_INTERVAL_MS = 200
 
 
 class SourceReader(Protocol):

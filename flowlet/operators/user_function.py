@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.operator_output import output_for
-from flowlet.chain.preview import last_of, preview
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.not_yet import missing_attribute
@@ -43,6 +42,7 @@ from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.metrics import MetricGroup
 from flowlet.records import Chunk
+from flowlet.serde.type_serializer import last_of, preview
 from netstack.late import dataclass
 
 _NOT_FOR_SELECTORS: Final = "key selectors have no keyed state"

@@ -1,5 +1,8 @@
 """The receiver's dictionary of one channel: the texts that dictionary codes stand for.
 
+``RecordFormat``: how the records of a chunk become bytes if both sides know more about them than that they are objects;
+it reads codes by such a dictionary.
+
 Hot path, per column.
 
 Side:       pure.
@@ -14,14 +17,16 @@ Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error
 """
 
 import struct
-from typing import Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from flowlet.columns import CodedColumn, NameTable
+from flowlet.columns import CodedColumn, Columns, NameTable
 from flowlet.errors import SerdeError
+from flowlet.records import Chunk
 from flowlet.serde.column_format import CODED, CODES, check_end, framed, raw
 from flowlet.serde.columns import decode_texts, encode_column
+from flowlet.serde.table_writer import CodeWriter
 
 MAX_TEXTS: Final = 1 << 16  # codes have 16 bits
 MAX_CHARACTERS: Final = 16 << 20  # four times the limit of our senders
@@ -97,3 +102,19 @@ class ChannelDictionary:
             raise SerdeError(f"a dictionary of {self._num_characters} characters, at most {MAX_CHARACTERS} are kept")
         self._table.names += texts
         return end
+
+
+class ElementTooLargeError(SerdeError):
+    """Several records stand for more values than a reader accepts at once; fewer records may do."""
+
+
+class RecordFormat(Protocol):
+    """Writes and reads the column of the records in a chunk."""
+
+    def encode(self, chunk: Chunk, codes: CodeWriter | None = None) -> bytes:
+        """The records of a chunk, at least one, as one column.  Raises SerdeError, ElementTooLargeError."""
+
+    def decode(
+        self, view: memoryview, offset: int, num_records: int, dictionary: ChannelDictionary
+    ) -> tuple[Columns | list[Any], int]:
+        """Read the records at ``offset``; return them and the offset after them.  Raises SerdeError."""

@@ -27,8 +27,9 @@ from flowlet.records import (
     StreamElement,
     Watermark,
 )
-from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.channel_dictionary import ChannelDictionary, RecordFormat
 from flowlet.serde.columns import decode_column
+from flowlet.serde.data_view import DataInput
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,
@@ -51,10 +52,8 @@ from flowlet.serde.element_serializer import (
     TAG_WATERMARK,
     TAG_WATERMARK_STATUS,
 )
-from flowlet.serde.record_format import RecordFormat
 from flowlet.serde.table_reader import decode_records, decode_timestamps
-from flowlet.serde.types.data_view import DataInput
-from flowlet.serde.types.type_serializer import TypeSerializer
+from flowlet.serde.type_serializer import TypeSerializer
 
 _WATERMARK: Final = struct.Struct(">Bq")
 _LATENCY_MARKER: Final = struct.Struct(">Bq16si")

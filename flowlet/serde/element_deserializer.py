@@ -26,11 +26,11 @@ from typing import Final
 from flowlet.common.settings.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.errors import SerdeError
 from flowlet.records import StreamElement
+from flowlet.serde.channel_dictionary import RecordFormat
 from flowlet.serde.element_decoder import ElementDecoder
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import LENGTH, serialize_dictionary
-from flowlet.serde.record_format import RecordFormat
-from flowlet.serde.types.type_serializer import TypeSerializer
+from flowlet.serde.type_serializer import TypeSerializer
 
 _WRITE_BYTES: Final = 2 << 20  # Flink's
 

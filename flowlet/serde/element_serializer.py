@@ -31,15 +31,14 @@ from flowlet.records import (
     Watermark,
     WatermarkStatus,
 )
-from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.channel_dictionary import ChannelDictionary, RecordFormat
 from flowlet.serde.column_format import INT64, framed
 from flowlet.serde.columns import encode_column
+from flowlet.serde.data_view import DataOutput
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS
 from flowlet.serde.pickles.record_pickle import loads_record
-from flowlet.serde.record_format import RecordFormat
 from flowlet.serde.table_writer import CodeWriter, encode_timestamps, table_parts
-from flowlet.serde.types.data_view import DataOutput
-from flowlet.serde.types.type_serializer import TypeSerializer
+from flowlet.serde.type_serializer import TypeSerializer
 
 TAG_RECORD_WITH_TIMESTAMP: Final = 0
 TAG_RECORD: Final = 1

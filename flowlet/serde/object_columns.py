@@ -20,8 +20,8 @@ from itertools import chain
 from types import NoneType
 from typing import Any, Final, Protocol
 
-from flowlet.columns.inspection import exact_type
-from flowlet.columns.unchanging import UNCHANGING
+from flowlet.columns.column import UNCHANGING
+from flowlet.columns.table import exact_type
 from flowlet.common.types import Row, parts_of, rows_of, unnamed_rows_of
 from flowlet.errors import SerdeError
 from flowlet.serde.column_format import DICTS, FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of

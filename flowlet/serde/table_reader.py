@@ -45,11 +45,9 @@ from flowlet.serde.column_format import (
     constant_at,
     num_fields_of,
 )
-from flowlet.serde.columns import decode_column, decode_payload
-from flowlet.serde.int_columns import INTS, decode_ints
+from flowlet.serde.columns import INTS, decode_column, decode_ints, decode_payload, decode_short_texts
 from flowlet.serde.object_columns import head_of_dicts, head_of_objects, names_of_rows
 from flowlet.serde.pickles.record_pickle import is_of_another_program
-from flowlet.serde.short_text_columns import decode_short_texts
 
 _FIELD_DEPTH: Final = 1
 # Kinds of records that are decoded as a list.
@@ -181,7 +179,7 @@ def decode_arrow_array(payload: memoryview) -> Any:
     """The payload of ARROW as a validated ``pyarrow.Array``."""
     import pyarrow as pa  # here, because the import takes longer than all of this package
 
-    from flowlet.serde.types.arrow_serializer import refuse_compressed
+    from flowlet.serde.arrow_serializer import refuse_compressed
 
     stream = pa.py_buffer(bytes(payload))
     try:

@@ -42,11 +42,9 @@ from flowlet.serde.column_format import (
     header,
     raw,
 )
-from flowlet.serde.columns import encode_column, encode_of_type, encode_texts
+from flowlet.serde.columns import encode_column, encode_narrowed, encode_of_type, encode_short_texts, encode_texts
 from flowlet.serde.element_limits import MAX_FIELDS
-from flowlet.serde.int_columns import encode_narrowed
 from flowlet.serde.object_columns import objects_head
-from flowlet.serde.short_text_columns import encode_short_texts
 
 # The depth of a field (it is in the tuple of all fields) and of the value of a constant field.
 _FIELD_DEPTH: Final = 1

@@ -10,10 +10,10 @@ Source:     Flink ``CommitterOperator.commitAndEmitCheckpoints``.
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.connectors.committer import Committer
 from flowlet.errors import FlowletError
+from flowlet.serde.type_serializer import preview
 from flowlet.sinks.pending_commits import PendingCommits, PendingRequest
 from flowlet.sinks.sink_calls import SinkCalls
 from flowlet.timers.time_api import TimerHandle

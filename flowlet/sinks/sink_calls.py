@@ -14,12 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.connectors.sink_writer import SinkWriterContext, WriterInitContext
 from flowlet.errors import FlowletError, TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import MIN_TIMESTAMP, Chunk
+from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import ProcessingTimeService
 from netstack.loop.forks import end_stranded_child
 

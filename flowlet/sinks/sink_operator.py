@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
-from flowlet.chain.preview import preview
 from flowlet.chain.record_loop import num_processed
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsGlobalCommitter, SupportsWriterState
@@ -26,6 +25,7 @@ from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import Chunk, Watermark
+from flowlet.serde.type_serializer import preview
 from flowlet.sinks.commit_runner import CommitRunner
 from flowlet.sinks.global_commit_operator import Committed
 from flowlet.sinks.sink_calls import ChunkWriter, InitContext, RecordContext, SinkCalls

@@ -27,8 +27,7 @@ from flowlet.columns import (
     ShortTextColumn,
 )
 from flowlet.keys.exact_keys import exact_keys
-from flowlet.sorted_input.ranked_codes import RankedCodes
-from flowlet.sorted_input.sort_codes import exact_codes, list_codes
+from flowlet.sorted_input.sort_codes import RankedCodes, exact_codes, list_codes
 from netstack.late import dataclass
 
 Numbers = NDArray[np.uint32]

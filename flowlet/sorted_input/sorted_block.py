@@ -26,8 +26,7 @@ from flowlet.columns import CodedColumn, Column, Columns, columns_of, concatenat
 from flowlet.kernels.grouping import stable_order
 from flowlet.records import MIN_TIMESTAMP, Chunk, Int64Array
 from flowlet.sorted_input import sort_codes
-from flowlet.sorted_input.ranked_codes import RankedCodes
-from flowlet.sorted_input.sort_codes import CodeArray, Codes, alike, as_bytes, place_of, sortable
+from flowlet.sorted_input.sort_codes import CodeArray, Codes, RankedCodes, alike, as_bytes, place_of, sortable
 from netstack.late import dataclass
 
 

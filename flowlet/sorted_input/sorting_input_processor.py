@@ -24,9 +24,9 @@ import numpy as np
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.columns import Column, ListColumn
 from flowlet.io.input_processor import InputProcessor, SliceableHead
-from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.keys.column_key import ColumnValue
 from flowlet.mailbox.task_mailbox import Attention
+from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,

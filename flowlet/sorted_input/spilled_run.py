@@ -33,8 +33,7 @@ from flowlet.records import Chunk
 from flowlet.serde.columns import decode_texts, encode_texts
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import MAX_FIELDS, ElementLimits
-from flowlet.sorted_input.ranked_codes import RankedCodes
-from flowlet.sorted_input.sort_codes import CodeArray, Codes
+from flowlet.sorted_input.sort_codes import CodeArray, Codes, RankedCodes
 from flowlet.sorted_input.sorted_block import Block, joined_chunks, with_key_codes, with_key_column
 
 _CODES_HEADER: Final = struct.Struct(">IIQQ")

@@ -38,8 +38,8 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.errors import FlowletError
+from flowlet.serde.type_serializer import are_positions
 from flowlet.serde.types.arrow_types import arrow_type_of
-from flowlet.serde.types.type_serializer import are_positions
 from netstack.late import dataclass
 
 _TimeType = LocalTimeTypeInfo.TimeType

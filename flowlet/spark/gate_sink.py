@@ -23,7 +23,6 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from flowlet.chain.preview import preview
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import GateDescription
@@ -38,6 +37,7 @@ from flowlet.ingest.producer import (
     PartitionWriter,
     open_gate,
 )
+from flowlet.serde.type_serializer import preview
 from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter

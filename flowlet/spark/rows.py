@@ -23,8 +23,8 @@ from flowlet.columns import Column, Columns, ListColumn
 from flowlet.common.typeinfo import RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
 from flowlet.common.types import Row
 from flowlet.ingest.batches import column_of_array, shaped
+from flowlet.serde.type_serializer import ValueMismatchError, are_positions, preview
 from flowlet.serde.types.arrow_types import exact_array
-from flowlet.serde.types.type_serializer import ValueMismatchError, are_positions, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
 from flowlet.spark.values import classes_of, in_utc, value_converter
 

@@ -38,9 +38,9 @@ from flowlet.state.heap_states import (
     HeapReducingState,
     HeapValueState,
 )
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_snapshot import (
+from flowlet.state.state_snapshots import (
     VERSION,
+    IncrementalSnapshot,
     KeyedStateSnapshot,
     StateDescription,
     StateKind,

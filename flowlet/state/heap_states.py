@@ -16,8 +16,7 @@ from typing import Any
 
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
 from flowlet.keys.exact_keys import exact_key
-from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues
-from flowlet.state.frozen_rows import MapEntry, map_pairs
+from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues, MapEntry, map_pairs
 from flowlet.state.state_table import PLAIN, Entries, StateTable
 
 

@@ -25,18 +25,20 @@ Source:     Flink ``CopyOnWriteStateMap.get`` and ``put``: copy on read, copy on
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from types import NoneType
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import ref
 
-from flowlet.columns.unchanging import UNCHANGING
+from flowlet.columns.column import UNCHANGING
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key, exact_keys
-from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.frozen_rows import frozen_row, thawed_rows
-from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
-from flowlet.state.table_copy import LiveRows, TableCopy
+from flowlet.state.declared_values import DeclaredValues, frozen_row, thawed_rows
+from flowlet.state.state_snapshots import StateDescription, StateKind, StateRows
+from flowlet.state.table_copy import TableCopy
 from flowlet.timers.time_api import NO_KEY, KeyContext
+
+if TYPE_CHECKING:
+    from flowlet.state.ttl_states import Expiry
 
 
 class CopyingEntries:
@@ -275,7 +277,7 @@ class StateTable:
 
     # -- snapshots
 
-    def copy(self, expiry: LiveRows | None = None, now_ms: int = 0) -> TableCopy:
+    def copy(self, expiry: "Expiry | None" = None, now_ms: int = 0) -> TableCopy:
         """Begin a snapshot; it is given up when its last reference goes.
 
         Takes time for the keys that are new since the last copy, or for all keys if one was dropped meanwhile.

@@ -21,24 +21,19 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, repeat
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.errors import FlowletError
-from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.frozen_rows import copied_rows, thawed_row
-from flowlet.state.keyed_state_snapshot import StateDescription, StateKind, StateRows
+from flowlet.state.declared_values import DeclaredValues, copied_rows, thawed_row
+from flowlet.state.state_snapshots import StateDescription, StateKind, StateRows
 from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from flowlet.state.ttl_states import Expiry
 
 # Keys per step, which is about 1 ms of work in C, in which the task waits for the interpreter; not measured with other
 # numbers.
 STEP: Final = 4096
-
-
-class LiveRows(Protocol):
-    """Decides which entries have expired."""
-
-    def live_row(self, kind: StateKind, row: Any, now_ms: int) -> Any:
-        """What is left of a row of ``StateRows``; None: nothing."""
 
 
 class TableCopy:
@@ -78,7 +73,7 @@ class TableCopy:
         entries: dict[Any, Any],
         user_keys: dict[Any, Any],
         keys: list[Any],
-        expiry: LiveRows | None,
+        expiry: Expiry | None,
         now_ms: int,
         declared: DeclaredValues,
     ) -> None:
@@ -173,7 +168,7 @@ class TableCopy:
                 f"state {self._name!r}: a value cannot be copied into a snapshot: {type(error).__name__}: {error}"
             ) from error
 
-    def _live(self, expiry: LiveRows, keys: list[Any], values: list[Any]) -> tuple[list[Any], list[Any]]:
+    def _live(self, expiry: Expiry, keys: list[Any], values: list[Any]) -> tuple[list[Any], list[Any]]:
         kind, now_ms = self._description.kind, self._now_ms
         rows = [expiry.live_row(kind, row, now_ms) for row in values]
         return [key for key, row in zip(keys, rows, strict=True) if row is not None], [

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 
 from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.datastream.states.state_ttl_config import StateTtlConfig
-from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValue, DeclaredValues
-from flowlet.state.frozen_rows import MapEntry
-from flowlet.state.keyed_state_snapshot import StateKind
+from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValue, DeclaredValues, MapEntry
+from flowlet.state.state_snapshots import StateKind
 
 
 class Expiry:

@@ -25,7 +25,7 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.common.types import Row, fields_of_record
 from flowlet.errors import StateRestoreError
-from flowlet.state.keyed_state_snapshot import TypeForm
+from flowlet.state.state_snapshots import TypeForm
 
 Convert = Callable[[Any], Any]
 

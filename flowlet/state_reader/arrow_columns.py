@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flowlet.common.types import Row, fields_of_record
-from flowlet.state.keyed_state_snapshot import TypeForm
+from flowlet.state.state_snapshots import TypeForm
 
 _BASIC: Final = {
     "String": pa.string(),

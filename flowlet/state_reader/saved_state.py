@@ -16,21 +16,25 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flowlet.checkpoint.snapshots import OperatorState
+from flowlet.checkpoint.state_codec import decode_state, operator_sizes
 from flowlet.common.paths import absolute_url
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, place_of
-from flowlet.keys.namespaced_key import NamespacedKey
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot
+from flowlet.keys.exact_keys import NamespacedKey
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.rpc.secret import load_secret
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind
-from flowlet.state.operator_state_snapshot import OperatorStateRows, Redistribution
+from flowlet.state.state_backends import SharedFiles
+from flowlet.state.state_snapshots import (
+    IncrementalSnapshot,
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    Redistribution,
+    StateDescription,
+    StateKind,
+)
 from flowlet.state_reader.arrow_columns import arrow_column
-from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.manifest import CheckpointManifest, VertexEntry, manifest_key
-from flowlet.storage.savepoint_storage import SavepointStorage
-from flowlet.storage.shared_files import JobSharedFiles
-from flowlet.storage.state_codec import decode_state, operator_sizes
 from flowlet.storage.state_files import StateFiles
 from netstack.late import dataclass
 
@@ -56,7 +60,7 @@ def full_snapshot_of(snapshot: IncrementalSnapshot, storage: StateFiles) -> Keye
         ) from error
     assert isinstance(storage, CheckpointStorage), "savepoints are never incremental"
     groups = range(snapshot.first_key_group, snapshot.end_key_group)
-    place = RocksDBPlace(shared_files=JobSharedFiles(storage))
+    place = RocksDBPlace(shared_files=SharedFiles(storage))
     backend = RocksDBKeyedStateBackend(_NoKey(), lambda: 0, groups, snapshot.max_parallelism, place)  # type: ignore[arg-type]  # see _NoKey
     try:
         backend.restore(snapshot)

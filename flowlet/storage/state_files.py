@@ -19,7 +19,6 @@ import msgspec
 from flowlet.common.paths import check_checkpoint_url, directory_of, is_directory
 from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
-from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import (
     MAX_MANIFEST_BYTES,
     CheckpointManifest,
@@ -29,8 +28,7 @@ from flowlet.storage.manifest import (
     decode_manifest,
     encode_manifest,
 )
-from flowlet.storage.object_files import ObjectFiles
-from flowlet.storage.storage_files import Folder, StorageFiles
+from flowlet.storage.storage_files import Folder, LocalFiles, ObjectFiles, StorageFiles
 
 INLINE_BYTES = 20 * 1024
 """A state up to this size stays in its handle."""

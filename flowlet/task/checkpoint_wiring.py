@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from flowlet.chain.operator_chain import OperatorChain
 from flowlet.checkpoint.barrier_orders import BarrierMachine
-from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
@@ -145,7 +145,7 @@ def task_checkpoints(
     processor: MailboxProcessor,
     flush_pending: Callable[[], None],
     is_running: Callable[[], bool],
-    prepare_inputs: Callable[[CheckpointChannelState, int], None],
+    prepare_inputs: Callable[[InMemoryChannelStateWriter, int], None],
 ) -> TaskCheckpoints:
     """The checkpoints of a task, still without its gates.
 
@@ -225,7 +225,7 @@ def _barrier_machine(num_channels: int, config: Checkpointing) -> BarrierMachine
 
 
 def keep_in_flight(
-    writer: CheckpointChannelState, checkpoint_id: int, channel: InputChannelInfo, pieces: Iterable[bytes]
+    writer: InMemoryChannelStateWriter, checkpoint_id: int, channel: InputChannelInfo, pieces: Iterable[bytes]
 ) -> None:
     """Keep data that left ``channel`` but was not processed; it precedes what the channel itself keeps."""
     buffers = [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]

@@ -15,16 +15,20 @@ from typing import Final
 from flowlet.chain.operator_chain import ChainedOperator, HeadInput, MarkValve
 from flowlet.chain.record_slices import RecordSlices
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.input_recovery import InputRecovery
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.io.input_processor import InputProcessor
-from flowlet.io.input_recovery import InputRecovery
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
-from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
 from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from flowlet.operators.multiple_input_operator import InputSelectable, MultipleInputStreamOperator
+from flowlet.operators.multiple_input_operator import (
+    InputSelectable,
+    InputStatus,
+    MultipleInputSelectionHandler,
+    MultipleInputStreamOperator,
+)
 from flowlet.records import CompletionMark
 from flowlet.sorted_input.external_sorter import ExternalSorter
 from flowlet.sorted_input.sorting_input_processor import SortedInput, SortingInputProcessor, TaskInput
@@ -32,7 +36,7 @@ from flowlet.task.checkpoint_wiring import checkpointed_gates, keep_in_flight
 from flowlet.task.light_task import SLOW_VERTICES, LightInput, LightTask, can_be_light
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.log_lines import LogLines
 from netstack.partition.channel_state import InputChannelInfo
@@ -166,7 +170,7 @@ class GateFedStreamTask(StreamTask):
         if passed is not None:
             self._chain.process_mark(passed)
 
-    def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
+    def _keep_in_flight_input(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:
         for processor, gates in self._readers:
             for position, gate in enumerate(gates):
                 checkpointed, index = self._checkpointed[gate], self.environment.gates.index(gate)

@@ -18,15 +18,14 @@ from typing import Final
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.settings.state_settings import StateSettings
-from flowlet.keys.key_groups import key_group_range
+from flowlet.keys.exact_keys import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
-from flowlet.state.keyed_state_backend import KeyedStateBackend, SharedFiles
-from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend, SharedFiles
 from flowlet.task.task_environment import TaskEnvironment
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService

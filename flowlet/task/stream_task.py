@@ -21,17 +21,17 @@ from typing import TYPE_CHECKING, NoReturn
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.record_slices import SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
-from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.io.multiple_input_selection_handler import InputStatus
 from flowlet.io.output_flusher import OutputFlushers
+from flowlet.mailbox.mailbox_future import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
-from flowlet.mailbox.stream_task_action_executor import FlushingActionExecutor
 from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk
 from flowlet.rpc.control_messages import TaskMetrics
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints
@@ -46,7 +46,7 @@ from netstack.loop.forks import end_stranded_child
 from netstack.wire.events import StopMode
 
 if TYPE_CHECKING:
-    from flowlet.io.input_recovery import InputRecovery
+    from flowlet.checkpoint.input_recovery import InputRecovery
     from flowlet.io.record_writer import RecordWriter
 
 _NS_PER_MS = 1_000_000
@@ -354,7 +354,7 @@ class StreamTask(ABC):
         for stream in streams:
             if stream.operator == 0:
                 self._no_gate(stream.gate)
-        from flowlet.io.input_recovery import InputRecovery  # here, as few tasks begin with data in flight
+        from flowlet.checkpoint.input_recovery import InputRecovery  # here, as few tasks begin with data in flight
 
         return InputRecovery(streams, self._no_gate, self.name, self.environment.limits, self._inner_input)
 
@@ -666,7 +666,7 @@ class StreamTask(ABC):
             self._keep_in_flight_input,
         )
 
-    def _keep_in_flight_input(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
+    def _keep_in_flight_input(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:
         """Add data that left the input channels but was not processed to an unaligned checkpoint."""
         return  # a task without inputs has no such data
 

@@ -7,7 +7,7 @@ Source: Flink ``Environment``, ``RuntimeEnvironment``, ``NonChainedOutput``.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
-from flowlet.checkpoint.channel_state_writer import CheckpointChannelState
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
@@ -15,7 +15,7 @@ from flowlet.common.settings.batch_settings import BatchSettings
 from flowlet.common.settings.state_settings import StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
-from flowlet.state.keyed_state_backend import SharedFiles
+from flowlet.state.state_backends import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.late import dataclass
@@ -41,7 +41,7 @@ class Checkpointing:
     responder: CheckpointResponder
     execute_async: Callable[[Callable[[], None]], object]  # runs a function on the snapshot pool
     timers: Timers  # for barriers that time out; any thread
-    channel_state: CheckpointChannelState
+    channel_state: InMemoryChannelStateWriter
     mode: BarrierMode | None = BarrierMode.ALTERNATING  # None: at least once, barriers are only counted
     restored: Mapping[str, object] = field(default_factory=dict)  # ``SubtaskState.operators``
     in_flight: Sequence[RecoveredStream] = ()  # processed before anything is read

@@ -24,8 +24,13 @@ from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import (
+    CoProcessOperator,
+    FilterOperator,
+    FlatMapOperator,
+    MapOperator,
+    ProcessOperator,
+)
 
 _ASYNC_TIMEOUT_MS = 10_000
 _ASYNC_CAPACITY = 100

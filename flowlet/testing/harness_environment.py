@@ -11,11 +11,10 @@ from typing import Final
 
 from flowlet.async_io.async_calls import CallRunner
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.keys.key_groups import key_group_range
+from flowlet.keys.exact_keys import key_group_range
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.keyed_state_backend import KeyedStateBackend
-from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.testing.mailbox_harness import MailboxHarness
 from flowlet.testing.mailed_timers import MailedProcessingTimeService
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService

@@ -12,12 +12,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from flowlet.errors import KeyTypeError
-from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import exact_key, key_group
 from flowlet.records import LatencyMarker, WatermarkStatus
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.operator_harness import OperatorHarness
-from flowlet.timers.timer_queue import Timer
+from flowlet.timers.time_api import Timer
 
 
 class OneInputOperatorHarness(OperatorHarness):

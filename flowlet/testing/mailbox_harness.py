@@ -12,9 +12,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_future import Signal
+from flowlet.mailbox.mailbox_future import IMMEDIATE, Signal, StreamTaskActionExecutor
 from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxController, MailboxProcessor
-from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from netstack.testing.manual_clock import ManualClock

@@ -20,15 +20,15 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
 from flowlet.serde.types.basic_serializers import PickledSerializer
-from flowlet.serde.types.data_view import DataInput, DataOutput
 from flowlet.testing.function_operators import operator_of
 from flowlet.testing.harness_environment import HarnessEnvironment, SubtaskPlace
 from flowlet.testing.leaks import ProcessResources
 from flowlet.testing.recording_output import OutputElement, RecordingOutput, StreamRecord
 from flowlet.timers.keyed_timer_service_manager import TimersByKeyGroup
-from flowlet.timers.timer_queue import Timer
+from flowlet.timers.time_api import Timer
 from netstack.late import dataclass
 
 

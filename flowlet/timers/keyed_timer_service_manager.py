@@ -24,9 +24,8 @@ from flowlet.keys.exact_keys import exact_key
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.timers.keyed_timer_service import BUDGET_NS, KeyedTimerService, KeyGroupTimers, never
-from flowlet.timers.time_api import InternalTimer, KeyContext, ProcessingTimeService, Triggerable, WatermarkOutput
-from flowlet.timers.timer_queue import Timer, TimerQueue
+from flowlet.timers.keyed_timer_service import BUDGET_NS, KeyedTimerService, KeyGroupTimers, TimerQueue, never
+from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Timer, Triggerable, WatermarkOutput
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -78,7 +77,7 @@ class BatchTimerService(KeyedTimerService):
             self._fire_each(self._processing_time, processing_time.get(key, ()), self._triggerable.on_processing_time)
             self._watermark = MIN_TIMESTAMP
 
-    def _fire_each(self, queue: TimerQueue, timers: Iterable[Timer], trigger: Callable[[InternalTimer], None]) -> None:
+    def _fire_each(self, queue: TimerQueue, timers: Iterable[Timer], trigger: Callable[[Timer], None]) -> None:
         for timer in sorted(timers, key=lambda each: each.timestamp):
             if queue.remove(timer):  # False: a timer before it has deleted it
                 self._fire(timer, trigger)

@@ -12,6 +12,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, runtime_checkable
 
 from flowlet.records import LatencyMarker, Watermark, WatermarkStatus
+from netstack.late import dataclass
 
 
 class _NoKey(Enum):
@@ -65,29 +66,22 @@ class RelativeClock(Protocol):
         """Nanoseconds of a monotonic clock that stands still while consumers hold the task back."""
 
 
-class InternalTimer(Protocol):
-    """A timer that is firing."""
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """One timer of one key; ``namespace`` is hashable, for example a window, or None."""
 
-    @property
-    def timestamp(self) -> int:
-        """The time for which it was registered."""
-
-    @property
-    def key(self) -> Any:
-        """The key for which it was registered."""
-
-    @property
-    def namespace(self) -> Any:
-        """For example a window; None for a service with only one namespace."""
+    timestamp: int
+    key: Any
+    namespace: Any
 
 
 class Triggerable(Protocol):
     """Is called when timers fire; the current key is then the timer's."""
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         """The watermark reached the timer."""
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         """The clock reached the timer."""
 
 

@@ -20,9 +20,9 @@ from typing import Final
 
 import flowlet
 import netstack
-from flowlet.chain.preview import preview
 from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, shows_all_frames
 from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.serde.type_serializer import preview
 
 _NAME: Final = re.compile(r"# (waits for .*; ended by .*)")
 

@@ -23,8 +23,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
 from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import (
@@ -34,7 +35,7 @@ from flowlet.checkpoint.snapshots import (
     RecoveredStream,
     SubtaskState,
 )
-from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
+from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError
@@ -57,12 +58,9 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.shipping.program_modules import MAIN_OBJECTS
-from flowlet.state.incremental_snapshot import IncrementalSnapshot
-from flowlet.state.keyed_state_backend import SharedFiles
-from flowlet.storage.channel_codec import decode_channels, encode_channels
-from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.savepoint_storage import SavepointStorage
-from flowlet.storage.shared_files import JobSharedFiles, handle_of
+from flowlet.state.state_backends import SharedFiles, handle_of
+from flowlet.state.state_snapshots import IncrementalSnapshot
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
@@ -145,7 +143,7 @@ class TaskCheckpointing:
 
     # ---------------------------------------------------------------- task thread
 
-    def open(self, timers: Timers, operators: Mapping[str, Restorable]) -> Checkpointing | None:
+    def open(self, timers: Timers, operators: Mapping[str, StreamOperator]) -> Checkpointing | None:
         """What the task needs for its checkpoints, with the state that it begins with; None: the job takes none.
 
         Reads files.
@@ -196,7 +194,7 @@ class TaskCheckpointing:
         return self._storage
 
     def _read(
-        self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, Restorable]
+        self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, StreamOperator]
     ) -> Mapping[str, object]:
         # Operators that had finished are not run again, so nobody needs their state; sinks still commit.
         if restored.is_finished:
@@ -230,7 +228,9 @@ class TaskCheckpointing:
             ) from error
 
     def _read_part(self, storage: StateFiles, restored: RestoredState, handle: StateHandle) -> Mapping[str, object]:
-        from flowlet.storage.state_codec import decode_state  # here and below, as most tasks begin without a checkpoint
+        from flowlet.checkpoint.state_codec import (
+            decode_state,  # here and below, as most tasks begin without a checkpoint
+        )
 
         try:
             state = decode_state(storage.read_state(handle), self._names, _former_classes(restored))
@@ -395,7 +395,7 @@ class TaskCheckpointing:
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
-        from flowlet.storage.state_codec import encode_state
+        from flowlet.checkpoint.state_codec import encode_state
 
         operators = (
             storage.write_state(checkpoint_id, name, encode_state(state, self._names)) if state.operators else None
@@ -464,8 +464,8 @@ def _shared_files(
     """
     former = storage if isinstance(storage, CheckpointStorage) else None
     if own is None:
-        return None if former is None else JobSharedFiles(former, None, classes)
-    return JobSharedFiles(own, former, classes)
+        return None if former is None else SharedFiles(former, None, classes)
+    return SharedFiles(own, former, classes)
 
 
 def _options(settings: CheckpointSettings, order: TriggerCheckpoint) -> CheckpointOptions:

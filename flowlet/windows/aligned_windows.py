@@ -21,11 +21,10 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_copies import copier_of
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.columns.unchanging import UNCHANGING, are_unchanging
+from flowlet.columns.column import UNCHANGING, are_unchanging
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
-from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key
-from flowlet.keys.namespaced_key import NamespacedKey
+from flowlet.keys.exact_keys import PLAIN_TYPES, NamespacedKey, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.time_api import InternalTimerService

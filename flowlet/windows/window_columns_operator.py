@@ -26,22 +26,22 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from flowlet.chain.state_share import StateShare
 from flowlet.columns import Columns
 from flowlet.columns.arrow_batches import columns_of_batch, columns_of_records
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
-from flowlet.io.dictionary_bypass import DictionaryBypass
+from flowlet.io.key_dictionary import DictionaryBypass
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnarJoin, ColumnJoin
 from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
 from flowlet.kernels.windows.local_windows import LocalParts, LocalWindows, PartsLayout
 from flowlet.kernels.windows.pane_windows import EmittedWindows
+from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP
 from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.record_batches import ToColumnsOperator, slices
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
+from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import TimerHandle
 from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 

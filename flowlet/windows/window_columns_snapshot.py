@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.errors import StateRestoreError
-from flowlet.kernels.windows.column_inputs import Int64Array
 from flowlet.kernels.windows.columnar_windows import WindowsState
+from flowlet.kernels.windows.window_partials import Int64Array
 from flowlet.kernels.windows.window_shapes import Run, joined_runs
 from flowlet.keys.column_key import column_key_hashes
 from flowlet.keys.key_columns import groups_of_hashes

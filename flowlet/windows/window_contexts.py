@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 from flowlet.chain.operator_output import OperatorOutput
-from flowlet.columns.unchanging import UNCHANGING, is_unchanging
+from flowlet.columns.column import UNCHANGING, is_unchanging
 from flowlet.datastream.state import (
     AggregatingState,
     AggregatingStateDescriptor,

@@ -16,10 +16,9 @@ from itertools import groupby, repeat
 from typing import Any, Final
 
 from flowlet.chain.loop_code import LoopCode
-from flowlet.chain.preview import preview
 from flowlet.chain.record_copies import apart
 from flowlet.chain.stream_operator import OperatorContext, Output
-from flowlet.columns.unchanging import are_unchanging, is_unchanging
+from flowlet.columns.column import are_unchanging, is_unchanging
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.datastream.window.triggers import CountTrigger, PurgingTrigger, Trigger, TriggerResult
@@ -37,9 +36,9 @@ from flowlet.operators.keyed_operator import KeyedInput, write_current_key
 from flowlet.operators.process_operator import TextsForTags
 from flowlet.operators.user_function import RuntimeContext, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk, CompletionMark, Watermark, WatermarkStatus
-from flowlet.timers.time_api import InternalTimer
+from flowlet.serde.type_serializer import preview
+from flowlet.timers.time_api import Timer
 from flowlet.windows.aligned_windows import AlignedWindowing
-from flowlet.windows.merging_window_set import MergingWindowSet
 from flowlet.windows.window_contexts import (
     AssignerContext,
     EvictorContext,
@@ -49,7 +48,7 @@ from flowlet.windows.window_contexts import (
     clears,
     window_call_of,
 )
-from flowlet.windows.window_states import TimestampedContents, WindowStates, contents_of
+from flowlet.windows.window_states import MergingWindowSet, TimestampedContents, WindowStates, contents_of
 
 _NO_STATE: Final = (
     "the function that combines the records of a window cannot use keyed state; use a ProcessWindowFunction behind it"
@@ -388,7 +387,7 @@ class WindowOperator(UserFunctionOperator):
 
     # -- timers
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         """The watermark reached a timer."""
         self.ctx.attention.check()
         if self._aligned is not None and not self._spec.allowed_lateness_ms:
@@ -396,7 +395,7 @@ class WindowOperator(UserFunctionOperator):
         else:
             self._on_timer(timer, self._trigger.on_event_time, is_event_time=True)
 
-    def _on_end(self, timer: InternalTimer) -> None:
+    def _on_end(self, timer: Timer) -> None:
         """The end of an aligned window, after which nothing is kept."""
         assert self._aligned is not None, "the caller checked that"
         window, aligned = timer.namespace, self._aligned
@@ -410,16 +409,14 @@ class WindowOperator(UserFunctionOperator):
             self._function_context.current_window = window
             self._called(window, lambda: self._spec.function.clear(self._function_context))
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         """The clock reached a timer."""
         try:
             self._on_timer(timer, self._trigger.on_processing_time, is_event_time=False)
         finally:
             self._results.drain()
 
-    def _on_timer(
-        self, timer: InternalTimer, ask: Callable[[int, Any, Any], TriggerResult], *, is_event_time: bool
-    ) -> None:
+    def _on_timer(self, timer: Timer, ask: Callable[[int, Any, Any], TriggerResult], *, is_event_time: bool) -> None:
         window = state_window = timer.namespace
         windows = None
         if self._aligned is not None:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import pytest
 
-from flowlet.chain.preview import preview
 from flowlet.records import MAX_TIMESTAMP
+from flowlet.serde.type_serializer import preview
 from tests.differential import interpreter
 from tests.differential.engine import Actual
 from tests.differential.interpreter import Expected, Failed, interpret

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from flowlet.chain.preview import preview
 from flowlet.datastream import OutputTag
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from flowlet.serde.type_serializer import preview
 from tests.differential import worlds
 from tests.differential.functions import function as function_named
 from tests.differential.programs import Call, Kind, Program, Step

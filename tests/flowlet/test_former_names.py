@@ -9,7 +9,7 @@ import pytest
 from flowlet.common import Instant, Row, Types
 from flowlet.common.types import RowKind
 from flowlet.former_names import FIRST_NAMES, RENAMED, first_name, first_names, present_name
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import key_group
 from flowlet.serde.deploy_blobs import DeploymentError, dump_type, load_type
 from flowlet.serde.pickles.class_references import class_of
 from flowlet.serde.pickles.former_classes import RunningClasses, loads_former

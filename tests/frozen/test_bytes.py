@@ -18,7 +18,7 @@ from flowlet.datastream import CountWindow, GlobalWindow, TimeWindow
 from flowlet.datastream.window import CountWindowSerializer, GlobalWindowSerializer, TimeWindowSerializer
 from flowlet.records import StreamElement
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.types.serializers import serializer_for
+from flowlet.serde.types.composite_serializers import serializer_for
 from netstack.wire.events import serialize_event
 from netstack.wire.messages import Message
 from tests.flowlet.serde import test_element_serializer as elements

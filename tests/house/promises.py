@@ -91,15 +91,14 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     "options": ("flowlet.common.settings",),
     "state": (
         "flowlet.state.heap_keyed_state_backend",
-        "flowlet.state.keyed_state_snapshot",
-        "flowlet.state.operator_state_backend",
-        "flowlet.state.operator_state_snapshot",
+        "flowlet.state.state_snapshots",
+        "flowlet.state.state_backends",
+        "flowlet.state.state_snapshots",
     ),
     "mailbox": (
         "flowlet.mailbox.task_mailbox",
         "flowlet.timers.time_api",
-        "flowlet.watermarks.status_watermark_valve",
-        "flowlet.watermarks.watermark_multiplexer",
+        "flowlet.watermarks.combined_watermarks",
     ),
     "windows": ("flowlet.windows.window_operator",),
     "task": ("flowlet.task.create_stream_task", "flowlet.task.task_environment"),
@@ -113,7 +112,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "flowlet.checkpoint.channel_state_writer",
         "flowlet.storage.checkpoint_storage",
         "flowlet.storage.manifest",
-        "flowlet.storage.state_codec",
+        "flowlet.checkpoint.state_codec",
     ),
     "JobManager's checkpoints": (
         "flowlet.jm.checkpoints.checkpoint_coordinator",

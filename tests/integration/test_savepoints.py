@@ -22,8 +22,8 @@ from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import JobExecutionError, SavepointError
 from flowlet.former_names import RENAMED
 from flowlet.state_reader import read_state
+from flowlet.storage.checkpoint_storage import SavepointStorage
 from flowlet.storage.manifest import manifest_key
-from flowlet.storage.savepoint_storage import SavepointStorage
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.former_places import FORMER_PLACE, under_former_names
 from tests.frozen.pickled_names import names_in

@@ -17,7 +17,7 @@ from flowlet.client.remote import RemoteTarget
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import MapOperator
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
 from tests.flowlet.client.jobs import mapped, source, vertex

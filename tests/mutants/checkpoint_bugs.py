@@ -18,7 +18,7 @@ _SNAPSHOTS: Final = "flowlet.checkpoint.operator_snapshots"
 _PERSISTER: Final = "netstack.gate.channels.in_flight_recorder"
 _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
 _TIMEOUTABLE: Final = "netstack.partition.timeoutable_barriers"
-_CODEC: Final = "flowlet.storage.state_codec"
+_CODEC: Final = "flowlet.checkpoint.state_codec"
 
 _COORDINATED: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_coordinator.py"
 _OF_A_JOB: Final = "tests/flowlet/jm/checkpoints/test_job_checkpoints.py"
@@ -31,7 +31,7 @@ _OPERATORS: Final = "tests/promises/task/test_restored_operators.py"
 _LOCAL: Final = "tests/netstack/gate/channels/test_local_input_channel.py"
 _REMOTE: Final = "tests/netstack/gate/channels/test_remote_checkpoints.py"
 _TIMED: Final = "tests/promises/partition/test_readers_and_barriers.py"
-_STATES: Final = "tests/flowlet/storage/test_state_codec.py"
+_STATES: Final = "tests/flowlet/checkpoint/test_state_codec.py"
 
 CHECKPOINT_BUGS: Final = (
     # ---------------------------------------------------------------- the coordinator

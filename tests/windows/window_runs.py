@@ -12,10 +12,9 @@ from typing import Any
 
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group, operator_index
+from flowlet.keys.exact_keys import exact_key, key_group, operator_index
+from flowlet.serde.data_view import DataInput
 from flowlet.serde.types.basic_serializers import PickledSerializer
-from flowlet.serde.types.data_view import DataInput
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.input_harnesses import OneInputOperatorHarness

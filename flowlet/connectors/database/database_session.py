@@ -10,7 +10,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from flowlet.chain.preview import preview
 from flowlet.connectors.database.database_driver import DatabaseDriver, Trouble
 from flowlet.connectors.database.row_values import (
     DatabaseError,
@@ -19,6 +18,7 @@ from flowlet.connectors.database.row_values import (
     without_password,
 )
 from flowlet.datastream.connectors.placeholders import Statement
+from flowlet.serde.type_serializer import preview
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ from flowlet.common.values.field_values import is_missing
 from flowlet.datastream.formats.csv import CsvColumn, CsvSchema
 from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.records import Chunk
+from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.serde.types.arrow_types import arrow_type_of, exact_array
-from flowlet.serde.types.type_serializer import ValueMismatchError
 from flowlet.sinks.sink_calls import BadRecordError
 
 _BOOLEANS: Final = {True: "true", False: "false"}  # 1 and 0 are equal to them

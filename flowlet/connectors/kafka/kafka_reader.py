@@ -24,17 +24,17 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 from uuid import uuid4
 
-from flowlet.chain.state_share import StateShare
 from flowlet.chain.stream_operator import OperatorCounters
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
+from flowlet.operators.source_event_time import OpenSplits
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.splits.kafka_brokers import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
-from flowlet.watermarks.source_event_time import OpenSplits
+from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.log_lines import LogLines
 

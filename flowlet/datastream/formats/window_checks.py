@@ -12,7 +12,7 @@ from flowlet.datastream.formats.arrow_schemas import check_comparable, column_of
 from flowlet.errors import JobGraphError
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START
-from flowlet.kernels.windows.window_aggregates import AGGREGATES, WindowAggregate
+from flowlet.kernels.windows.window_partials import AGGREGATES, WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 
 _SUPPORTED: Final = "tumbling, sliding and session windows of event or processing time"

@@ -9,7 +9,6 @@ import inspect
 from typing import Any
 
 from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
-from flowlet.common.values.conversion import to_declared_element
 from flowlet.datastream.user_functions.annotations import annotated_result, contradiction, inferred_type
 from flowlet.datastream.user_functions.function import Function
 from flowlet.datastream.user_functions.record_functions import FlatMapFunction
@@ -126,11 +125,3 @@ def check_type_information(type_info: TypeInformation, method: str) -> None:
     """``type_info`` must be a declared type."""
     if not isinstance(type_info, TypeInformation):
         raise JobGraphError(f"{method}() needs type information such as Types.STRING(), got {type_info!r}")
-
-
-def declared_element(index: int, element: Any, type_info: TypeInformation) -> Any:
-    """The element of ``from_collection`` in the shape of its declared type, which it must have."""
-    try:
-        return to_declared_element(element, type_info)
-    except TypeError as error:
-        raise JobGraphError(f"from_collection(): element {index} is not a {type_info!r}: {error}") from None

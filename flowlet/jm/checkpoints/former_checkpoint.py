@@ -14,7 +14,7 @@ from flowlet.common.options.known_options import IGNORES_UNCLAIMED_STATE
 from flowlet.common.paths import root_of
 from flowlet.errors import StateRestoreError, StorageError
 from flowlet.jm.checkpoints.restored_edges import MovedEdge, edge_entries, moved_edges
-from flowlet.keys.key_groups import key_group_range
+from flowlet.keys.exact_keys import key_group_range
 from flowlet.rpc.control_messages import (
     JobGraphMessage,
     RestoredEdge,

@@ -62,9 +62,8 @@ from flowlet.rpc.control_messages import (
 )
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
-from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
-from flowlet.storage.savepoint_storage import SavepointStorage
 from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
 

@@ -27,8 +27,8 @@ import msgspec
 from flowlet.errors import ConfigError, StorageError
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
-from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import HEADER_BYTES, CheckpointManifest, SignedFile
+from flowlet.storage.storage_files import LocalFiles
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 

@@ -20,7 +20,7 @@ from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import FlowletError
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.rpc.background_call import CallInBackground
-from flowlet.storage.savepoint_storage import SavepointStorage, target_root
+from flowlet.storage.checkpoint_storage import SavepointStorage, target_root
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.wire.events import SnapshotType

@@ -16,9 +16,8 @@ from typing import Any, Final
 import numpy as np
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows
-from flowlet.kernels.windows.window_partials import Partial
+from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array, Partial
 from flowlet.kernels.windows.window_shapes import Progress, Run, SessionWindows, combined_parts, joined_runs
 
 _MIN_PENDING_ROWS: Final = 1 << 16

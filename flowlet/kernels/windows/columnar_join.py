@@ -27,9 +27,9 @@ import numpy as np
 import pyarrow as pa
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WINDOW_TIME_TYPE, WindowsState
 from flowlet.kernels.windows.window_keys import WindowKeys, group_cells
+from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, joined_runs
 from netstack.late import dataclass
 

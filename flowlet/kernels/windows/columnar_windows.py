@@ -14,12 +14,16 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.column_sessions import ColumnSessions
 from flowlet.kernels.windows.pane_windows import AddedRows, EmittedWindows, PaneWindows
-from flowlet.kernels.windows.window_aggregates import WindowAggregate, distinct_partials
 from flowlet.kernels.windows.window_keys import WindowKeys
-from flowlet.kernels.windows.window_partials import Partial
+from flowlet.kernels.windows.window_partials import (
+    ColumnInputs,
+    Int64Array,
+    Partial,
+    WindowAggregate,
+    distinct_partials,
+)
 from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, SessionWindows, WindowShape
 from netstack.late import dataclass
 

@@ -17,11 +17,16 @@ import pyarrow as pa
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
 from flowlet.columns.arrow_batches import column_of_array
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
-from flowlet.kernels.windows.window_aggregates import distinct_partials
 from flowlet.kernels.windows.window_keys import WindowKeys, try_group_cells
-from flowlet.kernels.windows.window_partials import CountPartial, Part, Partial
+from flowlet.kernels.windows.window_partials import (
+    ColumnInputs,
+    CountPartial,
+    Int64Array,
+    Part,
+    Partial,
+    distinct_partials,
+)
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, AlignedWindows
 from netstack.late import dataclass
 

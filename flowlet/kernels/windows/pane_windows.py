@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_keys import group_cells, try_group_cells
-from flowlet.kernels.windows.window_partials import Part, Partial
+from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array, Part, Partial
 from flowlet.kernels.windows.window_shapes import AlignedWindows, Progress, Run, combined_parts, joined_runs
 from netstack.late import dataclass
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from flowlet.columns import ArrowColumn
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.slot_index import SlotIndex
-from flowlet.kernels.windows.column_inputs import ColumnInputs
+from flowlet.kernels.windows.window_partials import ColumnInputs
+from flowlet.keys.key_index import KeyIndex
 from netstack.late import dataclass
 
 Int64Array = NDArray[np.int64]
@@ -110,7 +110,7 @@ class WindowKeys:
     def __init__(self, name: str | None, key_type: Any = None) -> None:
         self._name = name
         self._type = key_type
-        self._index = SlotIndex(allows_null=True)
+        self._index = KeyIndex(allows_null=True)
         self._arrays: list[Any] = []
         self._num_slots = 1 if name is None else 0
 
@@ -180,7 +180,7 @@ class WindowKeys:
         """Forget the keys of other slots; returns the new slot at each former one that stays."""
         live = is_live.nonzero()[0]
         keys = self.array().take(live)
-        self._index = SlotIndex(allows_null=True)
+        self._index = KeyIndex(allows_null=True)
         self._arrays, self._num_slots = [], 0
         self.load(keys)
         slots = np.zeros(len(is_live), np.int64)

@@ -1,12 +1,15 @@
-"""What a window keeps of its rows for an aggregation, and how two such parts become one.
+"""What a window keeps of its rows for an aggregation, how two such parts become one, and which aggregations there are.
 
 Hot path: C code per chunk and aggregation.
 
 Side:       pure.
-Invariants: a part of some rows is the same however the rows were divided before, but for the rounding of sums of
-            floats.  Sums of integers are exact, or an error.
+Invariants: numbers are int64 or float64; a column is converted once, however many aggregations read it.  A part of some
+            rows is the same however the rows were divided before, but for the rounding of sums of floats.  Sums of
+            integers are exact, or an error.
+Units:      timestamps in milliseconds.
 Rules:      nulls are left out, as in Arrow; a smallest or largest float is NaN only where there is nothing else.
             "First" and "last" go by event time, and where that is equal, by arrival.
+Source:     the names are those of Arrow's and pandas' aggregations.
 """
 
 from abc import ABC, abstractmethod
@@ -17,11 +20,78 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from flowlet.columns.numbers import INT64_MAX, INT64_MIN
+from flowlet.columns import ArrowColumn, Column, Columns
+from flowlet.columns.arrow_batches import array_of_column
+from flowlet.columns.column import INT64_MAX, INT64_MIN, Numbers
 from flowlet.kernels.accumulators import magnitude
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.column_inputs import ColumnInputs, Int64Array
 from netstack.late import dataclass
+
+Int64Array = NDArray[np.int64]
+
+
+class ColumnInputs:
+    """Rows with their timestamps.
+
+    Args:
+        columns: the rows.
+        schema: a ``pyarrow.Schema`` that has a field for each column.
+        timestamps: one per row.
+    """
+
+    __slots__ = ("_arrays", "_numbers", "_schema", "columns", "timestamps")
+
+    def __init__(self, columns: Columns, schema: Any, timestamps: Int64Array) -> None:
+        self.columns = columns
+        self.timestamps = timestamps
+        self._schema = schema
+        self._numbers: dict[str, Numbers] = {}
+        self._arrays: dict[str, Any] = {}
+
+    def __len__(self) -> int:
+        return self.columns.num_rows
+
+    def column(self, name: str) -> Column:
+        """A column as it came."""
+        position: int = self._schema.get_field_index(name)
+        return self.columns.fields[position]
+
+    def array(self, name: str) -> Any:
+        """A column as a ``pyarrow.Array`` of its declared type; codes of a dictionary as their values."""
+        found = self._arrays.get(name)
+        if found is None:
+            found = array_of_column(self.column(name), self._schema.field(name))
+            if pa.types.is_dictionary(found.type):
+                found = found.dictionary_decode()
+            self._arrays[name] = found
+        return found
+
+    def numbers(self, name: str) -> Numbers:
+        """A column of numbers, or of instants as numbers.
+
+        Raises:
+            OverflowError: an integer needs more than 63 bits.
+        """
+        found = self._numbers.get(name)
+        if found is None:
+            numbers = self.column(name).numbers()
+            if numbers is None:
+                numbers = ArrowColumn(self.array(name)).numbers()
+            if numbers is None:
+                raise OverflowError(f"column {name!r} has integers above 2**63 - 1; cast it to float64 before")
+            self._numbers[name] = found = numbers
+        return found
+
+    def batch(self) -> Any:
+        """All columns as a ``pyarrow.RecordBatch``."""
+        fields = list(self._schema)
+        arrays = [array_of_column(column, field) for column, field in zip(self.columns.fields, fields, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def take(self, rows: IndexArray) -> "ColumnInputs":
+        """These rows."""
+        return ColumnInputs(self.columns.take(rows), self._schema, self.timestamps.take(rows))
+
 
 Part = tuple[Any, ...]  # numpy arrays or Arrow arrays of one length
 
@@ -256,3 +326,92 @@ def _number_kind(schema: Any, column: str) -> "np.dtype[Any]":
 def _value_type(schema: Any, column: str) -> Any:
     kind = schema.field(column).type
     return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+AGGREGATES: Final = ("sum", "mean", "min", "max", "count", "first", "last")
+_EXTREMES: Final = ("min", "max")
+_EDGES: Final = ("first", "last")
+
+
+@dataclass(frozen=True, slots=True)
+class WindowAggregate:
+    """One column of results.
+
+    Args:
+        name: of the column.
+        kind: one of ``AGGREGATES``.
+        column: that is aggregated; None: the rows are counted.
+        column_type: its Arrow type.
+    """
+
+    name: str
+    kind: str
+    column: str | None = None
+    column_type: Any = None
+
+    @property
+    def output_type(self) -> Any:
+        """The Arrow type of the results."""
+        if self.kind == "count":
+            return pa.int64()
+        if self.kind == "mean":
+            return pa.float64()
+        if self.kind == "sum":
+            return pa.int64() if pa.types.is_integer(self.column_type) else pa.float64()
+        return _plain(self.column_type)
+
+    @property
+    def is_nullable(self) -> bool:
+        """Whether a window without a value has a null."""
+        return self.kind != "count"
+
+    def partials(self) -> tuple[Partial, ...]:
+        """What must be kept; the same parts serve several aggregations."""
+        column = self.column
+        if self.kind == "count" or column is None:
+            return (CountPartial(column),)
+        if self.kind in _EDGES:
+            return (EdgePartial(column, is_last=self.kind == "last"),)
+        if self.kind in _EXTREMES:
+            is_largest = self.kind == "max"
+            if not _is_number(self.column_type):
+                return (RankedPartial(column, is_largest=is_largest),)
+            return (ExtremePartial(column, is_largest=is_largest), CountPartial(column))
+        return (SumPartial(column), CountPartial(column))
+
+    def results(self, parts: list[Part]) -> Any:
+        """A ``pyarrow.Array`` of the parts that ``partials`` names."""
+        if self.kind == "count":
+            return pa.array(parts[0][0])
+        if self.kind in _EDGES:
+            return parts[0][1]
+        if len(parts) == 1:
+            return parts[0][0]
+        values, counts = parts[0][0], parts[1][0]
+        is_null = counts == 0
+        if self.kind == "mean":
+            values = values / np.where(is_null, 1, counts)
+        return _typed(pa.array(values, mask=is_null if is_null.any() else None), self.output_type)
+
+
+def distinct_partials(aggregates: tuple[WindowAggregate, ...]) -> tuple[Partial, ...]:
+    """All parts that are needed, each once."""
+    return tuple(dict.fromkeys(partial for each in aggregates for partial in each.partials()))
+
+
+def _typed(array: Any, kind: Any) -> Any:
+    """Numbers as values of the type, whose bits they are, or of which they are values."""
+    if array.type == kind:
+        return array
+    if pa.types.is_temporal(kind):
+        return array.cast(pa.int32()).view(kind) if kind.bit_width == 32 else array.view(kind)
+    return array.cast(kind)
+
+
+def _plain(kind: Any) -> Any:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+def _is_number(kind: Any) -> bool:
+    kinds = pa.types
+    return bool(kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_timestamp(kind) or kinds.is_date32(kind))

@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flowlet.kernels.grouping import IndexArray
-from flowlet.kernels.windows.column_inputs import Int64Array
-from flowlet.kernels.windows.window_partials import Part, Partial, join_values, take_values
+from flowlet.kernels.windows.window_partials import Int64Array, Part, Partial, join_values, take_values
 from flowlet.records import MIN_TIMESTAMP
 from netstack.late import dataclass
 

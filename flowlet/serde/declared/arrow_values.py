@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from flowlet.columns import ArrowColumn
 from flowlet.common.typeinfo import RowTypeInfo, TypeInformation
 from flowlet.errors import SerdeError
+from flowlet.serde.arrow_serializer import num_values, parts_of_array
 from flowlet.serde.declared.cell_budget import MAX_MICROS, MIN_MICROS, CellBudget
 from flowlet.serde.table_reader import decode_arrow_array
-from flowlet.serde.types.arrow_serializer import num_values, parts_of_array
+from flowlet.serde.type_serializer import ValueMismatchError, preview
 from flowlet.serde.types.arrow_types import arrow_type_of
-from flowlet.serde.types.type_serializer import ValueMismatchError, preview
 
 _MICROS_PER_DAY: Final = 24 * 3600 * 1_000_000
 # The integers that are values of a type, where not all are.

@@ -1,13 +1,13 @@
 """Columns of tuples, rows, lists, arrays and maps of declared types: a column for each part.
 
-Detects keys that would make building a dict quadratic.
+Also which columns from elsewhere fit a declared type, and which keys would make building a dict quadratic.
 
 Hot path: C code per column; a Python loop over lists and maps.
 
 Side:       pure.
-Invariants: the search for places in CPython's dict is carried out in numpy, with its own sequence, for every size that
-            the dict has while it grows.  So a few thousand integers that were chosen to collide are refused before the
-            dict is built.  as ``declared_column``.  An error in a part names the path to it.
+Invariants: those of ``declared_column``.  An error in a part names the path to it.  The search for places in CPython's
+            dict is carried out in numpy, with its own sequence, for every size that the dict has while it grows.  So a
+            few thousand integers that were chosen to collide are refused before the dict is built.
 Source:     CPython ``Objects/dictobject.c``: ``lookdict``, ``PERTURB_SHIFT``, ``USABLE_FRACTION``.
 Rules:      a ``Row`` with names goes by its names, in any order, at every level; without names, and tuples and lists,
             by position; a dict by its keys.  Whatever its form was, a reader gets a ``Row`` with the declared names.
@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from flowlet.columns import Column, ListColumn
+from flowlet.columns import ArrayColumn, ArrowColumn, Column, ColumnVisitor, ConstantColumn, ListColumn
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row, RowKind, parts_of, rows_of
 from flowlet.errors import SerdeError
@@ -31,10 +31,46 @@ from flowlet.serde.column_format import FIELDS, KINDED, LISTS, MAPS, TUPLES, che
 from flowlet.serde.columns import decode_sizes, encode_column
 from flowlet.serde.declared.cell_budget import CellBudget
 from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
-from flowlet.serde.declared.fitting_columns import fitting
 from flowlet.serde.declared.leaf_columns import IntegerColumn
 from flowlet.serde.table_writer import CodeWriter
-from flowlet.serde.types.type_serializer import ValueMismatchError, fields_in_order, preview
+from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
+
+
+def fitting(declared: DeclaredColumn, column: Column) -> Column:
+    """The column itself or one with the same values.
+
+    Raises ValueMismatchError: a value or the representation does not fit.
+    """
+    return column.accept(_Fitting(declared))
+
+
+class _Fitting(ColumnVisitor[Column]):
+    __slots__ = ("_declared",)
+
+    def __init__(self, declared: DeclaredColumn) -> None:
+        self._declared = declared
+
+    def visit_any(self, column: Column) -> Column:
+        return self._declared.column_of(column.as_list())
+
+    def visit_array(self, column: ArrayColumn) -> Column:
+        return column if self._declared.takes_array(column.array) else self.visit_any(column)
+
+    def visit_list(self, column: ListColumn) -> Column:
+        return column if self._declared.takes_list_of(column.value_type) else self.visit_any(column)
+
+    def visit_constant(self, column: ConstantColumn) -> Column:
+        if not len(column):
+            return self.visit_any(column)
+        self._declared.column_of([column.value])
+        return column
+
+    def visit_arrow(self, column: ArrowColumn) -> Column:
+        from flowlet.serde.declared.arrow_values import fitting_array, python_values  # here, because it imports pyarrow
+
+        array = fitting_array(column.array, self._declared.type_info)
+        return self._declared.column_of(python_values(column.array)) if array is None else ArrowColumn(array)
+
 
 MAX_PROBES_EACH: Final = 32  # random keys need 3 in a full table, regular ones (multiples of 2**60) 13
 MIN_CHECKED: Final = 128  # fewer keys are cheap whatever their hashes are

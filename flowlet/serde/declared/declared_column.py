@@ -27,7 +27,7 @@ from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.column_format import ARROW, CONSTANT, NULLS, check_end, check_length, column_at, framed
 from flowlet.serde.declared.cell_budget import CellBudget
 from flowlet.serde.table_writer import CodeWriter, FieldEncoder
-from flowlet.serde.types.type_serializer import ValueMismatchError, preview
+from flowlet.serde.type_serializer import ValueMismatchError, preview
 
 _NONE: Final = frozenset({NoneType})
 

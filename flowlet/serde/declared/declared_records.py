@@ -47,12 +47,11 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde.channel_dictionary import ChannelDictionary
+from flowlet.serde.channel_dictionary import ChannelDictionary, ElementTooLargeError
 from flowlet.serde.column_format import PACKED, TUPLES, column_at, framed
 from flowlet.serde.declared.cell_budget import FREE_CELLS, CellBudget, most_cells
-from flowlet.serde.declared.composite_columns import FieldsColumn, ListsColumn, MapColumn, RowColumn
+from flowlet.serde.declared.composite_columns import FieldsColumn, ListsColumn, MapColumn, RowColumn, fitting
 from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
-from flowlet.serde.declared.fitting_columns import fitting
 from flowlet.serde.declared.leaf_columns import (
     AnyColumn,
     BooleanColumn,
@@ -65,11 +64,10 @@ from flowlet.serde.declared.leaf_columns import (
     TextColumn,
     TimestampColumn,
 )
-from flowlet.serde.record_format import ElementTooLargeError
 from flowlet.serde.table_writer import CodeWriter
-from flowlet.serde.types.local_time_serializers import LOCAL_TIME_SERIALIZERS
-from flowlet.serde.types.serializers import serializer_for
-from flowlet.serde.types.type_serializer import ValueMismatchError, are_positions
+from flowlet.serde.type_serializer import ValueMismatchError, are_positions
+from flowlet.serde.types.basic_serializers import LOCAL_TIME_SERIALIZERS
+from flowlet.serde.types.composite_serializers import serializer_for
 
 _BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
 _BASIC: Final[dict[BasicType, type[TextColumn | BooleanColumn | FloatingColumn]]] = {

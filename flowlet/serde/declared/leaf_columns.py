@@ -34,14 +34,22 @@ from flowlet.serde.column_format import (
     check_length,
     framed,
 )
-from flowlet.serde.columns import decode_column, decode_payload, encode_column, encode_of_type
+from flowlet.serde.columns import (
+    INTS,
+    decode_column,
+    decode_ints,
+    decode_payload,
+    decode_short_texts,
+    encode_column,
+    encode_narrowed,
+    encode_of_type,
+    num_ints,
+)
+from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.declared.cell_budget import MAX_MICROS, MIN_MICROS, CellBudget
 from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
-from flowlet.serde.int_columns import INTS, decode_ints, encode_narrowed, num_ints
-from flowlet.serde.short_text_columns import decode_short_texts
 from flowlet.serde.table_reader import decode_array, decode_truth_values
-from flowlet.serde.types.data_view import DataInput, DataOutput
-from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, preview
+from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, preview
 
 _MIN_NARROWED: Final = 16  # as for other columns
 _INSTANT: Final = np.dtype("M8[us]")

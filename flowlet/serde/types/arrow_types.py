@@ -31,7 +31,7 @@ from flowlet.common.typeinfo import (
     Types,
 )
 from flowlet.common.types import Row
-from flowlet.serde.types.type_serializer import ValueMismatchError, fields_in_order, preview
+from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
 
 _TimeType = LocalTimeTypeInfo.TimeType
 _LEAVES: Final[Mapping[TypeInformation, pa.DataType]] = {

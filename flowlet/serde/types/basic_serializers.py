@@ -1,16 +1,17 @@
-"""Serializers of numbers, texts, dates and times.
-
-The serializer of values without a declared type: any Python object.
+"""Serializers of numbers, texts, dates and times, also local ones, which refer to no time zone; and of any object
+without a declared type.
 
 Side:       pure.
-Invariants: all values are immutable.  A value that Flink's format cannot hold (a time with microseconds, a point in
-            time with a zone) is refused, never changed, except that FLOAT is rounded to 32 bits.  pickles are opened
-            only if they come from an authenticated peer of the same cluster, or from the task's own state.
+Invariants: all values but such objects are immutable.  A value that Flink's format cannot hold (a time with
+            microseconds, a point in time with a zone) is refused, never changed, except that FLOAT is rounded to 32
+            bits.  Local dates and times are exact to the microsecond.  Pickles are opened only if they come from an
+            authenticated peer of the same cluster, or from the task's own state.
 Units:      dates and times in UTC; milliseconds since 1970 or since midnight.
+Format:     of objects: i32 size, then the bytes of ``record_pickle.dumps_value``.
 Source:     Flink ``StringValue``, ``IntSerializer`` and its siblings, ``BigIntSerializer``, ``BigDecSerializer``,
-            ``InstantSerializer``, ``SqlDateSerializer``, ``SqlTimeSerializer``, ``SqlTimestampSerializer``.  PyFlink
+            ``InstantSerializer``, ``SqlDateSerializer``, ``SqlTimeSerializer``, ``SqlTimestampSerializer``,
+            ``LocalDateSerializer``, ``LocalTimeSerializer``, ``LocalDateTimeSerializer``.  PyFlink
             ``PickledBytesTypeInfo``: a byte array to Flink.
-Format:     i32 size, then the bytes of ``record_pickle.dumps_value``.
 """
 
 import copy
@@ -21,11 +22,11 @@ from itertools import chain
 from typing import Any, Final
 
 from flowlet.common.time import Instant
-from flowlet.common.typeinfo import BasicType
+from flowlet.common.typeinfo import BasicType, LocalTimeTypeInfo
 from flowlet.errors import SerdeError
+from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
-from flowlet.serde.types.data_view import DataInput, DataOutput
-from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
+from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
 
 _MILLIS_PER_DAY: Final = 86_400_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - compared with values that have no zone
@@ -457,3 +458,120 @@ class PickledSerializer(TypeSerializer):
         except Exception as error:
             reason = f"cannot be copied ({type(error).__name__}: {error}): enable object reuse, or pass something else"
             raise ValueMismatchError(f"{preview(value)} {reason}") from error
+
+
+_MIN_BYTE: Final = -(2**7)
+_MIN_SHORT: Final = -(2**15)
+_MIN_INT: Final = -(2**31)
+
+
+class LocalDateSerializer(ImmutableSerializer):
+    """``datetime.date``, or None: i32 year, i8 month, i8 day."""
+
+    __slots__ = ()
+    min_size_bytes = 6
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """None is the smallest number in all fields."""
+        if value is None:
+            output.write_int(_MIN_INT)
+            output.write_short(_MIN_SHORT)
+            return
+        # A datetime is an instance of date, too, but its time would be lost.
+        if not isinstance(value, datetime.date) or isinstance(value, datetime.datetime):
+            raise mismatch(value, "LocalDate")
+        _write_date(value, output)
+
+    def deserialize(self, source: DataInput) -> datetime.date | None:
+        """The reverse of ``serialize``."""
+        year = source.read_int()
+        if year == _MIN_INT:
+            source.read_short()
+            return None
+        return datetime.date(year, source.read_byte(), source.read_byte())
+
+
+class LocalTimeSerializer(ImmutableSerializer):
+    """``datetime.time`` without a zone, or None: i8 hour, i8 minute, i8 second, i32 nanoseconds."""
+
+    __slots__ = ()
+    min_size_bytes = 7
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """None is the smallest number in all fields."""
+        if value is None:
+            output.write_byte(_MIN_BYTE)
+            output.write_short(_MIN_SHORT)
+            output.write_int(_MIN_INT)
+            return
+        if not isinstance(value, datetime.time):
+            raise mismatch(value, "LocalTime")
+        _refuse_zone(value, "LocalTime")
+        _write_time(value, output)
+
+    def deserialize(self, source: DataInput) -> datetime.time | None:
+        """Refuses fractions of a microsecond, which a ``time`` cannot hold."""
+        hour = source.read_byte()
+        if hour == _MIN_BYTE:
+            source.read_short()
+            source.read_int()
+            return None
+        minute, second, nanos = source.read_byte(), source.read_byte(), source.read_int()
+        if nanos % 1000:
+            raise SerdeError(f"{nanos} nanoseconds are no whole microseconds")
+        return datetime.time(hour, minute, second, nanos // 1000)
+
+
+class LocalDateTimeSerializer(ImmutableSerializer):
+    """``datetime.datetime`` without a zone, or None: a date, then a time."""
+
+    __slots__ = ()
+    _DATE = LocalDateSerializer()
+    _TIME = LocalTimeSerializer()
+    min_size_bytes = 13
+
+    def serialize(self, value: Any, output: DataOutput) -> None:
+        """For None both parts are None."""
+        if value is None:
+            self._DATE.serialize(None, output)
+            self._TIME.serialize(None, output)
+            return
+        if not isinstance(value, datetime.datetime):
+            raise mismatch(value, "LocalDateTime")
+        _refuse_zone(value, "LocalDateTime")
+        _write_date(value, output)
+        _write_time(value.time(), output)
+
+    def deserialize(self, source: DataInput) -> datetime.datetime | None:
+        """Refuses a value of which only one part is None."""
+        date, time = self._DATE.deserialize(source), self._TIME.deserialize(source)
+        if date is None and time is None:
+            return None
+        if date is None or time is None:
+            raise SerdeError("a date and time of which one part is missing")
+        return datetime.datetime.combine(date, time)
+
+
+def _write_date(value: datetime.date, output: DataOutput) -> None:
+    output.write_int(value.year)
+    output.write_byte(value.month)
+    output.write_byte(value.day)
+
+
+def _write_time(value: datetime.time, output: DataOutput) -> None:
+    output.write_byte(value.hour)
+    output.write_byte(value.minute)
+    output.write_byte(value.second)
+    output.write_int(1000 * value.microsecond)
+
+
+def _refuse_zone(value: datetime.time | datetime.datetime, name: str) -> None:
+    if value.tzinfo is not None:
+        raise ValueMismatchError(f"{preview(value)} has a time zone, which {name} does not keep")
+
+
+LOCAL_TIME_SERIALIZERS: Final[dict[LocalTimeTypeInfo.TimeType, TypeSerializer]] = {
+    LocalTimeTypeInfo.TimeType.LOCAL_DATE: LocalDateSerializer(),
+    LocalTimeTypeInfo.TimeType.LOCAL_TIME: LocalTimeSerializer(),
+    LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME: LocalDateTimeSerializer(),
+}

@@ -1,21 +1,49 @@
-"""Serializers of tuples, rows, lists, arrays and maps.
+"""Serializers of tuples, rows, lists, arrays and maps, and ``serializer_for`` any declared type.
 
 Side:       pure.
 Invariants: an error in a part names the path to it.  A count from the network allocates nothing before it is checked
             against the bytes that are left.  A copy shares immutable parts with its original, and nothing else.
-Source:     Flink ``TupleSerializer``, ``RowSerializer``, ``ListSerializer``, ``MapSerializer``,
-            ``GenericArraySerializer``, ``StringArraySerializer`` and the serializers of primitive arrays.
+Source:     Flink ``TypeInformation.createSerializer``; ``TupleSerializer``, ``RowSerializer``, ``ListSerializer``,
+            ``MapSerializer``, ``GenericArraySerializer``, ``StringArraySerializer`` and the serializers of primitive
+            arrays.
+Absent:     a registry for users' own types: they are pickled, or declared as rows.
 """
 
 import array
 from collections.abc import Sequence
 from typing import Any, Final
 
+from flowlet.common.typeinfo import (
+    ArrowTypeInfo,
+    BasicArrayTypeInfo,
+    BasicType,
+    BasicTypeInfo,
+    DateTypeInfo,
+    ListTypeInfo,
+    LocalTimeTypeInfo,
+    MapTypeInfo,
+    ObjectArrayTypeInfo,
+    PickledBytesTypeInfo,
+    PrimitiveArrayTypeInfo,
+    RowTypeInfo,
+    TimestampTypeInfo,
+    TimeTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
 from flowlet.common.types import Row, RowKind, field_names_of
 from flowlet.errors import SerdeError
-from flowlet.serde.types.basic_serializers import StringSerializer
-from flowlet.serde.types.data_view import DataInput, DataOutput
-from flowlet.serde.types.type_serializer import TypeSerializer, ValueMismatchError, fields_in_order, mismatch, preview
+from flowlet.serde.data_view import DataInput, DataOutput
+from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, fields_in_order, mismatch, preview
+from flowlet.serde.types.basic_serializers import (
+    BASIC_SERIALIZERS,
+    LOCAL_TIME_SERIALIZERS,
+    SQL_DATE_SERIALIZER,
+    SQL_TIME_SERIALIZER,
+    SQL_TIMESTAMP_SERIALIZER,
+    PickledSerializer,
+    StringSerializer,
+)
 
 _ROW_KIND_BITS: Final = 2
 _ROW_KINDS: Final = tuple(RowKind)
@@ -276,3 +304,55 @@ def array_serializer(element: TypeSerializer) -> ListSerializer:
     return ListSerializer(
         element, has_null_flags=not is_text, name="StringArraySerializer" if is_text else "GenericArraySerializer"
     )
+
+
+_SQL_SERIALIZERS: Final[dict[type[TypeInformation], TypeSerializer]] = {
+    DateTypeInfo: SQL_DATE_SERIALIZER,
+    TimeTypeInfo: SQL_TIME_SERIALIZER,
+    TimestampTypeInfo: SQL_TIMESTAMP_SERIALIZER,
+}
+
+
+def serializer_for(type_info: TypeInformation) -> TypeSerializer:
+    """The serializer of the values that ``type_info`` describes.
+
+    Raises TypeError: the class of ``type_info`` is unknown.
+    """
+    match type_info:
+        case BasicTypeInfo():
+            return BASIC_SERIALIZERS[type_info.basic_type]
+        case PickledBytesTypeInfo():
+            return PickledSerializer()
+        case DateTypeInfo() | TimeTypeInfo() | TimestampTypeInfo():
+            return _SQL_SERIALIZERS[type(type_info)]
+        case LocalTimeTypeInfo():
+            return LOCAL_TIME_SERIALIZERS[type_info.time_type]
+        case ArrowTypeInfo():
+            # Imported here: most programs have no Arrow, and the import takes longer than all of ours.
+            from flowlet.serde.arrow_serializer import ArrowSerializer
+
+            return ArrowSerializer(type_info.schema)
+        case _:
+            return _composite(type_info)
+
+
+def _composite(type_info: TypeInformation) -> TypeSerializer:
+    match type_info:
+        case TupleTypeInfo():
+            return TupleSerializer([serializer_for(field) for field in type_info.get_field_types()])
+        case RowTypeInfo():
+            return RowSerializer(
+                type_info.get_field_names(), [serializer_for(field) for field in type_info.get_field_types()]
+            )
+        case ListTypeInfo():
+            return ListSerializer(serializer_for(type_info.elem_type))
+        case MapTypeInfo():
+            return MapSerializer(serializer_for(type_info.key_type_info), serializer_for(type_info.value_type_info))
+        case PrimitiveArrayTypeInfo(elem_type=BasicTypeInfo(basic_type=BasicType.BYTE)):
+            return BytesSerializer()
+        case PrimitiveArrayTypeInfo():
+            return PrimitiveArraySerializer(serializer_for(type_info.elem_type))
+        case BasicArrayTypeInfo() | ObjectArrayTypeInfo():
+            return array_serializer(serializer_for(type_info.elem_type))
+        case _:
+            raise TypeError(f"no serializer for {type_info!r}: use Types.PICKLED_BYTE_ARRAY() for values of any type")

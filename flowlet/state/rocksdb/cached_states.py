@@ -21,9 +21,9 @@ from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues
-from flowlet.state.keyed_state_snapshot import StateDescription, StateKind
 from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
-from flowlet.state.rocksdb.row_keys import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, plain_key, row_prefix
+from flowlet.state.rocksdb.row_forms import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, plain_key, row_prefix
+from flowlet.state.state_snapshots import StateDescription, StateKind
 from flowlet.timers.time_api import NO_KEY, KeyContext
 
 if TYPE_CHECKING:

@@ -31,9 +31,6 @@ from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.serde.pickles.former_classes import FormerClassError, RunningClasses
 from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState
-from flowlet.state.incremental_snapshot import INCREMENTAL_VERSION, IncrementalSnapshot, SharedFile
-from flowlet.state.keyed_state_backend import SharedFiles
-from flowlet.state.keyed_state_snapshot import VERSION, KeyedStateSnapshot, StateDescription, StateKind
 from flowlet.state.rocksdb.cached_states import (
     DeclaredRocksDBListState,
     DeclaredRocksDBMapState,
@@ -45,6 +42,8 @@ from flowlet.state.rocksdb.cached_states import (
 )
 from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_to_read, rows_of
 from flowlet.state.rocksdb.row_forms import (
+    MAX_STATES,
+    PREFIX,
     ExpiryOfRows,
     full_snapshot,
     rows_of_snapshot,
@@ -52,7 +51,16 @@ from flowlet.state.rocksdb.row_forms import (
     with_other_ttl,
     with_running_classes,
 )
-from flowlet.state.rocksdb.row_keys import MAX_STATES, PREFIX
+from flowlet.state.state_backends import SharedFiles
+from flowlet.state.state_snapshots import (
+    INCREMENTAL_VERSION,
+    VERSION,
+    IncrementalSnapshot,
+    KeyedStateSnapshot,
+    SharedFile,
+    StateDescription,
+    StateKind,
+)
 from flowlet.state.ttl_states import (
     DeclaredTtlListState,
     DeclaredTtlMapState,

@@ -20,7 +20,7 @@ import numpy as np
 
 from flowlet.common.settings.state_settings import check_rocksdb
 from flowlet.common.types import Row
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import key_group
 
 if TYPE_CHECKING:
     import rocksdict

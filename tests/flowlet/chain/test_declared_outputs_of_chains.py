@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
-from flowlet.chain.preview import preview
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Row, Types
 from flowlet.errors import DeclaredTypeError
 from flowlet.records import Chunk
+from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
 from flowlet.typed.value_conversion import TypeMismatchError, value_converter
 from tests.flowlet.operators.chains import loop_of

@@ -19,8 +19,7 @@ from flowlet.datastream import KeyedProcessFunction, OutputTag, ProcessFunction
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.timers.time_api import KeyContext
 from tests.flowlet.chain.test_chunking_output import MAKERS, Event, Slots, Struct, shown

@@ -7,7 +7,7 @@ from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import UserFunctionError
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import IDLE, Chunk, CompletionMark, Watermark
 from tests.flowlet.operators.harness import RecordingOutput
 

@@ -11,8 +11,7 @@ from flowlet.common.types import Row
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.datastream import OutputTag, ProcessFunction
 from flowlet.errors import UserFunctionError
-from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from tests.flowlet.operators.fake_time import FakeClock
 from tests.flowlet.operators.harness import RecordingOutput

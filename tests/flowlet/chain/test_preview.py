@@ -4,10 +4,9 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from flowlet.chain.preview import MAX_PREVIEW_CHARACTERS, last_of, preview
 from flowlet.common.typeinfo import TypeInformation, Types
-from flowlet.serde.types.serializers import serializer_for
-from flowlet.serde.types.type_serializer import ValueMismatchError
+from flowlet.serde.type_serializer import MAX_PREVIEW_CHARACTERS, ValueMismatchError, last_of, preview
+from flowlet.serde.types.composite_serializers import serializer_for
 from tests.flowlet.serde.exact import NESTED
 
 

@@ -7,7 +7,7 @@ from flowlet.chain.chunking_output import MAX_WAITING, ChunkingOutput
 from flowlet.chain.loop_code import MAX_BLOCKS, Blame, LoopCode
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.chains import ChainHarness, loop_of
 from tests.flowlet.operators.harness import RecordingOutput

@@ -7,6 +7,7 @@ that barriers overtook.
 """
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -65,7 +66,7 @@ class Task:
         responder = MeasuringResponder(self.store.responder_of("v", 0))
         coordinator = SubtaskCheckpointCoordinator(
             "task",
-            RecordingChain([]),
+            cast(Any, RecordingChain([])),
             outputs,
             self.writer,
             responder,

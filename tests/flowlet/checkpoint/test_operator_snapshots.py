@@ -10,10 +10,10 @@ from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.datastream.state import ListStateDescriptor, ValueStateDescriptor
 from flowlet.errors import StateRestoreError
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.state.state_backends import OperatorStateBackend
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
-from flowlet.timers.time_api import InternalTimer, KeyContext
+from flowlet.timers.time_api import KeyContext, Timer
 from netstack.wire.events import CheckpointOptions
 
 NUMBERS = ListStateDescriptor("numbers")
@@ -171,10 +171,10 @@ class Firing:
     def __init__(self, fired: list[tuple[object, int]]) -> None:
         self.fired = fired
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         self.fired.append((timer.key, timer.timestamp))
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         raise AssertionError("the clock stands still")
 
 

@@ -27,7 +27,7 @@ from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState, Subt
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import ProcessOperator
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Source, SourceOperator, SourceReader

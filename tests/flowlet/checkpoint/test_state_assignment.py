@@ -12,23 +12,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
-from flowlet.chain.state_share import StateShare
+from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
-from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
+from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
 from flowlet.columns import columns_of
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
-from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group, operator_index
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
+from flowlet.keys.exact_keys import exact_key, key_group, operator_index
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, SourceReader
 from flowlet.records import Chunk, Watermark
 from flowlet.splits.file_split import FileSet, FileSplit
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.state.state_snapshots import (
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateKind,
+    StateRows,
+    StateShare,
+)
 
 MAX_PARALLELISM = 12
 SUM = KeyedSumOperator(lambda record: record[0], 1, name="sum")
@@ -39,7 +46,7 @@ VERTEX = ["a"]
 States = Sequence[Mapping[str, OperatorState]]
 
 
-def rescaled(states: States, width: int, operator: Restorable = SUM) -> list[dict[str, OperatorState]]:
+def rescaled(states: States, width: int, operator: StreamOperator = SUM) -> list[dict[str, OperatorState]]:
     """What ``width`` subtasks begin with."""
     former = FormerVertex(len(states), frozenset(VERTEX), dict(enumerate(states)))
     return [

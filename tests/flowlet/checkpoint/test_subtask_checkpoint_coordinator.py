@@ -7,11 +7,12 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.channel_state_writer import CheckpointChannelState, InMemoryChannelStateWriter
+from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata, CheckpointMetrics
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from netstack.buffer.network_buffer import NetworkBuffer
@@ -45,7 +46,7 @@ class Fixture:
         self.is_running = True
         self.coordinator = SubtaskCheckpointCoordinator(
             "task",
-            self.chain,
+            cast(Any, self.chain),
             self.outputs,
             self.writer,
             self.responder,
@@ -58,7 +59,7 @@ class Fixture:
             wall_ms=self.clock.wall_ms,
         )
 
-    def prepare_inputs(self, writer: CheckpointChannelState, checkpoint_id: int) -> None:
+    def prepare_inputs(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:
         leftover = NetworkBuffer.unpooled(b"half", DataType.DATA_BUFFER)
         writer.add_input_data(checkpoint_id, InputChannelInfo(0, 0), SEQUENCE_NUMBER_UNKNOWN, [leftover])
 

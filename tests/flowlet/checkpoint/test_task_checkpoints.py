@@ -6,6 +6,7 @@ Source: Flink ``StreamTaskTest`` (triggers, declines, notifications), ``StreamTa
 """
 
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 
@@ -64,7 +65,14 @@ class Fixture:
         timers = ManualTimers()
         outputs = RecordingOutputs(self.log)
         coordinator = SubtaskCheckpointCoordinator(
-            "task", self.chain, outputs, self.writer, measuring, self.pool.append, timers, wall_ms=self.clock.wall_ms
+            "task",
+            cast(Any, self.chain),
+            outputs,
+            self.writer,
+            measuring,
+            self.pool.append,
+            timers,
+            wall_ms=self.clock.wall_ms,
         )
         self.checkpoints = TaskCheckpoints(
             "task",
@@ -82,7 +90,7 @@ class Fixture:
             self.handler = CheckpointBarrierHandler(
                 SingleCheckpointBarrierHandler(2 * num_channels), self.gates, self.checkpoints, timers
             )
-            self.checkpoints.attach(self.gates, self.handler)
+            self.checkpoints.attach(cast(Any, self.gates), self.handler)
 
     def end(self, gate: int, channel: int) -> None:
         self.gates[gate].add(channel, EndOfPartition())

@@ -20,7 +20,7 @@ from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.record_operators import FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.records import Chunk
 from tests.waiting import PATIENCE_S

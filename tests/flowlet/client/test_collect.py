@@ -15,7 +15,7 @@ from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Forward
 from flowlet.io.record_writer import MAX_PENDING_RECORDS
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import MapOperator
 from netstack.errors import ConnectError
 from netstack.transport.client import connect
 from netstack.transport.network_channel import NetworkChannel

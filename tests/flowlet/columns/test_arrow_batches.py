@@ -7,7 +7,7 @@ import pytest
 
 from flowlet.columns import ArrayColumn, ArrowColumn, CodedColumn, Columns, ConstantColumn, ListColumn, NameTable, Shape
 from flowlet.columns.arrow_batches import array_of_column, batch_of_columns, columns_of_batch, columns_of_records
-from flowlet.columns.inspection import column_of
+from flowlet.columns.table import column_of
 from flowlet.common.types import Row
 from tests.pandas_values import FINE, NA, NAT
 

@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ShortTextColumn
-from flowlet.columns.short_text_column import try_short_texts
-from flowlet.columns.short_texts import PACKED16_BYTES, Packed16Array, differ, texts_of
+from flowlet.columns.short_text_column import PACKED16_BYTES, Packed16Array, differ, texts_of, try_short_texts
 
 # A NUL may be inside of a text, not at its end.
 SHORT = st.text(st.characters(max_codepoint=127), max_size=PACKED16_BYTES).map(lambda text: text.rstrip("\0"))

@@ -23,7 +23,7 @@ from flowlet.columns import (
     Shape,
     ShortTextColumn,
 )
-from flowlet.columns.unchanging import UNCHANGING, are_unchanging, is_unchanging
+from flowlet.columns.column import UNCHANGING, are_unchanging, is_unchanging
 from flowlet.common.types import Row
 from tests.flowlet.columns.test_short_texts import heads_of
 from tests.names import stable_repr

@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from flowlet.chain.state_share import StateShare
 from flowlet.connectors import arrow_table_source
+from flowlet.state.state_snapshots import StateShare
 
 pa = pytest.importorskip("pyarrow")
 TABLE = pa.Table.from_batches([pa.record_batch({"n": part}) for part in ([0, 1], [2], [3, 4, 5, 6])])

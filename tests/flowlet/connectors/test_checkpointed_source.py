@@ -9,7 +9,7 @@ from flowlet.datastream import CheckpointedFunction, FunctionInitializationConte
 from flowlet.datastream.state import ListStateDescriptor
 from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
 from flowlet.records import Chunk
-from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.state.state_backends import OperatorStateBackend
 from tests.waiting import PATIENCE_S, spin_until
 
 

@@ -7,7 +7,7 @@ from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.errors import ClosedOutputError, UserFunctionError
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import MapOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import Harness
 

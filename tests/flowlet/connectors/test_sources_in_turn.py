@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from flowlet.chain.state_share import StateShare
 from flowlet.connectors.number_source import NumberPosition, NumberSource
 from flowlet.connectors.rate_limits import RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, TurnPosition
@@ -16,6 +15,7 @@ from flowlet.operators.source_operator import SourceOperator
 from flowlet.splits.file_split import FileSet, FileSplit
 from flowlet.splits.hybrid_split import HybridSplit
 from flowlet.splits.number_split import NumberSplit
+from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import Harness
 

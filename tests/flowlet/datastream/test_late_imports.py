@@ -86,7 +86,7 @@ FOR_OTHER_JOBS = (
     "flowlet.spark",
     "flowlet.state.rocksdb",
     "flowlet.state_reader",
-    "flowlet.storage.state_codec",
+    "flowlet.checkpoint.state_codec",
     "flowlet.windows",
 )
 

@@ -1,6 +1,6 @@
 import pytest
 
-from flowlet.io.dictionary_bypass import DictionaryBypass
+from flowlet.io.key_dictionary import DictionaryBypass
 
 
 def bypass_length(bypass: DictionaryBypass, limit: int = 1_000) -> int:

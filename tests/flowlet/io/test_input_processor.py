@@ -7,7 +7,7 @@ import pytest
 from flowlet.errors import SerdeError
 from flowlet.io import input_processor
 from flowlet.io.input_processor import InputProcessor
-from flowlet.io.multiple_input_selection_handler import InputStatus
+from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import (
     ACTIVE,
     IDLE,

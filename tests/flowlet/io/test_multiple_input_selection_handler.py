@@ -3,8 +3,14 @@
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.io.multiple_input_selection_handler import InputStatus, MultipleInputSelectionHandler
-from flowlet.operators.multiple_input_operator import ALL, FIRST, SECOND, InputSelection
+from flowlet.operators.multiple_input_operator import (
+    ALL,
+    FIRST,
+    SECOND,
+    InputSelection,
+    InputStatus,
+    MultipleInputSelectionHandler,
+)
 
 MORE, NOTHING = InputStatus.MORE_AVAILABLE, InputStatus.NOTHING_AVAILABLE
 END_OF_DATA, STOPPED, END_OF_INPUT = InputStatus.END_OF_DATA, InputStatus.STOPPED, InputStatus.END_OF_INPUT

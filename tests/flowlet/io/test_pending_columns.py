@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Columns, ListColumn, Shape, columns_of
-from flowlet.io.pending_columns import LaneArray, PendingColumns, Route, lanes_of
+from flowlet.io.record_writer import LaneArray, PendingColumns, Route, lanes_of
 from flowlet.records import Chunk
 
 

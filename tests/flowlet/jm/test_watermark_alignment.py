@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.jm.alignment.watermark_alignment import MaxAllowedWatermark, SourceSubtask, WatermarkAlignmentGroups
+from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.watermarks.source_event_time import SourceAlignment
 
 DRIFT = 1000
 

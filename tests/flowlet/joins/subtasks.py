@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import key_group
+from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.types.basic_serializers import PickledSerializer
-from flowlet.serde.types.data_view import DataInput, DataOutput
 from flowlet.testing import OperatorHarness, StreamRecord, SubtaskPlace
 
 MAX_PARALLELISM = 8

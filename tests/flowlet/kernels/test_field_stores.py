@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flowlet.columns import ListColumn
-from flowlet.kernels.field_stores import FieldStore, ObjectStore, ReplacedObjectStore
+from flowlet.kernels.grouping import FieldStore, ObjectStore, ReplacedObjectStore
 
 
 @pytest.mark.parametrize("make", [ObjectStore, ReplacedObjectStore])

@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from flowlet.errors import KeyTypeError
-from flowlet.keys.exact_keys import key_hash
+from flowlet.keys.exact_keys import key_group, key_hash, operator_index
 from flowlet.keys.key_columns import column_hashes, column_key_groups, column_subtasks, try_hashes
-from flowlet.keys.key_groups import key_group, operator_index
 from tests.flowlet.keys.test_exact_keys import DISTINCT
 from tests.flowlet.keys.test_key_groups import GOLDEN
 

@@ -24,9 +24,8 @@ from hypothesis import strategies as st
 
 from flowlet.common.types import Row
 from flowlet.errors import KeyTypeError
-from flowlet.keys.exact_keys import exact_key, exact_keys, key_hash
+from flowlet.keys.exact_keys import exact_key, exact_keys, key_group, key_hash
 from flowlet.keys.key_columns import column_hashes
-from flowlet.keys.key_groups import key_group
 from tests.flowlet.keys_of_every_type import (
     GOLDEN,
     Access,

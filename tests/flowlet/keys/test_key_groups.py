@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.graph.partitioner import default_max_parallelism
-from flowlet.keys.exact_keys import key_hash
-from flowlet.keys.key_groups import key_group, key_group_range, operator_index
+from flowlet.keys.exact_keys import key_group, key_group_range, key_hash, operator_index
 from tests.names import stable_repr
 
 # key, hash, key group of 128, key group of 4096, subtask of (128, 4), subtask of (128, 3)
@@ -102,17 +101,17 @@ def test_the_group_of_a_float() -> None:
 
 def test_a_murmur_hash_without_a_positive_counterpart_becomes_group_0(monkeypatch: pytest.MonkeyPatch) -> None:
     """-2**31 cannot be negated in 32 bits; Flink makes it 0, and every other negative one positive."""
-    monkeypatch.setattr("flowlet.keys.key_groups._murmur", lambda data, seed: -(2**31))
+    monkeypatch.setattr("flowlet.keys.exact_keys._murmur", lambda data, seed: -(2**31))
     assert key_group("any", 100) == 0
 
-    monkeypatch.setattr("flowlet.keys.key_groups._murmur", lambda data, seed: -203)
+    monkeypatch.setattr("flowlet.keys.exact_keys._murmur", lambda data, seed: -203)
     assert key_group("any", 100) == 3
 
 
 def test_groups_are_the_same_in_another_process() -> None:
     """Python's own hash of a str is salted."""
     program = (
-        "from flowlet.keys.key_groups import key_group; print(key_group('user-42', 128), key_group(('a', 1.5), 128))"
+        "from flowlet.keys.exact_keys import key_group; print(key_group('user-42', 128), key_group(('a', 1.5), 128))"
     )
     printed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
 

@@ -7,10 +7,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.kernels.key_codes import Int64Codes
-from flowlet.keys.key_columns import ChannelTable
-from flowlet.keys.key_groups import key_group, operator_index
-from flowlet.keys.key_window import MAX_PLACES, KeyWindow
+from flowlet.keys.exact_keys import key_group, operator_index
+from flowlet.keys.key_columns import MAX_PLACES, ChannelTable, KeyWindow
+from flowlet.keys.key_index import Int64Codes
 
 LIMITS = (-(2**63), 2**63 - 1)
 

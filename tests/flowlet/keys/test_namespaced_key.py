@@ -5,10 +5,8 @@ import pickle
 import pytest
 
 from flowlet.datastream.window import CountWindow, GlobalWindow, TimeWindow
-from flowlet.keys.exact_keys import exact_key, key_hash
-from flowlet.keys.key_groups import key_group
-from flowlet.keys.namespaced_key import NamespacedKey
-from flowlet.state.rocksdb.row_keys import key_bytes
+from flowlet.keys.exact_keys import NamespacedKey, exact_key, key_group, key_hash
+from flowlet.state.rocksdb.row_forms import key_bytes
 
 
 @pytest.mark.parametrize("key", ["a", 7, None, 1.5, ("a", True)])

@@ -1,6 +1,6 @@
 import pytest
 
-from flowlet.mailbox.stream_task_action_executor import FlushingActionExecutor, SynchronizedActionExecutor
+from flowlet.mailbox.mailbox_future import FlushingActionExecutor, SynchronizedActionExecutor
 
 
 def test_an_action_is_followed_by_a_flush() -> None:

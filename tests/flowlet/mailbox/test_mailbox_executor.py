@@ -8,9 +8,13 @@ import pytest
 
 from flowlet.errors import FlowletError, MailboxClosedError, TaskCancelled
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_future import MailboxFuture
+from flowlet.mailbox.mailbox_future import (
+    IMMEDIATE,
+    MailboxFuture,
+    StreamTaskActionExecutor,
+    SynchronizedActionExecutor,
+)
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
-from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MailOptions, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture

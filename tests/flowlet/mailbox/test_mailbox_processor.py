@@ -8,8 +8,8 @@ from functools import partial
 import pytest
 
 from flowlet.errors import FlowletError, MailboxClosedError
+from flowlet.mailbox.mailbox_future import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
-from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
 from flowlet.mailbox.task_mailbox import MailboxState, TaskMailbox
 from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
+from flowlet.mailbox.mailbox_future import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
 from flowlet.mailbox.task_mailbox import Mail
 from tests.waiting import PATIENCE_S
 

@@ -48,18 +48,22 @@ from flowlet.datastream.formats.parquet import ParquetBulkWriters
 from flowlet.datastream.state import MapStateDescriptor, ValueStateDescriptor
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
-from flowlet.operators.keyed_count_operator import KeyedCountOperator
+from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
+from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
+from flowlet.operators.process_operator import (
+    CoProcessOperator,
+    FilterOperator,
+    FlatMapOperator,
+    MapOperator,
+    ProcessOperator,
+)
 from flowlet.operators.record_batches import (
     MapBatchesOperator,
     SelectColumnsOperator,
     ToColumnsOperator,
     ToRecordsOperator,
 )
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
-from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.function_sink import FunctionSink
 from flowlet.sinks.sink_operator import SinkOperator
 

@@ -1,16 +1,11 @@
 """Clock and timers for operators that no task runs."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 from flowlet.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.timers.time_api import KeyContext, Triggerable, WatermarkOutput
-
-
-class FakeTimer(NamedTuple):
-    timestamp: int
-    key: Any
-    namespace: Any
+from flowlet.timers.time_api import KeyContext, Timer, Triggerable, WatermarkOutput
 
 
 class FakeHandle:
@@ -44,8 +39,8 @@ class FakeTimers:
     def __init__(self, clock: FakeClock, key_context: KeyContext) -> None:
         self.clock = clock
         self.key_context = key_context
-        self.event: set[FakeTimer] = set()
-        self.processing: set[FakeTimer] = set()
+        self.event: set[Timer] = set()
+        self.processing: set[Timer] = set()
         self.watermark = MIN_TIMESTAMP
         self.triggerable: Triggerable | None = None
 
@@ -86,8 +81,10 @@ class FakeTimers:
         self.clock.now_ms = timestamp
         self._fire(self.processing, timestamp, lambda found, timer: found.on_processing_time(timer))
 
-    def _fire(self, timers: set[FakeTimer], timestamp: int, fire: Callable[[Triggerable, FakeTimer], None]) -> None:
-        for timer in sorted(timer for timer in timers if timer.timestamp <= timestamp):
+    def _fire(self, timers: set[Timer], timestamp: int, fire: Callable[[Triggerable, Timer], None]) -> None:
+        for timer in sorted(
+            (timer for timer in timers if timer.timestamp <= timestamp), key=attrgetter("timestamp", "key", "namespace")
+        ):
             timers.remove(timer)
             self.key_context.current_key = timer.key
             assert self.triggerable is not None
@@ -99,8 +96,8 @@ class FakeTimers:
     def current_watermark(self) -> int:
         return self.watermark
 
-    def _timer(self, namespace: Any, timestamp: int) -> FakeTimer:
-        return FakeTimer(timestamp, self.key_context.current_key, namespace)
+    def _timer(self, namespace: Any, timestamp: int) -> Timer:
+        return Timer(timestamp, self.key_context.current_key, namespace)
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         self.event.add(self._timer(namespace, timestamp))

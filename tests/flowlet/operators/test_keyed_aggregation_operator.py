@@ -16,14 +16,12 @@ from flowlet.columns import CodedColumn, Columns, ListColumn, NameTable, column_
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.datastream.aggregations import Extreme, Total, extreme_of
 from flowlet.errors import UserFunctionError
-from flowlet.kernels.slot_index import SlotIndex
 from flowlet.keys.column_key import ColumnKey
+from flowlet.keys.key_index import KeyIndex
 from flowlet.operators import keyed_aggregation_operator, keyed_reduce_operator
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
-from flowlet.operators.keyed_aggregation_operator import KeyedAggregationOperator
-from flowlet.operators.keyed_count_operator import KeyedCountOperator
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, KeyedAggregationOperator, StateForm
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.keyed_sum_operator import KeyedCountOperator, KeyedSumOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.serde.exact import exact
@@ -185,13 +183,13 @@ def test_an_index_is_made_again_only_after_as_many_records_as_there_are_keys(mon
     are keys.
     """
     loaded: list[int] = []
-    load = SlotIndex.load
+    load = KeyIndex.load
 
-    def counted(index: SlotIndex, keys: list[Any]) -> bool:
+    def counted(index: KeyIndex, keys: list[Any]) -> bool:
         loaded.append(len(keys))
         return load(index, keys)
 
-    monkeypatch.setattr(SlotIndex, "load", counted)
+    monkeypatch.setattr(KeyIndex, "load", counted)
     harness, table = Harness(KeyedReduceOperator(KEY, lambda a, b: (a[0], a[1] + b[1]))), NameTable()
     harness.operator.process_chunk(chunk_of([(f"k{number}", 0) for number in range(64)], "codes", table, None))
     records = [("k1", 1), ("k2", 2), ("k3", 3), ("k1", 4)]

@@ -9,9 +9,9 @@ from flowlet.common import Time, Types
 from flowlet.datastream import KeyedProcessFunction, MapFunction, RuntimeContext
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from flowlet.errors import UserFunctionError
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import key_group
 from flowlet.records import Chunk
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.state.state_snapshots import KeyedStateSnapshot
 from flowlet.testing import KeyedOneInputOperatorHarness, SubtaskPlace
 
 KEYS = ["a", "b", 1, True, 1.0, None, ("x", 1), ("x", True)]

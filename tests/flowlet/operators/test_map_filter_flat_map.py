@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from flowlet.chain import chunking_output
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.operators import record_operators as flat_map_operator
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators import process_operator as flat_map_operator
+from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.records import IDLE, Chunk, Watermark
 from tests.flowlet.operators.harness import Harness, RecordingOutput, results
 

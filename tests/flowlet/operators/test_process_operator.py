@@ -20,8 +20,7 @@ from flowlet.datastream import (
     TimeDomain,
 )
 from flowlet.errors import FlowletError, JobGraphError, UserFunctionError
-from flowlet.operators.process_operator import CoProcessOperator, ProcessOperator
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import CoProcessOperator, MapOperator, ProcessOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers

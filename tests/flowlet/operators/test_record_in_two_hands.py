@@ -6,7 +6,7 @@ from typing import Any
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import MapOperator
 from flowlet.records import Chunk
 from tests.flowlet.operators.harness import RecordingOutput
 

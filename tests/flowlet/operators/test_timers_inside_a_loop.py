@@ -12,8 +12,8 @@ from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.watermark_generator import WatermarkGenerator
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
 from flowlet.datastream import KeyedProcessFunction
+from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk
 from flowlet.timers.time_api import KeyContext
 from tests.flowlet.operators.fake_time import FakeClock, FakeTimers

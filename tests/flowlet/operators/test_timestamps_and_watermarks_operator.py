@@ -15,8 +15,8 @@ from flowlet.common import Duration, WatermarkStrategy
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.errors import UserFunctionError
-from flowlet.operators.record_operators import MapOperator
-from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
+from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
+from flowlet.operators.process_operator import MapOperator
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, Watermark
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import RecordingOutput

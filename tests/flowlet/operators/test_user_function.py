@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.operators.user_function import UserFunction
 from tests.flowlet.operators.harness import Harness
 

@@ -24,7 +24,7 @@ from flowlet.records import (
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.types.serializers import serializer_for
+from flowlet.serde.types.composite_serializers import serializer_for
 from tests.flowlet.serde.exact import columns
 
 ELEMENTS: list[StreamElement] = [

@@ -23,7 +23,7 @@ from flowlet.records import (
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.pickles.record_pickle import dumps_record
-from flowlet.serde.types.serializers import serializer_for
+from flowlet.serde.types.composite_serializers import serializer_for
 from tests.flowlet.serde.exact import INTS, columns, exact
 
 KEYS = (

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from flowlet.errors import SerdeError
 from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.column_format import SHORT_TEXTS, TEXT, column_at, framed
-from flowlet.serde.short_text_columns import decode_short_texts, encode_short_texts
+from flowlet.serde.columns import decode_short_texts, encode_short_texts
 from flowlet.serde.table_reader import decode_records
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
 

@@ -17,7 +17,7 @@ from flowlet.records import Chunk, StreamElement, Watermark
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.types.serializers import serializer_for
+from flowlet.serde.types.composite_serializers import serializer_for
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.memory_segment import MemorySegment
 

@@ -23,7 +23,7 @@ from flowlet.columns import (
     Shape,
     columns_of,
 )
-from flowlet.columns.unchanging import UNCHANGING
+from flowlet.columns.column import UNCHANGING
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states
+from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.types.basic_serializers import PickledSerializer
-from flowlet.serde.types.data_view import DataInput, DataOutput
 from flowlet.testing.operator_harness import OperatorSnapshot
 
 

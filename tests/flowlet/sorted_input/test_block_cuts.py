@@ -10,8 +10,7 @@ from flowlet.columns import ArrayColumn, CodedColumn, Columns, ListColumn, NameT
 from flowlet.records import Chunk
 from flowlet.sorted_input import key_numbering
 from flowlet.sorted_input.external_sorter import ExternalSorter, cut
-from flowlet.sorted_input.ranked_codes import RankedCodes
-from flowlet.sorted_input.sort_codes import as_bytes, list_codes
+from flowlet.sorted_input.sort_codes import RankedCodes, as_bytes, list_codes
 from flowlet.sorted_input.sorted_block import Block
 
 BUDGET = 2 << 20

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from flowlet.columns import NameTable
-from flowlet.sorted_input import ranked_codes
-from flowlet.sorted_input.ranked_codes import RankedCodes, try_unify
+from flowlet.sorted_input import sort_codes as ranked_codes
+from flowlet.sorted_input.sort_codes import RankedCodes, try_unify
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, Column, ConstantColumn, ListColumn, column_of
-from flowlet.columns.coded_column import CodedColumn
-from flowlet.columns.name_table import NameTable
+from flowlet.columns.coded_column import CodedColumn, NameTable
 from flowlet.common.types import Row
 from flowlet.keys.exact_keys import exact_key
 from flowlet.sorted_input.sort_codes import as_bytes, column_codes, list_codes

@@ -25,13 +25,13 @@ from flowlet.columns import (
 )
 from flowlet.columns.short_text_column import try_short_texts
 from flowlet.records import Chunk
-from flowlet.sorted_input import key_numbering, ranked_codes, waiting_records
-from flowlet.sorted_input.external_sorter import ExternalSorter
-from flowlet.sorted_input.ranked_codes import RankedCodes
-from flowlet.sorted_input.sort_codes import as_bytes, list_codes
+from flowlet.sorted_input import external_sorter as waiting_records
+from flowlet.sorted_input import key_numbering
+from flowlet.sorted_input import sort_codes as ranked_codes
+from flowlet.sorted_input.external_sorter import ExternalSorter, WaitingRecords
+from flowlet.sorted_input.sort_codes import RankedCodes, as_bytes, list_codes
 from flowlet.sorted_input.sorted_block import Block
 from flowlet.sorted_input.sorting_input_processor import key_runs, open_runs
-from flowlet.sorted_input.waiting_records import WaitingRecords
 
 TINY, SMALL, LARGE = 1, 40_000, 1 << 30
 ROWS = 40

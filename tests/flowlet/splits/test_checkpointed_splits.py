@@ -19,13 +19,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.chain.state_share import StateShare
 from flowlet.connectors import number_source, text_line_source
 from flowlet.connectors.number_source import NumberSource
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.splits.file_split import FileSet
+from flowlet.state.state_snapshots import StateShare
 
 MAX_READERS = 3
 

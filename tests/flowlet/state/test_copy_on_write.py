@@ -24,7 +24,7 @@ from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.state import table_copy
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind
+from flowlet.state.state_snapshots import KeyedStateSnapshot, StateDescription, StateKind
 from flowlet.state.state_table import StateTable
 from flowlet.timers.time_api import KeyContext
 

@@ -26,8 +26,7 @@ from flowlet.datastream.state import (
 )
 from flowlet.errors import FlowletError
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.keyed_state_backend import KeyedStateBackend
-from flowlet.state.operator_state_backend import OperatorStateBackend
+from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.timers.time_api import KeyContext
 
 GROUPS = range(8)

@@ -22,10 +22,9 @@ from flowlet.datastream.state import (
     ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group, key_group_range
+from flowlet.keys.exact_keys import exact_key, key_group, key_group_range
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateRows
+from flowlet.state.state_snapshots import KeyedStateSnapshot, StateRows
 from flowlet.timers.time_api import KeyContext
 
 MAX_PARALLELISM = 8

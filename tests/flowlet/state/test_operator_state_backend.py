@@ -8,8 +8,8 @@ import pytest
 from flowlet.common import Time, Types
 from flowlet.datastream.state import ListStateDescriptor, MapStateDescriptor, StateTtlConfig, ValueStateDescriptor
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.state.operator_state_backend import OperatorStateBackend
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.state.state_backends import OperatorStateBackend
+from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 
 NUMBERS = ListStateDescriptor("numbers", Types.LONG())
 RULES = MapStateDescriptor("rules")

@@ -10,20 +10,26 @@ import pyarrow as pa
 import pytest
 
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.state_codec import encode_state
 from flowlet.common.typeinfo import Types
 from flowlet.errors import ConfigError, FlowletError, StorageError
-from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateForm
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
+from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, StateForm
+from flowlet.state.state_snapshots import (
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    StateDescription,
+    StateKind,
+    StateRows,
+)
 from flowlet.state.type_compatibility import type_form
 from flowlet.state_reader import SavedState, read_state
 from flowlet.state_reader.saved_state import AGGREGATE, POSITION
-from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, VertexEntry, manifest_key
-from flowlet.storage.savepoint_storage import SavepointStorage
-from flowlet.storage.state_codec import encode_state
 from flowlet.timers.keyed_timer_service import KeyGroupTimers
-from flowlet.timers.timer_queue import Timer
+from flowlet.timers.time_api import Timer
 
 JOB, SECRET = "ab" * 16, b"s" * 32
 SOURCE, COUNT, OTHER = "01" * 16, "02" * 16, "03" * 16

@@ -9,9 +9,8 @@ import pytest
 
 from flowlet.errors import StorageError
 from flowlet.rpc.control_messages import StateHandle
-from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage, target_root
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, manifest_key
-from flowlet.storage.savepoint_storage import SavepointStorage, target_root
 from flowlet.storage.state_files import INLINE_BYTES
 
 JOB = "0123456789abcdef" * 2

@@ -16,7 +16,7 @@ from flowlet.datastream.connectors.committer import Committer
 from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter
 from flowlet.datastream.functions import CheckpointedFunction, CheckpointListener, MapFunction
 from flowlet.errors import TaskCancelled
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.task.create_stream_task import StreamTask, create_stream_task

@@ -6,7 +6,7 @@ import pytest
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.record_operators import FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.records import MAX_WATERMARK
 from flowlet.task.create_stream_task import OutputEdge, create_stream_task

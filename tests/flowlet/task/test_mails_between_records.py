@@ -36,12 +36,11 @@ from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
+from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, enumerator_of
-from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import Chunk, Watermark
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.task.create_stream_task import StreamTask, create_stream_task

@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.task.create_stream_task import StreamTask
 from netstack.errors import PartitionNotFoundError, ProducerFailedError

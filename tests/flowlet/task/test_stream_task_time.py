@@ -11,8 +11,8 @@ from flowlet.common import WatermarkStrategy
 from flowlet.datastream import KeyedProcessFunction
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MailOptions
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.process_operator import ProcessOperator
-from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.one_input_stream_task import STALL_NS, MultipleInputStreamTask, OneInputStreamTask

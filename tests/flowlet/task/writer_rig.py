@@ -7,7 +7,7 @@ from typing import Any
 from flowlet.graph.partitioner import Partitioner
 from flowlet.io.create_record_writer import create_record_writer
 from flowlet.io.record_writer import RecordWriter
-from flowlet.keys.key_groups import key_group, operator_index
+from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.records import Chunk
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import LocalNetwork, SubpartitionReader

@@ -24,10 +24,10 @@ from flowlet.datastream import (
     TimeDomain,
 )
 from flowlet.errors import JobGraphError, JobSubmissionError, UserFunctionError
-from flowlet.keys.key_groups import key_group
+from flowlet.keys.exact_keys import key_group
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-from flowlet.operators.record_operators import FlatMapOperator, MapOperator
+from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.records import ACTIVE, IDLE, Chunk, LatencyMarker, Watermark
 from flowlet.testing import (
     KeyedOneInputOperatorHarness,

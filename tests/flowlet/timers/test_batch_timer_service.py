@@ -11,7 +11,7 @@ import pytest
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service_manager import BatchTimerService
-from flowlet.timers.time_api import InternalTimer, KeyContext
+from flowlet.timers.time_api import KeyContext, Timer
 
 Fired = tuple[str, Any, int]  # domain, key, timestamp
 
@@ -23,18 +23,18 @@ class Services:
         self.clock = TestProcessingTimeService()
         self.keys = KeyContext()
         self.fired: list[Fired] = []
-        self.react: Callable[[InternalTimer], object] = lambda timer: None
+        self.react: Callable[[Timer], object] = lambda timer: None
         self.timers = BatchTimerService(
             "timers", self, key_context=self.keys, clock=self.clock, key_groups=range(128), max_parallelism=128
         )
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         self._fire("event", timer)
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         self._fire("clock", timer)
 
-    def _fire(self, domain: str, timer: InternalTimer) -> None:
+    def _fire(self, domain: str, timer: Timer) -> None:
         assert self.keys.current_key == timer.key
         assert self.timers.current_watermark() == MAX_TIMESTAMP
         self.fired.append((domain, timer.key, timer.timestamp))

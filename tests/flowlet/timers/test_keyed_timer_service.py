@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flowlet.keys.key_groups import key_group, key_group_range
+from flowlet.keys.exact_keys import key_group, key_group_range
 from flowlet.records import MIN_TIMESTAMP
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service import KeyedTimerService, KeyGroupTimers
-from flowlet.timers.time_api import InternalTimer, KeyContext
+from flowlet.timers.time_api import KeyContext, Timer
 
 MAX_PARALLELISM = 128
 Fired = tuple[str, Any, Any, int]  # domain, key, namespace, timestamp
@@ -30,7 +30,7 @@ class Services:
         self.clock = TestProcessingTimeService()
         self.keys = KeyContext()
         self.fired: list[Fired] = []
-        self.react: Callable[[InternalTimer], object] = lambda timer: None
+        self.react: Callable[[Timer], object] = lambda timer: None
         self.timers = KeyedTimerService(
             "timers",
             self,
@@ -42,13 +42,13 @@ class Services:
             clock_ns=clock_ns,
         )
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         self._fire("event", timer)
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         self._fire("processing", timer)
 
-    def _fire(self, domain: str, timer: InternalTimer) -> None:
+    def _fire(self, domain: str, timer: Timer) -> None:
         assert self.keys.current_key == timer.key
         self.fired.append((domain, timer.key, timer.namespace, timer.timestamp))
         self.react(timer)
@@ -110,7 +110,7 @@ def test_registering_inside_a_callback_leaks_no_timer_of_the_clock(services: Ser
 
 def test_a_timer_for_the_past_registered_inside_a_callback_fires(services: Services) -> None:
 
-    def register_once(timer: InternalTimer) -> None:
+    def register_once(timer: Timer) -> None:
         if timer.namespace is None:
             services.timers.register_processing_time_timer("w", 1)
 
@@ -217,7 +217,7 @@ def test_all_timers_can_be_looked_at(services: Services) -> None:
 def test_a_timer_leaves_the_current_key_as_it_was(services: Services) -> None:
     """Also one that fails."""
 
-    def fail(timer: InternalTimer) -> None:
+    def fail(timer: Timer) -> None:
         raise ValueError("broken")
 
     services.event("a", None, 10)

@@ -15,7 +15,7 @@ from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Watermark, WatermarkStatus
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager, MailboxWatermarkProcessor
-from flowlet.timers.time_api import InternalTimer, KeyContext
+from flowlet.timers.time_api import KeyContext, Timer
 
 MAX_PARALLELISM = 128
 
@@ -31,11 +31,11 @@ class Operator:
         self.timers = KeyedTimerServiceManager(self.keys, self.clock, key_groups, MAX_PARALLELISM)
         self.react: Callable[[], object] = lambda: None
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         self.seen.append(f"timer {timer.timestamp}")
         self.react()
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         self.seen.append(f"processing {timer.timestamp}")
 
     def emit_watermark(self, watermark: Watermark) -> None:

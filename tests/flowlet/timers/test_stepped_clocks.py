@@ -30,6 +30,7 @@ from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
+from flowlet.operators.event_time_stream import idleness_clock
 from flowlet.rpc.control_messages import FailureInfo, RegisterTaskManager
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError
@@ -37,14 +38,13 @@ from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
-from flowlet.timers.time_api import InternalTimer, KeyContext
+from flowlet.timers.time_api import KeyContext, Timer
 from flowlet.tm.jobmanager_connection import (
     JobManagerConnection,
     JobManagerSessionListener,
     JobManagerUnreachableError,
     ReconnectConfig,
 )
-from flowlet.watermarks.event_time_stream import idleness_clock
 from netstack.config import NetstackConfig
 from netstack.errors import ConnectionLostError
 from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
@@ -84,10 +84,10 @@ class Noting:
         self.loop = loop
         self.fired: list[tuple[int, int]] = []
 
-    def on_event_time(self, timer: InternalTimer) -> None:
+    def on_event_time(self, timer: Timer) -> None:
         raise AssertionError(timer)
 
-    def on_processing_time(self, timer: InternalTimer) -> None:
+    def on_processing_time(self, timer: Timer) -> None:
         self.fired.append((timer.namespace, self.loop.now_ns // 1_000_000))
 
 

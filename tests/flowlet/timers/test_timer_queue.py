@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import KeyTypeError
-from flowlet.keys.key_groups import key_group
-from flowlet.timers.timer_queue import Timer, TimerQueue
+from flowlet.keys.exact_keys import key_group
+from flowlet.timers.keyed_timer_service import TimerQueue
+from flowlet.timers.time_api import Timer
 from tests.flowlet.keys_of_every_type import GOLDEN
 
 

@@ -17,7 +17,7 @@ from flowlet.common.units.host_address import parse_address
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import ConfigError, JobExecutionError
 from flowlet.graph.job_graph import JobGraph
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import MapOperator
 from flowlet.tm.taskmanager_process import parse_memory_size
 from tests.flowlet.client.jobs import endless_shuffle, mapped, source, vertex
 from tests.forked_processes import ForkServer, fork_server, users_environment

@@ -10,7 +10,7 @@ import pytest
 
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.graph.partitioner import Broadcast, Custom, KeyGroups, Partitioner, Rebalance
-from flowlet.keys.key_groups import key_group, operator_index
+from flowlet.keys.exact_keys import key_group, operator_index
 from flowlet.records import Chunk
 from flowlet.rpc.control_messages import (
     RestoredEdge,

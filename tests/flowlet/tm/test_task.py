@@ -19,7 +19,7 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.record_operators import MapOperator
+from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import (
     EmitMark,

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
+from flowlet.checkpoint.channel_state_writer import decode_channels, encode_channels
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import (
     ChannelStateSnapshot,
@@ -20,6 +21,7 @@ from flowlet.checkpoint.snapshots import (
     RecoveredStream,
     SubtaskState,
 )
+from flowlet.checkpoint.state_codec import encode_state
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
@@ -39,9 +41,7 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
-from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
-from flowlet.storage.channel_codec import decode_channels, encode_channels
-from flowlet.storage.state_codec import encode_state
+from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment, CheckpointOptions
 from tests.flowlet.checkpoint.doubles import ManualTimers

@@ -1,6 +1,6 @@
 """Source: Flink ``PausableRelativeClockTest``."""
 
-from flowlet.watermarks.source_event_time import PausableClock
+from flowlet.operators.source_event_time import PausableClock
 
 
 def test_the_clock_stands_still_while_it_is_paused() -> None:

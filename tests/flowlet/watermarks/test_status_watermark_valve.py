@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.watermarks.status_watermark_valve import ChannelState, StatusWatermarkValve
+from flowlet.watermarks.combined_watermarks import ChannelState, StatusWatermarkValve
 
 Step = tuple[int, int | WatermarkStatus]  # a channel, and a watermark or a status
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.records import MIN_TIMESTAMP
-from flowlet.watermarks.watermark_multiplexer import WatermarkMultiplexer
+from flowlet.watermarks.combined_watermarks import WatermarkMultiplexer
 
 
 class Heard:

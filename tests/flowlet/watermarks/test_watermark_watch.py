@@ -2,7 +2,7 @@
 
 from flowlet.records import IDLE, Watermark
 from flowlet.task.one_input_stream_task import STALL_NS, WatermarkWatch
-from flowlet.watermarks.status_watermark_valve import StatusWatermarkValve
+from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 
 
 class Watched:

@@ -50,11 +50,11 @@ from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.joins.interval_join_operator import IntervalJoinOperator
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
-from flowlet.kernels.windows.window_aggregates import WindowAggregate
+from flowlet.kernels.windows.window_partials import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows
 from flowlet.records import Chunk
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
+from flowlet.state.state_snapshots import KeyedStateSnapshot
 from flowlet.testing import OperatorHarness
 from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowColumnsOperator
 from flowlet.windows.window_operator import WindowOperator

@@ -11,7 +11,7 @@ from flowlet.common.types import Row
 from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
 from flowlet.kernels.windows.local_windows import PartsLayout
-from flowlet.kernels.windows.window_aggregates import WindowAggregate
+from flowlet.kernels.windows.window_partials import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import Chunk, Watermark
 from flowlet.windows.window_columns_operator import LocalWindowColumnsOperator, WindowColumnsOperator

@@ -8,7 +8,7 @@ import pytest
 from flowlet.common import Time
 from flowlet.datastream.window import EventTimeSessionWindows, MergingWindowAssigner, TimeWindow
 from flowlet.errors import FlowletError
-from flowlet.windows.merging_window_set import MergingWindowSet
+from flowlet.windows.window_states import MergingWindowSet
 
 SESSIONS = EventTimeSessionWindows.with_gap(Time.milliseconds(5))
 

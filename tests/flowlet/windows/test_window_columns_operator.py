@@ -11,7 +11,7 @@ from flowlet.common.types import Row
 from flowlet.errors import StateRestoreError, UserFunctionError
 from flowlet.kernels.windows.columnar_join import LEFT, RIGHT, ColumnJoin, JoinedColumn
 from flowlet.kernels.windows.columnar_windows import WindowedAggregation
-from flowlet.kernels.windows.window_aggregates import WindowAggregate
+from flowlet.kernels.windows.window_partials import WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
 from flowlet.windows.window_columns_operator import JoinColumnsOperator, WindowColumnsOperator

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from flowlet.chain.state_share import StateShare
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
 from flowlet.connectors.kafka.kafka_reader import KafkaLogSource, KafkaReader
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
+from flowlet.state.state_snapshots import StateShare
 
 kafka = pytest.importorskip("confluent_kafka")
 

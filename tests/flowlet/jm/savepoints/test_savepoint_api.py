@@ -13,8 +13,8 @@ from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointCompleted, JobGraphMessage, TriggerCheckpoint
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
+from flowlet.storage.checkpoint_storage import SavepointStorage
 from flowlet.storage.manifest import manifest_key
-from flowlet.storage.savepoint_storage import SavepointStorage
 from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.conftest import Connect
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SECRET, ScriptedTaskManager, word_count

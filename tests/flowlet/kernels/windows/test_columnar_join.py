@@ -11,8 +11,8 @@ import pytest
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.kernels.windows import columnar_join
 from flowlet.kernels.windows import columnar_join as waiting_rows
-from flowlet.kernels.windows.column_inputs import ColumnInputs
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnarJoin, ColumnJoin, JoinedColumn
+from flowlet.kernels.windows.window_partials import ColumnInputs
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from flowlet.windows.window_columns_snapshot import decoded, encoded, merged, of_key_groups

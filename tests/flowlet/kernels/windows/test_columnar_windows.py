@@ -12,11 +12,10 @@ import pytest
 from flowlet.columns import ArrowColumn, Column, Columns, ConstantColumn, ListColumn, Shape
 from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.kernels.windows import pane_windows
-from flowlet.kernels.windows.column_inputs import ColumnInputs
 from flowlet.kernels.windows.columnar_windows import ColumnarWindows, WindowedAggregation
 from flowlet.kernels.windows.local_windows import LocalWindows, PartsLayout
 from flowlet.kernels.windows.pane_windows import EmittedWindows
-from flowlet.kernels.windows.window_aggregates import WindowAggregate
+from flowlet.kernels.windows.window_partials import ColumnInputs, WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MAX_TIMESTAMP
 from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
@@ -153,7 +152,7 @@ def rescaled(subtasks: list[Subtask], parallelism: int) -> list[Subtask]:
 
 
 def group_of(key: Any) -> int:
-    from flowlet.keys.key_groups import key_group
+    from flowlet.keys.exact_keys import key_group
 
     return key_group(key, MAX_PARALLELISM)
 

@@ -18,12 +18,12 @@ from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde import column_format as form
+from flowlet.serde.channel_dictionary import ElementTooLargeError
 from flowlet.serde.columns import encode_column
 from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import CHUNK_HEADER, CHUNK_VERSION, LENGTH, TAG_CHUNK, StreamElementSerializer
-from flowlet.serde.record_format import ElementTooLargeError
-from flowlet.serde.types.type_serializer import ValueMismatchError
+from flowlet.serde.type_serializer import ValueMismatchError
 from tests.flowlet.serde.declared.declared_values import EXAMPLES, is_of_type
 
 ROW = Types.ROW_NAMED(

@@ -22,10 +22,10 @@ from flowlet.common.time import Instant
 from flowlet.common.typeinfo import LocalTimeTypeInfo, TypeInformation, Types
 from flowlet.common.types import Row, RowKind
 from flowlet.errors import SerdeError
-from flowlet.serde.types.arrow_serializer import batch_of_message, message_of_batch
-from flowlet.serde.types.data_view import DataInput, DataOutput
-from flowlet.serde.types.serializers import serializer_for
-from flowlet.serde.types.type_serializer import ValueMismatchError
+from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
+from flowlet.serde.data_view import DataInput, DataOutput
+from flowlet.serde.type_serializer import ValueMismatchError
+from flowlet.serde.types.composite_serializers import serializer_for
 from tests.flowlet.serde.exact import NESTED, TEXTS, exact
 
 DATE, TIME, DATE_TIME = (LocalTimeTypeInfo(kind) for kind in LocalTimeTypeInfo.TimeType)

@@ -26,14 +26,12 @@ from flowlet.datastream.state import (
     ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.keys.exact_keys import exact_key
-from flowlet.keys.key_groups import key_group, key_group_range
+from flowlet.keys.exact_keys import exact_key, key_group, key_group_range
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.shipping.program_modules import MAIN_OBJECTS
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
-from flowlet.state.incremental_snapshot import IncrementalSnapshot, SharedFile
-from flowlet.state.keyed_state_backend import KeyedStateBackend
-from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot
+from flowlet.state.state_backends import KeyedStateBackend, SharedFiles
+from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, SharedFile
 from flowlet.timers.time_api import KeyContext
 
 pytest.importorskip("rocksdict")
@@ -82,7 +80,7 @@ KEYS = st.sampled_from(
 VALUES = st.one_of(st.integers(), st.text(max_size=3), st.lists(st.integers(), max_size=2), st.booleans())
 
 
-class Files:
+class Files(SharedFiles):
     """Shared files in memory."""
 
     are_restored_ones_own = True

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from flowlet.errors import KeyTypeError
 from flowlet.keys.exact_keys import exact_key
-from flowlet.state.rocksdb.row_keys import PLAIN, key_bytes, plain_key, row_prefix, taken_apart
+from flowlet.state.rocksdb.row_forms import PLAIN, key_bytes, plain_key, row_prefix, taken_apart
 
 LEAVES = st.one_of(
     st.integers(),

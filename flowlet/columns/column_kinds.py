@@ -1,0 +1,453 @@
+"""The representations of a column: Python objects, one value many times, a numpy array, integers above a base, an Arrow
+array.
+
+Hot path: C code per column.
+
+Side:       pure.
+Invariants: a narrow column (``OffsetColumn``) stands for exactly the values of the array that it was made of.
+Source:     frame of reference (Goldstein, Ramakrishnan, Shaft: Compressing Relations and Indexes, 1998), as column
+            stores have it: what counts upwards, instants above all, has small offsets from its smallest value.
+Absent:     Arrow's types beyond what ``to_pylist`` says about them: an array is passed on as it is.  Codes of a
+            dictionary and short texts have modules of their own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
+
+from flowlet.columns.column import (
+    INSTANT,
+    INT64_MAX,
+    INT64_MIN,
+    UNCHANGING,
+    Column,
+    ColumnVisitor,
+    IndexArray,
+    NumberKind,
+    Numbers,
+    are_unchanging,
+    is_unchanging,
+    wide,
+)
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+_T = TypeVar("_T")
+
+
+class ListColumn(Column):
+    """Any values, in a list.
+
+    Ownership: nobody changes the list any more.
+
+    Args:
+        values: the values.
+        value_type: their exact type, if it is known that they all have it; saves others a look.
+    """
+
+    __slots__ = ("_value_type", "values")
+
+    has_objects: ClassVar[bool] = True
+
+    def __init__(self, values: list[Any], value_type: type | None = None) -> None:
+        self.values = values
+        self._value_type = value_type
+
+    def __repr__(self) -> str:
+        return f"<ListColumn of {len(self)} {'values' if self._value_type is None else self._value_type.__name__}>"
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def value_type(self) -> type | None:
+        """See ``Column``."""
+        return self._value_type
+
+    def to_list(self) -> list[Any]:
+        """The very objects."""
+        return self.values.copy()
+
+    def as_list(self) -> list[Any]:
+        """The very list."""
+        return self.values
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values)
+
+    def take(self, indices: IndexArray) -> ListColumn:
+        """The values at these positions.  20 ns per value; by an array of objects it takes more than 100."""
+        values = self.values
+        return ListColumn([values[index] for index in indices.tolist()], self._value_type)
+
+    def slice(self, start: int, stop: int) -> ListColumn:
+        """A part, in a list of its own."""
+        return ListColumn(self.values[start:stop], self._value_type)
+
+    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
+        """See ``Column``."""
+        return visitor.visit_list(self)
+
+    def is_unchanging(self) -> bool:
+        """One look at each value, where their type is not known."""
+        return self._value_type in UNCHANGING or are_unchanging(self.values)
+
+    def concatenate(self, columns: Sequence[Column]) -> ListColumn | None:
+        """See ``Column``."""
+        return (
+            joined(columns) if all(isinstance(column, ListColumn) or column.is_constant for column in columns) else None
+        )
+
+
+def joined(columns: Sequence[Column]) -> ListColumn:
+    """The values of columns of any kind."""
+    types = {column.value_type for column in columns}
+    return ListColumn(list(chain.from_iterable(columns)), types.pop() if len(types) == 1 else None)
+
+
+_ARRAY_TYPE_OF: Final[dict[type, str]] = {int: "int64", bool: "bool"}
+
+
+class ConstantColumn(Column):
+    """One value many times; all records share it."""
+
+    __slots__ = ("_num_values", "value")
+
+    is_constant: ClassVar[bool] = True
+
+    def __init__(self, value: Any, num_values: int) -> None:
+        self.value = value
+        self._num_values = num_values
+
+    def __repr__(self) -> str:
+        return f"<ConstantColumn of {self._num_values} times {self.value!r:.40}>"
+
+    def __len__(self) -> int:
+        return self._num_values
+
+    @property
+    def value_type(self) -> type:
+        """The type of the value."""
+        return type(self.value)
+
+    def to_list(self) -> list[Any]:
+        """The very object, each time."""
+        return [self.value] * self._num_values
+
+    def __iter__(self) -> Iterator[Any]:
+        return repeat(self.value, self._num_values)
+
+    def take(self, indices: IndexArray) -> ConstantColumn:
+        """As many times as there are positions."""
+        return ConstantColumn(self.value, len(indices))
+
+    def slice(self, start: int, stop: int) -> ConstantColumn:
+        """A part."""
+        return ConstantColumn(self.value, len(range(self._num_values)[start:stop]))
+
+    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
+        """See ``Column``."""
+        return visitor.visit_constant(self)
+
+    def is_unchanging(self) -> bool:
+        """Whether the value is."""
+        return is_unchanging(self.value)
+
+    def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """Of ints within 64 bits, and of truth values."""
+        kind = type(self.value)
+        # Not one comparison: numpy takes None for a name of float64.
+        if (
+            kind not in _ARRAY_TYPE_OF
+            or _ARRAY_TYPE_OF[kind] != dtype
+            or (kind is int and not self._is_within_64_bits())
+        ):
+            return None
+        return np.full(self._num_values, self.value, dtype)
+
+    def numbers(self) -> Numbers | None:
+        """Of ints within 64 bits, and of floats."""
+        if type(self.value) is int and self._is_within_64_bits():
+            return Numbers(np.full(self._num_values, self.value, np.int64))
+        return Numbers(np.full(self._num_values, self.value)) if type(self.value) is float else None
+
+    def concatenate(self, columns: Sequence[Column]) -> Column:
+        """The same value more times, or a list of all."""
+        constants = [column for column in columns if isinstance(column, ConstantColumn)]
+        assert len(constants) == len(columns), "a constant column is asked if all are constant"
+        if all(_is_same(column.value, self.value) for column in constants):
+            return ConstantColumn(self.value, sum(map(len, columns)))
+        return joined(columns)
+
+    def _is_within_64_bits(self) -> bool:
+        return bool(INT64_MIN <= self.value <= INT64_MAX)
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    """Equal is enough only where it means the same."""
+    return value is other or (type(value) is type(other) and type(value) in (int, str, bool) and value == other)
+
+
+# What ``tolist`` turns into int, float and bool; and instants in microseconds, which become datetimes (NaT: None).
+# Native byte order.
+_ORDER: Final = "<" if sys.byteorder == "little" else ">"
+# As ``dtype.str`` has them.
+_ARRAY_TYPES: Final = frozenset(
+    ["|b1", "|i1", "|u1", *(_ORDER + each for each in ("i2", "i4", "i8", "u2", "u4", "u8", "f2", "f4", "f8", "M8[us]"))]
+)
+
+
+class ArrayColumn(Column):
+    """Numbers, truth values or instants (microseconds) in a numpy array of one dimension.
+
+    Ownership: nobody writes into the array any more.
+    """
+
+    __slots__ = ("array",)
+    never_has_nulls: ClassVar[bool] = True
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        assert array.ndim == 1, f"a column has one dimension, got shape {array.shape}"
+        assert array.dtype.str in _ARRAY_TYPES, f"an array column of {array.dtype}"
+        self.array = array
+
+    def __repr__(self) -> str:
+        return f"<ArrayColumn of {len(self)} {self.array.dtype}>"
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def to_list(self) -> list[Any]:
+        """int, float, bool, or datetime."""
+        values: list[Any] = self.array.tolist()
+        return values
+
+    def take(self, indices: IndexArray) -> ArrayColumn:
+        """The values at these positions."""
+        return ArrayColumn(self.array.take(indices))
+
+    def slice(self, start: int, stop: int) -> ArrayColumn:
+        """A part, in the same memory."""
+        return ArrayColumn(self.array[start:stop])
+
+    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
+        """See ``Column``."""
+        return visitor.visit_array(self)
+
+    @property
+    def value_type(self) -> type | None:
+        """Of integers."""
+        return int if self.array.dtype.kind in "iu" else None
+
+    def is_unchanging(self) -> bool:
+        """All types are."""
+        return True
+
+    def as_array(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
+        """The array, if it has this type."""
+        return self.array if self.array.dtype == dtype else None
+
+    def numbers(self) -> Numbers | None:
+        """All but truth values, and integers beyond 63 bits."""
+        if self.array.dtype == INSTANT:
+            is_valid = ~np.isnat(self.array)
+            return Numbers(self.array.view(np.int64), None if is_valid.all() else is_valid, NumberKind(is_instant=True))
+        numbers = wide(self.array)
+        return None if numbers is None else Numbers(numbers)
+
+    def arrow_array(self) -> Any:
+        """Of the same type; NaN stays NaN."""
+        import pyarrow as pa  # takes longer than all of this package, and who has no Arrow column does not need it
+
+        return pa.array(self.array, from_pandas=False)
+
+    def concatenate(self, columns: Sequence[Column]) -> ArrayColumn | None:
+        """See ``Column``."""
+        arrays = [column.as_array(self.array.dtype) for column in columns]
+        known = [array for array in arrays if array is not None]
+        return ArrayColumn(np.concatenate(known)) if len(known) == len(arrays) else None
+
+
+# With fewer values a base costs more bytes than it saves.
+MIN_BASED: Final = 16
+_INT64_BYTES: Final = 8
+_BITS_PER_BYTE: Final = 8
+
+
+class OffsetColumn(Column):
+    """Integers, as what each is above a base.
+
+    Args:
+        base: one of them, or 0.
+        offsets: of one, two or four bytes; unsigned if the base is not 0.  Nobody writes into it any more.
+    """
+
+    __slots__ = ("base", "offsets")
+    never_has_nulls: ClassVar[bool] = True
+
+    def __init__(self, base: int, offsets: NDArray[Any]) -> None:
+        self.base = base
+        self.offsets = offsets
+
+    def __repr__(self) -> str:
+        return f"<OffsetColumn of {len(self)} {self.offsets.dtype} above {self.base}>"
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def to_array(self) -> NDArray[np.int64]:
+        """The values, in an array of the caller's own."""
+        values = self.offsets.astype(np.int64)
+        if self.base:
+            values += self.base
+        return values
+
+    def to_list(self) -> list[int]:
+        """The values."""
+        values: list[int] = self.to_array().tolist()
+        return values
+
+    def take(self, indices: IndexArray) -> OffsetColumn:
+        """The values at these positions."""
+        return OffsetColumn(self.base, self.offsets.take(indices))
+
+    def slice(self, start: int, stop: int) -> OffsetColumn:
+        """A part, in the same memory."""
+        return OffsetColumn(self.base, self.offsets[start:stop])
+
+    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
+        """See ``Column``."""
+        return visitor.visit_offsets(self)
+
+    def is_unchanging(self) -> bool:
+        """Integers are."""
+        return True
+
+    def widened(self) -> ArrayColumn:
+        """See ``Column``."""
+        return ArrayColumn(self.to_array())
+
+
+def narrowed(array: NDArray[np.int64]) -> ArrayColumn | ConstantColumn | OffsetColumn:
+    """A column with the values of the array, of which there is at least one."""
+    low, high = int(array.min()), int(array.max())
+    if low == high and len(array) > 1:
+        return ConstantColumn(low, len(array))
+    size = _bytes_for(max(high, ~low).bit_length() + 1)
+    based_size = _bytes_for((high - low).bit_length())
+    if based_size < size and len(array) >= MIN_BASED:
+        return _above(low, array, based_size)
+    return ArrayColumn(array) if size == _INT64_BYTES else OffsetColumn(0, array.astype(f"i{size}"))
+
+
+def _above(base: int, array: NDArray[np.int64], size: int) -> OffsetColumn:
+    # Without its upper bits first: below 2**bits, a difference is the same modulo 2**bits.
+    offsets = array.astype(f"u{size}")
+    offsets -= offsets.dtype.type(base % (1 << _BITS_PER_BYTE * size))
+    return OffsetColumn(base, offsets)
+
+
+def _bytes_for(num_bits: int) -> int:
+    return next(size for size in (1, 2, 4, 8) if num_bits <= _BITS_PER_BYTE * size)
+
+
+_MOST_BYTES: Final = 1 << 30  # of joined arrays
+_UNCHANGING: Final = (
+    *("null", "boolean", "integer", "floating", "decimal", "date", "time", "timestamp", "duration"),
+    *("string", "large_string", "binary", "large_binary", "fixed_size_binary"),
+)
+
+
+class ArrowColumn(Column):
+    """An Arrow array, untouched: texts, instants, nulls, dictionaries.
+
+    Args:
+        array: a ``pyarrow.Array``, not chunked; this module imports pyarrow, which takes longer than all of the
+            package, when it is asked for something.
+    """
+
+    __slots__ = ("array",)
+
+    may_have_nulls: ClassVar[bool] = True
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __repr__(self) -> str:
+        return f"<ArrowColumn of {len(self)} {self.array.type}>"
+
+    def __len__(self) -> int:
+        return len(self.array)
+
+    def to_list(self) -> list[Any]:
+        """What ``to_pylist`` makes of them; nulls become None."""
+        values: list[Any] = self.array.to_pylist()
+        return values
+
+    def take(self, indices: IndexArray) -> ArrowColumn:
+        """The values at these positions."""
+        return ArrowColumn(self.array.take(indices))
+
+    def slice(self, start: int, stop: int) -> ArrowColumn:
+        """A part, in the same memory."""
+        return ArrowColumn(self.array[start:stop])
+
+    def accept(self, visitor: ColumnVisitor[_T]) -> _T:
+        """See ``Column``."""
+        return visitor.visit_arrow(self)
+
+    def is_unchanging(self) -> bool:
+        """By the type."""
+        return _gives_unchanging(self.array.type)
+
+    def arrow_array(self) -> Any:
+        """The very array."""
+        return self.array
+
+    def concatenate(self, columns: Sequence[Column]) -> ArrowColumn | None:
+        """See ``Column``; of one Arrow type, and not longer than that allows."""
+        import pyarrow as pa  # who has Arrow columns has loaded it
+
+        arrays = [column.array for column in columns if isinstance(column, ArrowColumn)]
+        if len(arrays) < len(columns) or any(array.type != self.array.type for array in arrays):
+            return None
+        if sum(array.nbytes for array in arrays) > _MOST_BYTES:  # offsets of texts have 32 bits
+            return None
+        return ArrowColumn(pa.concat_arrays(arrays))
+
+    def numbers(self) -> Numbers | None:
+        """Integers, floats, timestamps, and dates as days."""
+        import pyarrow as pa
+
+        array = self.array
+        kinds, kind = pa.types, array.type
+        is_instant = kinds.is_timestamp(kind) or kinds.is_date32(kind)
+        if not (is_instant or kinds.is_integer(kind) or kinds.is_floating(kind)):
+            return None
+        is_valid = None if not array.null_count else array.is_valid().to_numpy(zero_copy_only=False)
+        plain = array
+        if is_instant:
+            plain = array.view(pa.int32() if kinds.is_date32(kind) else pa.int64())
+        numbers = wide((plain if is_valid is None else plain.fill_null(0)).to_numpy(zero_copy_only=False))
+        if numbers is None:
+            return None
+        return Numbers(numbers, is_valid, NumberKind(is_instant=True, arrow_type=kind) if is_instant else NumberKind())
+
+
+@lru_cache(maxsize=256)
+def _gives_unchanging(arrow_type: Any) -> bool:
+    """Whether ``to_pylist`` of such an array gives only values that cannot change, and None; nested ones give lists and
+    dictionaries.
+    """
+    from pyarrow import types
+
+    if types.is_dictionary(arrow_type):
+        return _gives_unchanging(arrow_type.value_type)
+    return any(getattr(types, f"is_{kind}")(arrow_type) for kind in _UNCHANGING)

@@ -1,0 +1,585 @@
+"""Numbers the keys of columns: from a key to the slot of its state, by tables of whole numbers and of short texts.
+
+Hot path.  Integers that lie close together are looked up in a table, 1 ns each (``KeyWindow``).  Others by open
+addressing in numpy, many keys at once: 3 ns per key for 1,000 distinct ones (``bench shuffle-columnar``; sorting and
+searching takes 48, a dictionary 70).  Short texts by open addressing, too, all texts of a column at once: so their
+cache misses overlap, where those of a dictionary follow each other (10**6 texts: 400 -> 60 ns; ``bench shuffle``).
+Dictionary codes are looked up in an array per table of names; Arrow's texts once per distinct one; all else in a
+dictionary.
+
+Side:       pure.
+Invariants: codes and slots are 0, 1, 2, ... in the order in which keys were first seen.  At most a quarter of a table
+            of numbers is filled, and a third of one of texts, so probes are short.  Two keys share a slot exactly if
+            they are the same key (``flowlet.keys.exact_keys``).  All keys of an index are of one kind; a column of
+            another kind is refused.
+Source:     multiplicative hashing (Knuth, The Art of Computer Programming, volume 3, 6.4), linear probing.
+"""
+
+import datetime
+from enum import Enum
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flowlet.columns import (
+    ArrayColumn,
+    ArrowColumn,
+    CodedColumn,
+    Column,
+    ColumnVisitor,
+    ConstantColumn,
+    ListColumn,
+    NameTable,
+    ShortTextColumn,
+)
+from flowlet.columns.column import Numbers
+from flowlet.columns.short_text_column import (
+    PACKED16,
+    Packed16Array,
+    differ,
+    mixed,
+    take_packed16,
+    texts_of,
+    try_short_texts,
+)
+from flowlet.columns.table import exact_type
+from flowlet.errors import KeyTypeError
+from flowlet.keys.exact_keys import exact_key, exact_keys
+from flowlet.keys.key_columns import KeyWindow
+
+Int64Array = NDArray[np.int64]
+CodeArray = NDArray[np.intp]  # not narrower: numpy converts any other index to this type, 2 ns each
+
+_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)  # 2**64 divided by the golden ratio
+_HASH_BITS: Final = 64
+_MIN_BITS: Final = 14  # 256 KiB; with 1,000 keys collisions are rare: 8 -> 5 ns per key
+_MAX_LOAD: Final = 4  # slots per key
+_MIN_KEYS: Final = 1_024
+_EMPTY: Final = -1
+_BLOCK_KEYS: Final = 1 << 13
+
+
+class Int64Codes:
+    """Key -> code; grows, and never removes a key."""
+
+    __slots__ = ("_codes", "_keys", "_shift", "_slot_keys", "_window", "num_codes")
+
+    def __init__(self) -> None:
+        self.num_codes = 0
+        self._keys = np.empty(_MIN_KEYS, np.int64)  # by code; the first num_codes places are in use
+        self._make_table(_MIN_BITS)
+        self._window = KeyWindow(self._find)
+
+    def __repr__(self) -> str:
+        return f"<Int64Codes of {self.num_codes} keys>"
+
+    def close(self) -> None:
+        """Break the circle of references between table and window, so that no garbage collector is needed; nothing is
+        called afterwards.
+        """
+        del self._window
+
+    @property
+    def keys(self) -> Int64Array:
+        """The keys by code; a view, valid until the next ``add``."""
+        return self._keys[: self.num_codes]
+
+    def add(self, keys: Int64Array) -> CodeArray:
+        """The code of each key; new keys get the next codes, in order."""
+        if not len(keys):
+            return np.empty(0, np.intp)
+        places = self._window.places(keys)
+        codes = self._find(keys) if places is None else self._window.table.take(places)
+        if codes.min() == _EMPTY:
+            missing = np.flatnonzero(codes == _EMPTY)
+            codes[missing] = found = self._find_or_learn(keys[missing])
+            if places is not None:
+                self._window.table[places[missing]] = found
+        return codes
+
+    def _find_or_learn(self, keys: Int64Array) -> CodeArray:
+        # The window does not contain keys that were learned without it.
+        codes = self._find(keys)
+        new = np.flatnonzero(codes == _EMPTY)
+        if new.size:
+            self._learn(_first_seen(keys[new]))
+            codes[new] = self._find(keys[new])
+        return codes
+
+    def _find(self, keys: Int64Array) -> CodeArray:
+        """The code of each key, -1 for unknown ones; block by block, so that intermediate arrays stay in the cache."""
+        if len(keys) <= _BLOCK_KEYS:
+            return self._find_block(keys)
+        blocks = [self._find_block(keys[start : start + _BLOCK_KEYS]) for start in range(0, len(keys), _BLOCK_KEYS)]
+        return np.concatenate(blocks)
+
+    def _find_block(self, keys: Int64Array) -> CodeArray:
+        slots = self._home(keys)
+        slot_keys, codes, mask = self._slot_keys, self._codes, len(self._codes) - 1
+        # An empty slot contains some key, too; its code marks it as empty.
+        wrong = np.flatnonzero(slot_keys.take(slots) != keys)
+        while wrong.size:
+            at = slots[wrong]
+            is_filled = codes[at] != _EMPTY
+            wrong, at = wrong[is_filled], (at[is_filled] + 1) & mask
+            slots[wrong] = at
+            wrong = wrong[slot_keys[at] != keys[wrong]]
+        return codes.take(slots)
+
+    def _home(self, keys: Int64Array) -> Int64Array:
+        return (keys.view(np.uint64) * _MULTIPLIER >> self._shift).view(np.int64)
+
+    def _learn(self, keys: Int64Array) -> None:
+        """Add distinct new keys."""
+        total = self.num_codes + len(keys)
+        if total > len(self._keys):
+            grown = np.empty(max(total, 2 * len(self._keys)), np.int64)
+            grown[: self.num_codes] = self.keys
+            self._keys = grown
+        self._keys[self.num_codes : total] = keys
+        first, self.num_codes = self.num_codes, total
+        if total * _MAX_LOAD > len(self._codes):
+            self._make_table((total * _MAX_LOAD).bit_length() + 1)
+            first = 0
+        self._insert(first)
+
+    def _make_table(self, bits: int) -> None:
+        self._shift = np.uint64(_HASH_BITS - bits)
+        self._slot_keys = np.zeros(1 << bits, np.int64)
+        self._codes = np.full(1 << bits, _EMPTY, np.intp)
+
+    def _insert(self, first: int) -> None:
+        """Enter the keys from code ``first`` on into the table: all at once, then those again whose slot another key
+        took.
+        """
+        keys = self._keys[first : self.num_codes]
+        slots, mask = self._home(keys), len(self._codes) - 1
+        left = np.arange(len(keys))
+        while left.size:
+            at = slots[left]
+            free = self._codes[at] == _EMPTY
+            # If several keys write to one slot, the last one stays.
+            self._codes[at[free]] = left[free] + first
+            is_placed = self._codes[at] == left + first
+            self._slot_keys[at[is_placed]] = keys[left[is_placed]]
+            left = left[~is_placed]
+            slots[left] = (slots[left] + 1) & mask
+
+
+def _first_seen(keys: Int64Array) -> Int64Array:
+    """The distinct keys, in order of first sight."""
+    _, positions = np.unique(keys, return_index=True)
+    positions.sort()
+    return keys[positions]
+
+
+_MIN_TEXT_BITS: Final = 12
+_MAX_TEXT_LOAD: Final = 3  # places per text
+_FIRST_ROOM: Final = 1_024
+
+
+class TextCodes:
+    """Text -> code; grows, and never removes a text."""
+
+    __slots__ = ("_packed16", "_shift", "_table", "num_codes")
+
+    def __init__(self) -> None:
+        self.num_codes = 0
+        self._packed16 = np.zeros((_FIRST_ROOM, 2), np.uint64)  # by code; the first num_codes places are in use
+        self._make_table(_MIN_TEXT_BITS)
+
+    def __repr__(self) -> str:
+        return f"<TextCodes of {self.num_codes} texts>"
+
+    def texts(self) -> list[str]:
+        """The texts by code."""
+        return texts_of(self._packed16[: self.num_codes])
+
+    def add(self, packed16: Packed16Array) -> CodeArray:
+        """The code of each text; new texts get the next codes, in order."""
+        codes = self._find(packed16)
+        new = np.flatnonzero(codes == _EMPTY)
+        if new.size:
+            self._learn(_first_texts(take_packed16(packed16, new)))
+            codes[new] = self._find(take_packed16(packed16, new))
+        return codes.astype(np.intp)
+
+    def _find(self, packed16: Packed16Array) -> NDArray[np.int32]:
+        """The code of each text, -1 for unknown ones."""
+        places = self._homes(packed16)
+        codes: NDArray[np.int32] = self._table.take(places)
+        wrong = self._wrong(codes, packed16)
+        if wrong.size:
+            codes[wrong] = self._find_beside(take_packed16(packed16, wrong), places[wrong])
+        return codes
+
+    def _find_beside(self, packed16: Packed16Array, places: NDArray[np.int64]) -> NDArray[np.int32]:
+        """The code of each text whose first places are taken by other texts."""
+        codes = np.empty(len(packed16), np.int32)
+        left, mask = np.arange(len(packed16)), len(self._table) - 1
+        while left.size:
+            places = (places + 1) & mask
+            codes[left] = found = self._table.take(places)
+            wrong = self._wrong(found, packed16)
+            left, places, packed16 = left[wrong], places[wrong], take_packed16(packed16, wrong)
+        return codes
+
+    def _wrong(self, codes: NDArray[np.int32], packed16: Packed16Array) -> NDArray[np.intp]:
+        """Indexes of codes that belong to another text."""
+        # A code of -1 reads the last text; the result for it is not used.
+        return np.flatnonzero(differ(take_packed16(self._packed16, codes), packed16) & (codes != _EMPTY))
+
+    def _homes(self, packed16: Packed16Array) -> NDArray[np.int64]:
+        return (mixed(packed16) >> self._shift).view(np.int64)
+
+    def _learn(self, packed16: Packed16Array) -> None:
+        """Add distinct new texts."""
+        total = self.num_codes + len(packed16)
+        if total > len(self._packed16):
+            grown = np.zeros((max(total, 2 * len(self._packed16)), 2), np.uint64)
+            grown[: self.num_codes] = self._packed16[: self.num_codes]
+            self._packed16 = grown
+        self._packed16[self.num_codes : total] = packed16
+        first, self.num_codes = self.num_codes, total
+        if total * _MAX_TEXT_LOAD > len(self._table):
+            self._make_table((total * _MAX_TEXT_LOAD).bit_length() + 1)
+            first = 0
+        self._insert(first)
+
+    def _make_table(self, bits: int) -> None:
+        self._shift = np.uint64(_HASH_BITS - bits)
+        self._table = np.full(1 << bits, _EMPTY, np.int32)
+
+    def _insert(self, first: int) -> None:
+        """Enter the texts from code ``first`` on into the table: all at once, then those again whose place another text
+        took.
+        """
+        codes = np.arange(first, self.num_codes, dtype=np.int32)
+        places, mask = self._homes(self._packed16[first : self.num_codes]), len(self._table) - 1
+        while codes.size:
+            is_free = self._table.take(places) == _EMPTY
+            # If several texts write to one place, the last one stays.
+            self._table[places[is_free]] = codes[is_free]
+            is_left = self._table.take(places) != codes
+            codes, places = codes[is_left], (places[is_left] + 1) & mask
+
+
+def _first_texts(packed16: Packed16Array) -> Packed16Array:
+    """The distinct texts, in order of first sight."""
+    hashes = mixed(packed16)
+    order = hashes.argsort(kind="stable")
+    in_order = hashes.take(order)
+    is_first = np.ones(len(order), np.bool_)
+    np.not_equal(in_order[1:], in_order[:-1], out=is_first[1:])
+    repeated = np.flatnonzero(~is_first)
+    # Two texts, one hash.
+    if differ(take_packed16(packed16, order[repeated]), take_packed16(packed16, order[repeated - 1])).any():
+        _, positions = np.unique(packed16.view(f"S{PACKED16.itemsize}")[:, 0], return_index=True)
+    else:
+        positions = order[is_first]
+    return take_packed16(packed16, np.sort(positions))
+
+
+SlotArray = NDArray[np.intp]
+
+
+_CANONICAL_NAN: Final = 0x7FF8 << 48
+_UNKNOWN: Final = -1
+_MIN_TEXTS: Final = 256  # fewer are faster in a dictionary; not measured closely
+_FLOAT_FIELDS: Final = 2  # the exact key of a float has its type and its bits
+_INSTANTS: Final = frozenset({datetime.datetime, datetime.date})
+
+
+class KeyKind(Enum):
+    """What kind all keys of an index are."""
+
+    INT = "int"
+    FLOAT = "float"
+    OBJECT = "object"
+
+
+class Slots(dict[Any, int]):
+    """Exact key -> slot; a new key gets the next one."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = slot = len(self)
+        return slot
+
+
+class KeyIndex(ColumnVisitor[SlotArray | None]):
+    """Key -> slot; grows, and never removes a key.
+
+    ``allows_null``: keys come from a column (``ColumnKey``), whose instants and dates are numbers; else columns of
+        instants are refused.
+    """
+
+    __slots__ = ("_allows_null", "_are_plain", "_kind", "_null_slot", "_numbers", "_objects", "_tables", "_texts")
+
+    def __init__(self, *, allows_null: bool = False) -> None:
+        self._allows_null = allows_null
+        self._kind: KeyKind | None = None  # set by the first key
+        self._are_plain = True
+        self._objects = Slots()
+        self._texts: TextCodes | None = None  # used instead of objects while all keys are short texts; made on demand
+        self._numbers = Int64Codes()  # ints, instants in their unit, or the bits of floats
+        self._null_slot: int | None = None  # for numbers
+        # Code -> slot for each table, as far as it was known; a table disappears when its channel starts the next one.
+        # Made on demand, because it cannot be pickled.
+        self._tables: WeakKeyDictionary[NameTable, SlotArray] | None = None
+
+    def __repr__(self) -> str:
+        return f"<KeyIndex of {self.num_slots} keys>"
+
+    def close(self) -> None:
+        """Let its memory go at once; nothing is called afterwards."""
+        self._numbers.close()
+
+    @property
+    def num_slots(self) -> int:
+        """The number of keys."""
+        num_texts = 0 if self._texts is None else self._texts.num_codes
+        return len(self._objects) + num_texts + self._numbers.num_codes + (self._null_slot is not None)
+
+    @property
+    def are_plain(self) -> bool:
+        """Whether keys with the same slot are bitwise equal, so that any of them may stand for the first one."""
+        return self._are_plain and self._kind is not KeyKind.FLOAT
+
+    def keys(self) -> list[Any]:
+        """The exact key of each slot (``flowlet.keys.exact_keys.exact_key``)."""
+        if self._kind is KeyKind.OBJECT:
+            return list(self._objects) if self._texts is None else list[Any](self._texts.texts())
+        keys: list[Any] = self._numbers.keys.tolist()
+        if self._kind is KeyKind.FLOAT:
+            keys = [exact_key(key) for key in self._numbers.keys.view(np.float64).tolist()]
+        if self._null_slot is not None:
+            keys.insert(self._null_slot, None)
+        return keys
+
+    def load(self, keys: list[Any]) -> bool:
+        """Assign slots 0, 1, 2, ... to these distinct exact keys; False if they are not all of one kind."""
+        assert not self.num_slots, "loaded before the first keys"
+        plain = [key for key in keys if key is not None]
+        kinds = set(map(type, plain))
+        if keys == [None] and self._allows_null:
+            self._null_slot = 0
+            return True
+        if kinds == {int}:
+            values, self._kind = plain, KeyKind.INT
+        elif kinds == {tuple} and all(len(key) == _FLOAT_FIELDS and key[0] is float for key in plain):
+            values, self._kind = [bits - (bits >> 63 << 64) for _, bits in plain], KeyKind.FLOAT
+        else:
+            self._kind = KeyKind.OBJECT
+            if kinds == {str} and len(plain) == len(keys) and self._try_texts(keys) is not None:
+                return True
+            self._objects.update(zip(keys, range(len(keys)), strict=True))
+            self._are_plain = kinds == {str}
+            return int not in kinds
+        try:
+            self._numbers.add(np.array(values, np.int64))
+        except OverflowError:
+            return False
+        if len(plain) < len(keys):
+            self._null_slot = keys.index(None)
+        return True
+
+    def slots(self, column: Column) -> SlotArray | None:
+        """The slot of each key; None if they are of another kind than the keys before, or cannot be keys."""
+        return column.accept(self)
+
+    def visit_any(self, column: Column) -> SlotArray | None:
+        """By numbers, if they are; else by values."""
+        return self._of_numbers(column)
+
+    def visit_coded(self, column: CodedColumn) -> SlotArray | None:
+        """By what is known of each code of the table."""
+        return self._of_codes(column.codes, column.names.names, self._table(column.names))
+
+    def visit_constant(self, column: ConstantColumn) -> SlotArray | None:
+        """One look at the value."""
+        slots = self._of_values([column.value])
+        return None if slots is None else np.full(len(column), slots[0], np.intp)
+
+    def visit_short_texts(self, column: ShortTextColumn) -> SlotArray | None:
+        """By their bytes."""
+        return self._of_texts(column)
+
+    def visit_list(self, column: ListColumn) -> SlotArray | None:
+        """By values."""
+        return self._of_values(column.values, column.value_type)
+
+    def visit_arrow(self, column: ArrowColumn) -> SlotArray | None:
+        """Texts once per distinct one."""
+        return self._of_arrow(column.array)
+
+    def _is_of(self, kind: KeyKind) -> bool:
+        if self._kind is None:
+            self._kind = kind
+        return self._kind is kind
+
+    # -- numbers
+
+    def _of_numbers(self, column: Column) -> SlotArray | None:
+        numbers = column.numbers()
+        if numbers is None:
+            return self._of_values(column.to_list())
+        if numbers.kind.is_instant and not self._allows_null:
+            return None
+        if numbers.array.dtype == np.float64:
+            return self._of_wide(numbers, _float_bits(numbers.array), KeyKind.FLOAT)
+        return self._of_wide(numbers, numbers.array, KeyKind.INT)
+
+    def _of_wide(self, numbers: Numbers, keys: NDArray[np.int64], kind: KeyKind) -> SlotArray | None:
+        if not self._is_of(kind):
+            return None
+        if numbers.is_valid is None:
+            return self._past_null(self._numbers.add(keys))
+        return self._with_nulls(keys, numbers.is_valid)
+
+    def _with_nulls(self, keys: NDArray[np.int64], is_valid: NDArray[np.bool_]) -> SlotArray:
+        num_before = self._numbers.num_codes
+        slots = np.empty(len(keys), np.intp)
+        codes = self._numbers.add(keys[is_valid])
+        if self._null_slot is None:
+            # The slot of the first null comes after those of the keys seen before it.
+            seen = codes[: int(is_valid.argmin())]
+            self._null_slot = max(num_before, int(seen.max(initial=-1)) + 1)
+        slots[is_valid] = self._past_null(codes)
+        slots[~is_valid] = self._null_slot
+        return slots
+
+    def _of_nulls(self, num_keys: int) -> SlotArray:
+        """Of a chunk without another key, which does not tell of what kind the others are."""
+        if self._null_slot is None:
+            self._null_slot = self._numbers.num_codes
+        return np.full(num_keys, self._null_slot, np.intp)
+
+    def _past_null(self, codes: SlotArray) -> SlotArray:
+        if self._null_slot is not None:
+            codes += codes >= self._null_slot
+        return codes
+
+    # -- anything else
+
+    def _of_values(self, values: list[Any], value_type: type | None = None) -> SlotArray | None:
+        kind = value_type or exact_type(values)
+        if kind is int:
+            try:
+                return self._of_numbers(ArrayColumn(np.fromiter(values, np.int64, len(values))))
+            except OverflowError:
+                return None  # there would be keys of both kinds
+        if kind is float:
+            return self._of_numbers(ArrayColumn(np.fromiter(values, np.float64, len(values))))
+        kinds = set(map(type, values))
+        if kinds == {type(None)} and self._allows_null and self._kind is not KeyKind.OBJECT:
+            return self._of_nulls(len(values))
+        are_numbers = int in kinds or (self._allows_null and not kinds.isdisjoint(_INSTANTS))
+        if are_numbers or not self._are_objects():
+            return None
+        slots = self._try_texts(values) if kind is str else None
+        if slots is not None:
+            return slots
+        self._leave_texts()
+        try:
+            exact = exact_keys(values)
+        except KeyTypeError:
+            return None
+        # Two datetimes without a time zone can be the same key and differ in ``fold``.
+        self._are_plain = self._are_plain and exact is values and datetime.datetime not in kinds
+        return np.fromiter(map(self._objects.__getitem__, exact), np.intp, len(values))
+
+    def _are_objects(self) -> bool:
+        is_new = self._kind is None
+        if not self._is_of(KeyKind.OBJECT):
+            return False
+        if is_new and self._null_slot is not None:  # the only key so far
+            self._objects[exact_key(None)], self._null_slot = self._null_slot, None
+        return True
+
+    def _of_texts(self, column: ShortTextColumn) -> SlotArray | None:
+        if self._objects or not self._are_objects():
+            return self._of_values(column.to_list(), str)
+        if self._texts is None:
+            self._texts = TextCodes()
+        return self._texts.add(column.packed16)
+
+    def _try_texts(self, values: list[str]) -> SlotArray | None:
+        """The slots if all texts, now and before, are short; None: they must become objects."""
+        if self._objects or (self._texts is None and len(values) < _MIN_TEXTS):
+            return None
+        short = try_short_texts(values)
+        return None if short is None else self._of_texts(short)
+
+    def _leave_texts(self) -> None:
+        if self._texts is not None:
+            self._objects.update(zip(self._texts.texts(), range(self._texts.num_codes), strict=True))
+            self._texts = None
+
+    # -- codes
+
+    def _table(self, names: NameTable) -> SlotArray:
+        """Code -> slot, -1 for codes not used so far; as long as the table."""
+        if self._tables is None:
+            self._tables = WeakKeyDictionary()
+        remap = self._tables.get(names)
+        if remap is not None and len(remap) == len(names):
+            return remap
+        known = _unknown(0) if remap is None else remap
+        self._tables[names] = remap = np.concatenate((known, _unknown(len(names) - len(known))))
+        return remap
+
+    def _of_codes(self, codes: NDArray[Any], names: list[Any], remap: SlotArray) -> SlotArray | None:
+        slots: SlotArray = remap.take(codes)
+        if slots.min(initial=0) != _UNKNOWN:
+            return slots
+        # Only names that occur are keys: others may belong to records that a filter dropped.
+        fresh = _firsts(codes[slots == _UNKNOWN])
+        added = self._of_values([names[code] for code in fresh.tolist()])
+        if added is None:
+            return None
+        remap[fresh] = added
+        return remap.take(codes)
+
+    def _of_arrow(self, array: Any) -> SlotArray | None:
+        import pyarrow as pa
+
+        kinds, kind = pa.types, array.type
+        if kinds.is_timestamp(kind):
+            if kind.unit == "ns":
+                return None
+            return self._of_numbers(ArrowColumn(array.cast(pa.timestamp("us", kind.tz))))
+        if kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind):
+            array = array.dictionary_encode()
+            if not array.indices.null_count:
+                # All names occur, in order of first sight: looking for the first row of each would cost half of the
+                # time.
+                added = self._of_values(array.dictionary.to_pylist())
+                return None if added is None else added.take(array.indices.to_numpy())
+        elif not kinds.is_dictionary(kind):
+            return self._of_numbers(ArrowColumn(array))
+        names = array.dictionary.to_pylist()
+        indices = array.indices
+        if indices.null_count:
+            indices = indices.cast(pa.int64()).fill_null(len(names))
+            names.append(None)
+        return self._of_codes(indices.to_numpy(zero_copy_only=False), names, _unknown(len(names)))
+
+
+def _unknown(num_codes: int) -> SlotArray:
+    return np.full(num_codes, _UNKNOWN, np.intp)
+
+
+def _firsts(codes: NDArray[Any]) -> NDArray[np.intp]:
+    """The distinct codes in order of first sight; usually few."""
+    return np.array([*dict.fromkeys(codes.tolist())], np.intp)
+
+
+def _float_bits(values: NDArray[np.float64]) -> NDArray[np.int64]:
+    """The bits of floats, the same for every NaN."""
+    bits: NDArray[np.int64] = values.view(np.int64)
+    is_nan = np.isnan(values)
+    return np.where(is_nan, _CANONICAL_NAN, bits) if is_nan.any() else bits

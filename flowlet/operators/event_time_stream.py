@@ -1,0 +1,456 @@
+"""Timestamps and watermarks of one stream of records: behind an operator, in a source, or in a split of a source.
+
+``TimestampsAndWatermarksOperator`` gives the records of a stream their event time, and watermarks to the stream.
+
+Hot path.  Per record one call of the user's assigner, if there is one, and a comparison; per chunk one call of the
+generator.
+
+Side:       task.
+Invariants: a record is emitted before any watermark that it caused.  Watermarks rise strictly, and none is emitted
+            while the stream is idle.  A status is emitted only when it changes.
+Units:      timestamps and intervals in milliseconds, clocks in nanoseconds.
+Source:     Flink ``TimestampsAndWatermarksOperator``, ``SourceOutputWithWatermarks``, ``WatermarkToDataOutput``.  What
+            the input of the operator says about event time is dropped, but for its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.operator_output import OperatorOutput, output_for
+from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
+from flowlet.columns import Columns
+from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
+from flowlet.common.watermark_generator import WatermarkGenerator
+from flowlet.common.watermark_generator import WatermarkOutput as GeneratorOutput
+from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.errors import UserFunctionError
+from flowlet.mailbox.task_mailbox import Attention, Interrupts
+from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
+from flowlet.serde.type_serializer import preview
+from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, TimerHandle, WatermarkOutput
+from netstack.late import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class WatermarkEmitter:
+    """The ``WatermarkOutput`` of a generator; passes on to ``output`` what is new, in order.  Task thread only."""
+
+    __slots__ = ("_is_idle", "_output", "_pending", "last_watermark")
+
+    def __init__(self, output: WatermarkOutput) -> None:
+        self._output = output
+        self._is_idle = False
+        self._pending: list[Watermark | WatermarkStatus] = []
+        self.last_watermark = MIN_TIMESTAMP
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether ``flush`` would emit anything."""
+        return bool(self._pending)
+
+    def emit_watermark(self, timestamp: int) -> None:
+        """See ``WatermarkOutput``."""
+        if timestamp <= self.last_watermark:
+            return
+        self.last_watermark = timestamp
+        self.mark_active()
+        self._pending.append(Watermark(timestamp))
+
+    def mark_idle(self) -> None:
+        """See ``WatermarkOutput``."""
+        if not self._is_idle:
+            self._is_idle = True
+            self._pending.append(IDLE)
+
+    def mark_active(self) -> None:
+        """See ``WatermarkOutput``."""
+        if self._is_idle:
+            self._is_idle = False
+            self._pending.append(ACTIVE)
+
+    def flush(self) -> None:
+        """Emit what the generator said since the last flush."""
+        pending, self._pending = self._pending, []
+        for element in pending:
+            if isinstance(element, Watermark):
+                self._output.emit_watermark(element)
+            else:
+                self._output.emit_watermark_status(element)
+
+
+class EventTimeStream:
+    """Applies a watermark strategy to one stream of records; task thread only.
+
+    Args:
+        strategy: the user's.
+        ctx: the operator's; its clock limits timestamps, its counters count records with timestamps above the limit.
+        output: takes the records.
+        emitter: the operator's; flushed behind the records that caused its output.
+        said_to: what the generator calls: the emitter itself, or one of several parts that are combined there.
+        now_ns: the clock for idleness.
+        loop_owner: a stream of the same strategy and output whose loop takes the records of this one, too; None: it has
+            its own.
+    """
+
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        ctx: OperatorContext,
+        output: OperatorOutput,
+        emitter: WatermarkEmitter,
+        said_to: GeneratorOutput,
+        now_ns: Callable[[], int],
+        loop_owner: EventTimeStream | None = None,
+    ) -> None:
+        self._strategy = strategy
+        self._ctx = ctx
+        self._output = output
+        self._emitter = emitter
+        self._said_to = said_to
+        self._generator: WatermarkGenerator = strategy.create_generator(now_ns)
+        self._owner = self if loop_owner is None else loop_owner
+        self._acting = self  # of an owner: the stream whose records its loop takes
+        self._loop = RecordLoop(ctx.operator_name, self._write_loop, output.loop_ends, ctx.attention)
+        self._max_skew_ms = None if strategy.max_future_skew is None else strategy.max_future_skew.to_millis()
+
+    def __repr__(self) -> str:
+        return f"<EventTimeStream of {self._generator!r}>"
+
+    def process_chunk(self, chunk: Chunk, interrupts: Interrupts | None = None) -> int:
+        """Assign timestamps, call the generator, pass the records on.
+
+        ``interrupts``: of the task's mailbox, for the head of a chain: it stops between two records when these are not
+            empty; None: it does
+        not.  Returns how many records were processed.
+
+        Raises:
+            UserFunctionError: the assigner or the generator failed.
+        """
+        if not len(chunk):
+            return 0
+        if self._strategy.timestamp_assigner is None and not self._generator.needs_events:
+            return self._pass_on(chunk, interrupts)
+        if chunk.columns is not None and self.takes_columns:
+            return self._pass_on(chunk.with_timestamps(self._times_of(chunk.columns)), interrupts)
+        if chunk.columns is not None and not self._generator.needs_events and self._output.takes_whole(chunk):
+            stamps = list(self._stamps(chunk, interrupts))
+            done = chunk if len(stamps) == len(chunk) else chunk.slice(0, len(stamps))
+            self._output.collect(done.with_timestamps(stamps))
+            return len(stamps)
+        self._owner._acting = self
+        return self._owner._loop.run(chunk.records(), chunk.timestamps, len(chunk), None, interrupts)
+
+    def _pass_on(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        num_before = self._ctx.counters.num_records_from_the_future
+        largest = self._largest(chunk) if chunk.has_timestamps else MIN_TIMESTAMP  # now: the chunk is given away
+        num_done = self._output.collect_some(chunk, interrupts)
+        if num_done < len(chunk) and chunk.has_timestamps:
+            # The loop was left, so the chunk is still ours.  The generator must not know of records that were not
+            # passed on.
+            self._ctx.counters.num_records_from_the_future = num_before
+            largest = self._largest(chunk.slice(0, num_done))
+        if largest is not None:
+            self._generator.on_largest_timestamp(largest)
+        return num_done
+
+    def _write_loop(self, code: LoopCode, record: str, timestamp: str | None, _key: str | None) -> None:
+        self.write_record(
+            code, record, timestamp, lambda assigned: self._output.write(code, record, assigned, count="num_records")
+        )
+
+    @property
+    def takes_columns(self) -> bool:
+        """Whether the timestamps of a chunk in columns are a column."""
+        return is_by_column(self._strategy) and not self._generator.needs_events
+
+    def ask(self) -> None:
+        """Call the generator's ``on_periodic_emit``; the caller flushes the emitter.
+
+        Raises UserFunctionError if the generator failed.
+        """
+        try:
+            self._generator.on_periodic_emit(self._said_to)
+        except Exception as error:
+            error.add_note("raised by on_periodic_emit()")
+            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, None) from error
+
+    def _times_of(self, columns: Columns) -> NDArray[np.int64]:
+        assigner: Any = self._strategy.timestamp_assigner
+        try:
+            times: NDArray[np.int64] = assigner.timestamps_of(columns)
+        except Exception as error:
+            raise UserFunctionError(
+                self._ctx.operator_name, self._ctx.subtask, f"a batch of {columns.num_rows} rows"
+            ) from error
+        return times
+
+    def _stamps(self, chunk: Chunk, interrupts: Interrupts | None) -> Iterator[int]:
+        """The timestamps of a chunk that no other function sees, until a mail waits; then the generator learns the
+        largest.
+        """
+        values, old = chunk.values, chunk.timestamps
+        assigner = self._strategy.timestamp_assigner
+        extract = None if assigner is None else assigner.extract_timestamp
+        limit, largest, attention = self._limit(), MIN_TIMESTAMP, self._ctx.attention
+        record = None
+        try:
+            for record, timestamp in zip(values, repeat(MIN_TIMESTAMP) if old is None else old):  # noqa: B905 - or endless
+                if extract is not None:
+                    timestamp = extract(record, timestamp)
+                    if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_TIMESTAMP:
+                        raise _advice(timestamp)
+                yield timestamp
+                if timestamp > limit:
+                    self._ctx.counters.num_records_from_the_future += 1
+                elif timestamp > largest:
+                    largest = timestamp
+                if interrupts:
+                    break
+                if attention:
+                    attention.check()
+        except Exception as error:
+            raise UserFunctionError(self._ctx.operator_name, self._ctx.subtask, preview(record)) from error
+        self._generator.on_largest_timestamp(largest)
+
+    def _show_acting(self, largest: int) -> None:
+        self._acting._generator.on_largest_timestamp(largest)
+
+    def _show(self, record: Any, timestamp: int) -> None:
+        """Call the generator for a record that was emitted; a watermark follows at once."""
+        self._acting._generator.on_event(record, timestamp, self._acting._said_to)
+        if self._emitter.has_pending:
+            self._emitter.flush()
+
+    def _limit(self) -> int:
+        """The largest timestamp that may raise the watermark."""
+        if self._max_skew_ms is None:
+            return MAX_TIMESTAMP
+        return self._ctx.processing_time_service.current_time_ms() + self._max_skew_ms
+
+    def _largest(self, chunk: Chunk) -> int | None:
+        """The largest timestamp of the chunk that may raise the watermark."""
+        largest, limit = _largest_timestamp(chunk), self._limit()
+        if largest is None or largest <= limit:
+            return largest
+        timestamps = chunk.timestamps or []
+        sane = [timestamp for timestamp in timestamps if timestamp <= limit]
+        self._ctx.counters.num_records_from_the_future += len(timestamps) - len(sane)
+        return max(sane, default=MIN_TIMESTAMP)
+
+    # ---------------------------------------------------------------- in the loop of a chain
+
+    def write_record(
+        self, code: LoopCode, record: str, timestamp: str | None, emit: Callable[[str | None], None]
+    ) -> None:
+        """Generate the statements for one record; ``emit`` generates those that pass it on, given the variable of its
+        timestamp.
+        """
+        blame = Blame(self._ctx.operator_name, self._ctx.subtask, record)
+        assigner, limit = self._strategy.timestamp_assigner, code.variable("limit")
+        assigned = timestamp
+        if assigner is not None:
+            assigned = code.variable("t")
+            extract = code.bind(assigner.extract_timestamp, "extract")
+            code.line(f"{assigned} = {extract}({record}, {timestamp or MIN_TIMESTAMP})", blame)
+            if self._max_skew_ms is None and not self._generator.needs_events:
+                self._write_checked_and_seen(code, assigned, blame)
+                emit(assigned)
+                return
+            with code.block(f"if type({assigned}) is not int or not {MIN_TIMESTAMP} <= {assigned} <= {MAX_TIMESTAMP}:"):
+                code.line(f"raise {code.bind(_advice, 'advice')}({assigned})", blame)
+        with code.sharing(record, is_shared=self._generator.needs_events):
+            emit(assigned)
+        if self._max_skew_ms is not None:
+            code.at_start(f"{limit} = {code.bind(self._limit, 'limit_of')}()")
+            head = f"if {assigned or MIN_TIMESTAMP} > {limit}:"
+            with code.block(head):
+                code.line(f"{code.bind(self._ctx.counters, 'counters')}.num_records_from_the_future += 1")
+            with code.block("else:"):
+                self._write_seen(code, record, assigned, blame)
+        else:
+            self._write_seen(code, record, assigned, blame)
+
+    def _write_checked_and_seen(self, code: LoopCode, timestamp: str, blame: Blame) -> None:
+        """The statements that check a timestamp and remember the largest: one comparison tells most that they are not
+        too small.
+        """
+        largest, advice = code.variable("largest"), code.bind(_advice, "advice")
+        code.at_start(f"{largest} = {MIN_TIMESTAMP - 1}")
+        code.at_end(f"if {largest} >= {MIN_TIMESTAMP}: {code.bind(self._show_acting, 'on_largest')}({largest})")
+        code.line(f"if type({timestamp}) is not int: raise {advice}({timestamp})", blame)
+        with code.block(f"if {timestamp} > {largest}:"):
+            code.line(f"if {timestamp} > {MAX_TIMESTAMP}: raise {advice}({timestamp})", blame)
+            code.line(f"{largest} = {timestamp}")
+        with code.block(f"elif {timestamp} < {MIN_TIMESTAMP}:"):
+            code.line(f"raise {advice}({timestamp})", blame)
+
+    def _write_seen(self, code: LoopCode, record: str, timestamp: str | None, blame: Blame) -> None:
+        if self._generator.needs_events:
+            code.line(f"{code.bind(self._show, 'show')}({record}, {timestamp or MIN_TIMESTAMP})", blame)
+            return
+        largest = code.variable("largest")
+        code.at_start(f"{largest} = None")
+        code.at_end(f"if {largest} is not None: {code.bind(self._show_acting, 'on_largest')}({largest})")
+        if timestamp is None:
+            code.line(f"{largest} = {MIN_TIMESTAMP}")
+            return
+        with code.block(f"if {largest} is None or {timestamp} > {largest}:"):
+            code.line(f"{largest} = {timestamp}")
+
+
+def _advice(timestamp: Any) -> TypeError:
+    return TypeError(
+        f"extract_timestamp must return milliseconds since the epoch as an int of 64 bits, got {preview(timestamp)} of "
+        "type "
+        f"{type(timestamp).__name__}"
+    )
+
+
+def is_by_column(strategy: WatermarkStrategy) -> bool:
+    """Whether the strategy takes the timestamps of all rows at once from a column."""
+    return hasattr(strategy.timestamp_assigner, "timestamps_of")
+
+
+def idleness_clock(service: ProcessingTimeService) -> Callable[[], int]:
+    """The clock for idleness, in nanoseconds."""
+    # Only services of tests have no relative clock: their time is moved by hand.
+    return (
+        service.relative_time_ns
+        if isinstance(service, RelativeClock)
+        else lambda: service.current_time_ms() * 1_000_000
+    )
+
+
+def _largest_timestamp(chunk: Chunk) -> int | None:
+    if chunk.columns is None:
+        return max(chunk.timestamps or (), default=None)
+    array = chunk.timestamp_array
+    return int(array.max()) if array is not None and len(array) else None
+
+
+def without_watermarks(strategy: WatermarkStrategy) -> WatermarkStrategy:
+    """The same strategy, which assigns timestamps but emits no watermarks."""
+    assigner = strategy.timestamp_assigner
+    plain = WatermarkStrategy.no_watermarks()
+    return plain if assigner is None else plain.with_timestamp_assigner(assigner)
+
+
+class TimestampsAndWatermarksOperator(StreamOperator):
+    """Applies a ``WatermarkStrategy``, but for its alignment, which is for sources.
+
+    Args:
+        strategy: of the user.
+        auto_watermark_interval_ms: how often the generator is asked; 0: only at the end.
+        emits_watermarks: False for a bounded job in batch mode, which needs timestamps only.
+        name: for people.
+    """
+
+    takes_chunks: bool  # of columns that have the timestamps
+    out: OperatorOutput  # from setup on
+    _stream: EventTimeStream  # from open on, as what follows
+    _emitter: _EmitterBetweenRecords
+
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        *,
+        auto_watermark_interval_ms: int = DEFAULT_AUTO_WATERMARK_INTERVAL_MS,
+        emits_watermarks: bool = True,
+        name: str = "Timestamps/Watermarks",
+    ) -> None:
+        self.name = name
+        self._strategy = strategy if emits_watermarks else without_watermarks(strategy)
+        self.takes_chunks = is_by_column(strategy)
+        self.auto_watermark_interval_ms = auto_watermark_interval_ms
+        self._emits_watermarks = emits_watermarks
+        self._timer: TimerHandle | None = None
+
+    def setup(self, ctx: OperatorContext, output: Output) -> None:
+        """Tell the operator where it is and where its results go."""
+        super().setup(ctx, output)
+        self.out = output_for(output, self.name, ctx.counters)
+        self.output = self.out
+
+    def open(self) -> None:
+        """Make the generator and start the periodic timer."""
+        service = self.ctx.processing_time_service
+        self._emitter = _EmitterBetweenRecords(self.output, self.ctx.attention)
+        self._stream = EventTimeStream(
+            self._strategy, self.ctx, self.out, self._emitter, self._emitter, idleness_clock(service)
+        )
+        interval_ms = self.auto_watermark_interval_ms if self._emits_watermarks else 0
+        if interval_ms > 0:
+            self._timer = service.schedule_with_fixed_delay(
+                self._on_periodic_timer, initial_delay_ms=interval_ms, period_ms=interval_ms
+            )
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Set the timestamps, show them to the generator, pass the records on."""
+        self._stream.process_chunk(chunk)
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, until a mail waits."""
+        return self._stream.process_chunk(chunk, self.ctx.interrupts)
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """The same for one record."""
+        count = code.counts.get(id(self))
+        self._stream.write_record(
+            code, record, timestamp, lambda assigned: self.out.write(code, record, assigned, count=count)
+        )
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """The end of the input's event time is the end of ours; anything else is not what the strategy says."""
+        if watermark == MAX_WATERMARK:
+            self._emitter.emit_watermark(MAX_TIMESTAMP)
+            self._emitter.flush_last()
+
+    def process_watermark_status(self, status: WatermarkStatus) -> None:
+        """The strategy alone says whether the stream is idle."""
+
+    def finish(self) -> None:
+        """Emit what the generator still knows."""
+        self._emit_periodic()
+
+    def close(self) -> None:
+        """Stop the periodic timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _on_periodic_timer(self, timestamp_ms: int) -> None:
+        self._emit_periodic()
+
+    def _emit_periodic(self) -> None:
+        self._stream.ask()
+        self._emitter.flush_last()
+
+
+class _EmitterBetweenRecords(WatermarkEmitter):
+    """Emits what a generator says at a record: the others that a function has made with it follow, and cannot wait for
+    timers.
+    """
+
+    __slots__ = ("_attention",)
+
+    def __init__(self, output: Output, attention: Attention) -> None:
+        super().__init__(output)
+        self._attention = attention
+
+    def flush(self) -> None:
+        """Emit what the generator said; its timers all fire."""
+        before, self._attention.has_records_behind = self._attention.has_records_behind, True
+        try:
+            super().flush()
+        finally:
+            self._attention.has_records_behind = before
+
+    def flush_last(self) -> None:
+        """Emit what the generator said, where no records follow: timers may be put off."""
+        super().flush()

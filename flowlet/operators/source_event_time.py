@@ -1,0 +1,481 @@
+"""Timestamps, watermarks and alignment inside a source.
+
+A clock that can be paused.
+
+Decides whether a source, or one of its splits, has run too far ahead of its alignment group.
+
+Hot path; see ``event_time_stream``.  For a reader with splits, one more look-up per chunk, and work per split that came
+or went.
+
+Side:       task.
+Source:     Flink ``PausableRelativeClock``.  Flink ``SourceOperator`` (``checkWatermarkAlignment``,
+            ``checkSplitWatermarkAlignment``), ``WatermarkSampler``.  The source reports once per update interval; the
+            JobManager replies with the limit (``flowlet/jm/alignment/watermark_alignment.py``).  Flink
+            ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
+Invariants: a source waits exactly while its oldest sampled watermark is above the group's limit.  An idle or finished
+            source holds no other source back.  A split is paused at most once before it is resumed.  the watermark is
+            the lowest one of the open splits.  Nothing is read while the source is too far ahead of its alignment
+            group.  Time during which the group holds back a source or a split does not count as idleness.
+Units:      milliseconds.
+"""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from typing import Final, Protocol, runtime_checkable
+
+from flowlet.chain.operator_output import OperatorOutput
+from flowlet.chain.stream_operator import OperatorContext
+from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.mailbox.task_mailbox import Interrupts
+from flowlet.operators.event_time_stream import EventTimeStream, WatermarkEmitter, idleness_clock, without_watermarks
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk, Watermark, WatermarkStatus
+from flowlet.timers.time_api import TimerHandle
+from flowlet.watermarks.combined_watermarks import WatermarkMultiplexer
+from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
+
+
+class PausableClock:
+    """Nanoseconds of the monotonic clock ``now_ns``, without pauses."""
+
+    __slots__ = ("_now_ns", "_paused_at_ns", "_paused_ns")
+
+    def __init__(self, now_ns: Callable[[], int]) -> None:
+        self._now_ns = now_ns
+        self._paused_ns = 0  # length of all past pauses
+        self._paused_at_ns: int | None = None  # start of the present pause; None: it runs
+
+    def __repr__(self) -> str:
+        return f"<PausableClock {'stopped' if self._paused_at_ns is not None else 'running'} at {self()} ns>"
+
+    def __call__(self) -> int:
+        """The time in nanoseconds."""
+        now_ns = self._now_ns() if self._paused_at_ns is None else self._paused_at_ns
+        return now_ns - self._paused_ns
+
+    def pause(self) -> None:
+        """Pause; does nothing if paused."""
+        if self._paused_at_ns is None:
+            self._paused_at_ns = self._now_ns()
+
+    def resume(self) -> None:
+        """Continue; does nothing if running."""
+        if self._paused_at_ns is not None:
+            self._paused_ns += self._now_ns() - self._paused_at_ns
+            self._paused_at_ns = None
+
+
+# Flink's pipeline.watermark-alignment.buffer-size: how many reports ago the watermark counts.  Without it, a source
+# that was just released would stop again before the other sources have heard of the new limit.
+NUM_SAMPLES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class SplitOrders:
+    """The splits that the reader must pause, and those that it must resume."""
+
+    pause: frozenset[str]
+    resume: frozenset[str]
+
+    def __bool__(self) -> bool:
+        return bool(self.pause or self.resume)
+
+
+class SourceAlignment:
+    """The alignment of one subtask of a source; task thread only.
+
+    ``num_samples``: how many reports ago the watermark counts.
+    """
+
+    def __init__(self, num_samples: int = NUM_SAMPLES) -> None:
+        if num_samples < 1:
+            raise ValueError(f"an alignment needs at least one sample, got {num_samples}")
+        self._watermark = MIN_TIMESTAMP
+        self._samples = deque([MIN_TIMESTAMP] * num_samples, maxlen=num_samples)
+        self._max_allowed = MAX_TIMESTAMP
+        self._is_silent = False
+        self._splits: dict[str, int] = {}
+        self._paused: set[str] = set()
+
+    def __repr__(self) -> str:
+        state = "waits" if self.must_wait else "runs"
+        return (
+            f"<SourceAlignment {state} at {self._samples[0]} of {self._max_allowed}, {len(self._paused)} splits paused>"
+        )
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the source must stop emitting."""
+        return self._samples[0] > self._max_allowed
+
+    @property
+    def drift_ms(self) -> int:
+        """How far the source is above the limit; negative below it; in 64 bits.
+
+        Flink's metric ``watermarkAlignmentDrift``.
+        """
+        return min(max(self._watermark - self._max_allowed, MIN_TIMESTAMP), MAX_TIMESTAMP)
+
+    @property
+    def paused_splits(self) -> frozenset[str]:
+        """The paused splits."""
+        return frozenset(self._paused)
+
+    def watermark_emitted(self, timestamp: int) -> None:
+        """Note a watermark of the source, which is active."""
+        self._is_silent = False
+        self._watermark = max(self._watermark, timestamp)
+
+    def status_changed(self, *, is_idle: bool) -> None:
+        """Note that the source became idle or active."""
+        self._is_silent = is_idle
+
+    def finished(self) -> None:
+        """Note that the source sends no more records."""
+        self._is_silent = True
+
+    def sample(self) -> int:
+        """Sample the watermark for a report, once per update interval; ``MAX_TIMESTAMP``: no source must wait for this
+        one.
+        """
+        self._samples.append(self._watermark)
+        return MAX_TIMESTAMP if self._is_silent else self._watermark
+
+    def allow(self, max_allowed: int) -> SplitOrders:
+        """Set the group's limit; returns which splits to pause or resume."""
+        self._max_allowed = max_allowed
+        return self._split_orders()
+
+    # -- splits: only a source with several pauses them one by one
+
+    def split_added(self, split: str, watermark: int = MIN_TIMESTAMP) -> None:
+        """Note a new split of the reader."""
+        self._splits[split] = watermark
+
+    def split_finished(self, split: str) -> None:
+        """Note that a split has ended."""
+        self._splits.pop(split, None)
+        self._paused.discard(split)
+
+    def split_watermarks(self, watermarks: Mapping[str, int]) -> SplitOrders:
+        """Note watermarks by split, those of unknown splits aside; returns which splits to pause or resume.
+
+        All splits are compared once per call: a call per split would be quadratic.
+        """
+        known = self._splits
+        risen = {
+            split: timestamp for split, timestamp in watermarks.items() if split in known and timestamp > known[split]
+        }
+        if not risen:
+            return SplitOrders(frozenset(), frozenset())
+        known |= risen
+        return self._split_orders()
+
+    def _split_orders(self) -> SplitOrders:
+        ahead = {split for split, watermark in self._splits.items() if watermark > self._max_allowed}
+        if len(self._splits) < 2:
+            ahead = set()  # no split is paused: the source as a whole waits
+        orders = SplitOrders(frozenset(ahead - self._paused), frozenset(self._paused - ahead))
+        self._paused = ahead
+        return orders
+
+
+@runtime_checkable
+class SplitReader(Protocol):
+    """A reader that tells to which split its records belong."""
+
+    @property
+    def current_split(self) -> str:
+        """The split of the last polled records."""
+
+    @property
+    def open_splits(self) -> "OpenSplits":
+        """The splits that may still give records; they hold the watermark back until they do."""
+
+
+class OpenSplits(Set[str]):
+    """The open splits of a reader, and which came or went since ``take_changed``; task thread only.
+
+    A source looks at its splits with each chunk: with many of them, comparing all would take longer than the chunk.
+    """
+
+    __slots__ = ("_changed", "_names")
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._names = set(names)
+        self._changed = dict.fromkeys(self._names)  # in the order in which they came
+
+    def __repr__(self) -> str:
+        return f"<OpenSplits {len(self._names)}, {len(self._changed)} changed>"
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether splits came or went since ``take_changed``."""
+        return bool(self._changed)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Note that splits came."""
+        for name in names:
+            self._names.add(name)
+            self._changed[name] = None
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Note that splits have ended; unknown ones are ignored."""
+        for name in names:
+            if name in self._names:
+                self._names.remove(name)
+                self._changed[name] = None
+
+    def take_changed(self) -> Sequence[str]:
+        """The splits that came or went, each once; ``in`` tells which."""
+        changed, self._changed = self._changed, {}
+        return tuple(changed)
+
+
+@runtime_checkable
+class PausableSplitReader(SplitReader, Protocol):
+    """A reader of several splits that can pause some of them."""
+
+    def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
+        """Pause the splits ``pause`` and resume the splits ``resume``."""
+
+
+class _Split:
+    """What the source keeps for one split."""
+
+    __slots__ = ("clock", "stream")
+
+    def __init__(self, clock: PausableClock, stream: EventTimeStream) -> None:
+        self.clock = clock
+        self.stream = stream
+
+
+class _ObservedOutput:
+    """Reports to the alignment what the source emits."""
+
+    def __init__(self, output: OperatorOutput, alignment: SourceAlignment) -> None:
+        self._output = output
+        self._alignment = alignment
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        self._alignment.watermark_emitted(watermark.timestamp)
+        self._output.emit_watermark(watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        self._alignment.status_changed(is_idle=status.is_idle)
+        self._output.emit_watermark_status(status)
+
+
+class SourceEventTime:
+    """The event time of one reader; task thread only.
+
+    Life cycle: made when the source opens; ``finish`` if its data ends by itself, ``close`` in any case.
+
+    Args:
+        strategy: the user's.
+        ctx: the source's.
+        output: the source's.
+        reader: gives the records.
+        auto_watermark_interval_ms: how often generators are called; 0: never.
+        emits_watermarks: False for a bounded job in batch mode.
+    """
+
+    def __init__(
+        self,
+        strategy: WatermarkStrategy,
+        ctx: OperatorContext,
+        output: OperatorOutput,
+        reader: object,
+        *,
+        auto_watermark_interval_ms: int,
+        emits_watermarks: bool = True,
+    ) -> None:
+        self._strategy = strategy if emits_watermarks else without_watermarks(strategy)
+        self._ctx = ctx
+        self._output = output
+        self._report = ctx.report_watermark
+        self._params = self._strategy.alignment if self._report is not None else None
+        self.alignment = None if self._params is None else SourceAlignment()
+        self._emitter = WatermarkEmitter(output if self.alignment is None else _ObservedOutput(output, self.alignment))
+        self._clock = PausableClock(idleness_clock(ctx.processing_time_service))
+        self._allowed: AvailabilityFuture | None = None  # set while the source waits for its group
+        self._parts = WatermarkMultiplexer(self._emitter)
+        self._splits: dict[str, _Split] = {}
+        # Whose changes are taken; a reader of several sources in turn has several.
+        self._watched: OpenSplits | None = None
+        self._had_splits = False
+        self._ended: list[str] = []  # splits that end behind the chunk that is being processed
+        self._reader = reader if isinstance(reader, SplitReader) else None
+        self._whole = self._stream_of(None, self._clock)  # for records of a reader without splits
+        self._timers: list[TimerHandle] = []
+        self._start_timers(auto_watermark_interval_ms if emits_watermarks else 0)
+
+    def __repr__(self) -> str:
+        return f"<SourceEventTime {len(self._splits)} splits, {self._parts!r}, {self.alignment!r}>"
+
+    def _start_timers(self, watermark_interval_ms: int) -> None:
+        service = self._ctx.processing_time_service
+        ways = [(self._on_periodic_timer, watermark_interval_ms)]
+        if self._params is not None:
+            ways.append((self._on_report_timer, self._params.update_interval_ms))
+        for callback, interval_ms in ways:
+            if interval_ms > 0:
+                self._timers.append(
+                    service.schedule_with_fixed_delay(callback, initial_delay_ms=interval_ms, period_ms=interval_ms)
+                )
+
+    def _stream_of(self, split: str | None, clock: PausableClock) -> EventTimeStream:
+        said_to = self._emitter if split is None else self._parts.add(split)
+        owner = None if split is None else self._whole  # with thousands of splits there is one loop all the same
+        return EventTimeStream(self._strategy, self._ctx, self._output, self._emitter, said_to, clock, owner)
+
+    # -- what the reader gives
+
+    @property
+    def current_split(self) -> str | None:
+        """The split of the records that were polled last; None if the reader has none."""
+        return None if self._reader is None else self._reader.current_split
+
+    def process_some(self, chunk: Chunk, split: str | None, interrupts: Interrupts | None) -> int:
+        """Process records of a split until ``interrupts`` are not empty; returns how many; none if a mail comes before
+        the first.
+        """
+        if self._reader is None or split is None:
+            return self._whole.process_chunk(chunk, interrupts)
+        open_splits = self._reader.open_splits
+        if open_splits is not self._watched or open_splits.has_changed or split not in self._splits:
+            # These may be a split's first records, and its last.
+            self._ended += self._open_splits(open_splits, split)
+        return self._splits[split].stream.process_chunk(chunk, interrupts)
+
+    def end_chunk(self) -> None:
+        """All records that were polled are processed: splits that ended with them hold no watermark back any more."""
+        if self._reader is None:
+            return
+        if self._ended:
+            ended, self._ended = self._ended, []
+            self._close_splits(ended)
+        self._emitter.flush()
+
+    def process_watermark(self, watermark: Watermark) -> None:
+        """Process a watermark of the reader, or the last one."""
+        self._emitter.emit_watermark(watermark.timestamp)
+        self._emitter.flush()
+
+    def process_status(self, status: WatermarkStatus) -> None:
+        """Process a status of the reader."""
+        if status.is_idle:
+            self._emitter.mark_idle()
+        else:
+            self._emitter.mark_active()
+        self._emitter.flush()
+
+    def _open_splits(self, open_splits: OpenSplits, *current: str) -> list[str]:
+        """Open the splits that came, and the current one; returns those that have ended, which are still open here."""
+        changed = dict.fromkeys((*open_splits.take_changed(), *current))
+        if open_splits is not self._watched:
+            self._watched = open_splits
+            changed |= dict.fromkeys((*self._splits, *open_splits))
+        for name in changed:
+            if name not in self._splits and (name in open_splits or name in current):
+                self._had_splits = True
+                clock = PausableClock(self._clock)
+                self._splits[name] = _Split(clock, self._stream_of(name, clock))
+                if self.alignment is not None and isinstance(self._reader, PausableSplitReader):
+                    self.alignment.split_added(name)
+        return [name for name in changed if name in self._splits and name not in open_splits]
+
+    def _close_splits(self, ended: Iterable[str]) -> None:
+        for name in ended:
+            if self._splits.pop(name, None) is None:
+                continue
+            self._parts.remove(name)
+            if self.alignment is not None:
+                self.alignment.split_finished(name)
+
+    # -- time
+
+    def _on_periodic_timer(self, timestamp_ms: int) -> None:
+        if self._reader is None:
+            self._whole.ask()
+        else:
+            ended = self._open_splits(self._reader.open_splits)
+            self._parts.defer()
+            for split in self._splits.values():
+                split.stream.ask()
+            self._close_splits(ended)
+            self._parts.update()
+            self._align_splits()
+        self._emitter.flush()
+
+    def _on_report_timer(self, timestamp_ms: int) -> None:
+        assert self.alignment is not None, "the source is in a group"
+        assert self._report is not None, "the JobManager listens"
+        sampled = self.alignment.sample()
+        # A reader that has read its splits, and waits for others or for the next source, must not be waited for.
+        has_nothing = self._reader is not None and self._had_splits and not self._reader.open_splits
+        self._report(MAX_TIMESTAMP if has_nothing else sampled)
+        self._look_at_alignment()
+
+    def finish(self) -> None:
+        """The source has no more records: no other source must wait for it."""
+        if self.alignment is not None and self._report is not None:
+            self.alignment.finished()
+            self._report(MAX_TIMESTAMP)
+
+    def close(self) -> None:
+        """Cancel the timers."""
+        for timer in self._timers:
+            timer.cancel()
+
+    # -- alignment
+
+    @property
+    def must_wait(self) -> bool:
+        """Whether the reader must not be polled now."""
+        return self._allowed is not None
+
+    @property
+    def wait_future(self) -> AvailabilityFuture | None:
+        """A future that is done when the source may go on; None if it may now."""
+        return self._allowed
+
+    def allow(self, max_allowed_ms: int) -> None:
+        """Set the alignment group's limit, which the JobManager sent."""
+        if self.alignment is None:
+            return
+        self._order(self.alignment.allow(max_allowed_ms))
+        self._look_at_alignment()
+
+    def _look_at_alignment(self) -> None:
+        assert self.alignment is not None, "the source is in a group"
+        if self.alignment.must_wait and self._allowed is None:
+            self._allowed = AvailabilityFuture()
+            self._clock.pause()
+        elif not self.alignment.must_wait and self._allowed is not None:
+            allowed, self._allowed = self._allowed, None
+            self._clock.resume()
+            allowed.complete()
+
+    def _align_splits(self) -> None:
+        if self.alignment is None:
+            return
+        self._order(self.alignment.split_watermarks(self._parts.watermarks()))
+
+    def _order(self, orders: SplitOrders) -> None:
+        if not orders or not isinstance(self._reader, PausableSplitReader):
+            return
+        for name in orders.pause & self._splits.keys():
+            self._splits[name].clock.pause()
+        for name in orders.resume & self._splits.keys():
+            self._splits[name].clock.resume()
+        self._reader.pause_or_resume_splits(orders.pause, orders.resume)

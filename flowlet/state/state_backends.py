@@ -1,0 +1,450 @@
+"""Where the state of one operator of one subtask is kept.
+
+``KeyedStateBackend``: what a task needs of the place where keyed state is kept.  ``OperatorStateBackend``: operator
+state, in lists and dictionaries.  ``SharedFiles``: files of keyed state that several checkpoints of a job use.
+
+Side:       task.
+Invariants: one state per name.  Operator state that was restored and not declared again yet stays in every snapshot.
+            Of union list state every subtask has the whole then: it stays in the snapshots of the first subtask alone,
+            or it would multiply with each restart.  A shared file is named by its SHA-256; under that name it is whole
+            and on disk, and what is read has the length and the SHA-256 of its handle.
+Source:     Flink ``KeyedStateBackend``, ``CheckpointableKeyedStateBackend``, ``CheckpointListener``,
+            ``CheckpointStreamFactory``; ``FsCheckpointStorageAccess`` (``shared``), ``RocksDBStateUploader``,
+            ``RocksDBStateDownloader``; ``DefaultOperatorStateBackend``, ``PartitionableListState``,
+            ``HeapBroadcastState``.
+Absent:     time to live of operator state: only keyed state can have it, as in Flink.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
+
+from flowlet.columns.column import are_unchanging
+from flowlet.datastream.state import (
+    BroadcastState,
+    ListState,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorStateStore,
+    StateDescriptor,
+)
+from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.keys.exact_keys import exact_key
+from flowlet.rpc.control_messages import StateHandle
+from flowlet.serde.pickles.former_classes import RunningClasses
+from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
+from flowlet.state.declared_values import DeclaredValues, MapEntry, map_pairs, stored_pair
+from flowlet.state.state_snapshots import (
+    IncrementalSnapshot,
+    KeyedStateSnapshot,
+    OperatorStateRows,
+    OperatorStateSnapshot,
+    Redistribution,
+    SharedFile,
+    StateKind,
+)
+from flowlet.storage.checkpoint_storage import CheckpointStorage
+from flowlet.timers.time_api import KeyContext
+
+
+class SharedFiles:
+    """Files that several checkpoints of a job use.  Threading: any thread; blocking.
+
+    Args:
+        storage: of the job.
+        former: where the checkpoint lies that the job starts from; None: in ``storage``, too.
+        former_classes: if another program wrote that checkpoint.
+
+    Attributes:
+        are_restored_ones_own: whether checkpoints may name the files that were restored; not those of another job,
+            which may be removed.
+        former_classes: maps the classes in restored files, if another program wrote them; else None.
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        former: CheckpointStorage | None = None,
+        former_classes: RunningClasses | None = None,
+    ) -> None:
+        self._storage = storage
+        self._former = former or storage
+        self.are_restored_ones_own = self._former is storage
+        self.former_classes = former_classes
+
+    def __repr__(self) -> str:
+        return f"<SharedFiles of {self._storage!r}>"
+
+    def write_shared(self, path: Path) -> SharedFile:
+        """Keep a copy of a local file for good.  Raises StorageError."""
+        content = path.read_bytes()
+        file = SharedFile(hashlib.sha256(content).digest(), len(content))
+        self._storage.write_shared(handle_of(file), content)
+        return file
+
+    def read_shared(self, file: SharedFile, path: Path) -> None:
+        """Copy what was kept into a new local file.  Raises StorageError: it is missing or changed."""
+        path.write_bytes(self._former.read_state(handle_of(file)))
+
+
+def handle_of(file: SharedFile) -> StateHandle:
+    """Where a shared file lies."""
+    return StateHandle(file.num_bytes, file.sha256, path=f"shared/{file.sha256.hex()}")
+
+
+class KeyedStateBackend(Protocol):
+    """The keyed states of one operator of one subtask.
+
+    Threading: task thread only; what ``snapshot`` returns is called on any thread.
+    Life cycle: ``restore``, if at all, before the first ``state``; ``close`` when the task has ended.
+    """
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a state was declared."""
+
+    @property
+    def cleans_at_records(self) -> bool:
+        """Whether ``clean`` must be called for every record."""
+
+    def clean(self) -> None:
+        """Remove some expired entries of the states that want that for every record."""
+
+    def refuse_new_states(self, reason: str) -> None:
+        """From now on ``state`` raises FlowletError with this reason."""
+
+    def state(
+        self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None
+    ) -> Any:
+        """The state of a descriptor, which must be of the class ``kind``; the same one for every call with the same
+        name.
+
+        ``key_context``: whose current key it belongs to; None: the operator's.
+
+        Raises:
+            FlowletError: it is another descriptor, or the name is taken by a state of another kind, type or context.
+            StateRestoreError: the state was restored, and is of another kind or type there.
+        """
+
+    def forget_keys(self) -> None:
+        """Drop the entries of all keys; only of a back end on the heap, without a snapshot under way."""
+
+    def keys_of(self, name: str) -> list[Any]:
+        """The keys, as the user knows them, that have an entry of a state which was declared."""
+
+    def snapshot(
+        self, checkpoint_id: int = 0, *, is_full: bool = False
+    ) -> "Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None":
+        """The synchronous part; what is returned makes the snapshot on any thread.  None: there is no state.
+
+        ``is_full``: in the form that every back end reads, with no file that other checkpoints share.
+
+        Raises:
+            FlowletError: a value cannot be copied; names the state.
+        """
+
+    def discard_snapshot(self, checkpoint_id: int) -> None:
+        """The snapshot will not be finished, or is finished: release what its synchronous part holds; any thread,
+        idempotent.
+        """
+
+    def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
+        """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one
+        job.
+
+        Raises:
+            StateRestoreError: the snapshot has another form, version or number of key groups, or two snapshots differ
+                about a state.
+        """
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete: later ones may use its files."""
+
+    def close(self) -> None:
+        """Release everything; idempotent."""
+
+    def check_invariants(self) -> None:
+        """Assert the invariants."""
+
+
+class OperatorListState(ListState[Any]):
+    """A list of the subtask, in ``elements``."""
+
+    __slots__ = ("_name", "declared", "elements")
+
+    def __init__(self, name: str, elements: list[Any], declared: DeclaredValues) -> None:
+        self._name = name
+        self.elements = elements
+        self.declared = declared
+
+    def __repr__(self) -> str:
+        return f"<OperatorListState {self._name!r}, {len(self.elements)} elements>"
+
+    def get(self) -> list[Any]:
+        """The elements, in a list of the caller's own."""
+        return self.elements.copy()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.elements.copy())
+
+    def add(self, value: Any) -> None:
+        """Append to the list."""
+        self.elements.append(self.declared.entered(value))
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append values to the list."""
+        self.elements.extend(self.declared.all_entered(values))
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace the list."""
+        self.elements = self.declared.all_entered(values)
+
+    def clear(self) -> None:
+        """Drop all elements."""
+        self.elements = []
+
+
+class OperatorBroadcastState(BroadcastState[Any, Any]):
+    """A map of the subtask, in ``entries`` by exact key, which is changed in place only; keys are told apart as those
+    of a ``MapState``.
+    """
+
+    __slots__ = ("_name", "declared", "entries")
+
+    def __init__(self, name: str, entries: dict[Any, Any], declared: DeclaredValues) -> None:
+        self._name = name
+        self.entries = entries
+        self.declared = declared
+
+    def __repr__(self) -> str:
+        return f"<OperatorBroadcastState {self._name!r}, {len(self.entries)} keys>"
+
+    def get(self, key: Any) -> Any:
+        """The value of a key; None if there is none."""
+        found = self.entries.get(exact_key(key))
+        return found.value if type(found) is MapEntry else found
+
+    def contains(self, key: Any) -> bool:
+        """Whether the map has a key."""
+        return exact_key(key) in self.entries
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Keys and values of the map as it is now."""
+        return map_pairs(self.entries)
+
+    def keys(self) -> list[Any]:
+        """The keys of the map as it is now."""
+        return [key for key, _ in map_pairs(self.entries)]
+
+    def values(self) -> list[Any]:
+        """The values of the map as it is now."""
+        return [value for _, value in map_pairs(self.entries)]
+
+    def is_empty(self) -> bool:
+        """Whether the map has no keys."""
+        return not self.entries
+
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key.  Raises FlowletError: one of them is not of the declared type."""
+        self.declared.check_key(key)
+        value = self.declared.entered(value)
+        exact = exact_key(key)
+        self.entries[exact] = value if exact is key else MapEntry(key, value)
+
+    def put_all(self, dict_value: dict[Any, Any]) -> None:
+        """Set the values of many keys."""
+        for key, value in dict_value.items():
+            self.put(key, value)
+
+    def remove(self, key: Any) -> None:
+        """Remove a key, if it is there."""
+        self.entries.pop(exact_key(key), None)
+
+    def clear(self) -> None:
+        """Remove all keys."""
+        self.entries.clear()
+
+
+class ReadOnlyOperatorBroadcastState(OperatorBroadcastState):
+    """A broadcast state, whose ``entries`` it shares, for a function that must not change it: every attempt raises
+    FlowletError.
+    """
+
+    __slots__ = ()
+
+    def put(self, key: Any, value: Any) -> None:
+        """Refused."""
+        self._refuse()
+
+    def put_all(self, dict_value: dict[Any, Any]) -> None:
+        """Refused."""
+        self._refuse()
+
+    def remove(self, key: Any) -> None:
+        """Refused."""
+        self._refuse()
+
+    def clear(self) -> None:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise FlowletError(
+            f"broadcast state {self._name!r} can only be changed in process_broadcast_element(), where every subtask "
+            "makes the same change"
+        )
+
+
+class OperatorStateBackend(OperatorStateStore):
+    """The operator state of one operator of one subtask.
+
+    Threading: task thread only; what ``snapshot`` returns is called on any thread.
+    Life cycle: ``restore``, if at all, before the first state is asked for.
+
+    Args:
+        subtask: which one, from 0.
+    """
+
+    def __init__(self, subtask: int = 0) -> None:
+        self._subtask = subtask
+        self._states: dict[str, OperatorListState | OperatorBroadcastState] = {}
+        # Of ``_states``, with the name of the declared type.
+        self._descriptions: dict[str, tuple[Redistribution, str]] = {}
+        self._restored: dict[str, OperatorStateRows] = {}  # of states that were not declared yet
+        self._frozen: Callable[[], OperatorStateSnapshot] | None = None  # what the next snapshot is
+
+    def __repr__(self) -> str:
+        return f"<OperatorStateBackend of {list(self._states.values())!r}, not declared yet: {sorted(self._restored)}>"
+
+    # -- states
+
+    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
+        """A list of this subtask, dealt out anew at a restart with another parallelism; raises as
+        ``OperatorStateStore`` says.
+        """
+        return self._list_state(state_descriptor, Redistribution.SPLIT)
+
+    def get_union_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
+        """A list of this subtask, of which every subtask gets all parts at a restart; raises as ``OperatorStateStore``
+        says.
+        """
+        return self._list_state(state_descriptor, Redistribution.UNION)
+
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> OperatorBroadcastState:
+        """A map that is the same in every subtask; raises as ``OperatorStateStore`` says."""
+        found = self._states.get(self._declared(state_descriptor, MapStateDescriptor, Redistribution.BROADCAST))
+        if found is None:
+            name = state_descriptor.name
+            entries = dict(stored_pair(key, value) for key, value in self._taken(name))
+            found = self._states[name] = OperatorBroadcastState(
+                name, entries, DeclaredValues(name, state_descriptor.type_info, StateKind.MAP)
+            )
+        assert isinstance(found, OperatorBroadcastState), "its description was compared"
+        return found
+
+    def _list_state(self, descriptor: ListStateDescriptor, redistribution: Redistribution) -> OperatorListState:
+        found = self._states.get(self._declared(descriptor, ListStateDescriptor, redistribution))
+        if found is None:
+            name = descriptor.name
+            found = self._states[name] = OperatorListState(
+                name, self._taken(name), DeclaredValues(name, descriptor.type_info, StateKind.LIST)
+            )
+        assert isinstance(found, OperatorListState), "its description was compared"
+        return found
+
+    def _declared(
+        self, descriptor: StateDescriptor, kind: type[StateDescriptor], redistribution: Redistribution
+    ) -> str:
+        """The name of a state, which fits to what is known of it."""
+        if not isinstance(descriptor, kind):
+            raise FlowletError(f"a {redistribution.value} needs a {kind.__name__}, got {descriptor!r}")
+        name, declared = descriptor.name, (redistribution, repr(descriptor.type_info))
+        if descriptor.ttl_config is not None:
+            raise FlowletError(f"{redistribution.value} {name!r} cannot have a time to live: only keyed state can")
+        known = self._descriptions.setdefault(name, declared)
+        if known != declared:
+            raise FlowletError(
+                f"state {name!r} is declared twice: as {_named(known)} and as {_named(declared)}; use two names"
+            )
+        rows = self._restored.get(name)
+        if rows is not None and (written := (rows.redistribution, rows.type_name)) != declared:
+            raise StateRestoreError(
+                f"state {name!r} was written as {_named(written)}, and is declared as {_named(declared)} now; "
+                "declare it as it was written, or use another name"
+            )
+        return name
+
+    def _taken(self, name: str) -> list[Any]:
+        """What was restored of a state; shares nothing that can change with the snapshot."""
+        rows = self._restored.pop(name, None)
+        elements = [] if rows is None else list(rows.elements)
+        return elements if are_unchanging(elements) else loads_record(dumps_record(elements))
+
+    # -- checkpoints
+
+    def freeze(self) -> None:
+        """Copy all states as they are now; the next ``snapshot`` is this copy.
+
+        Raises:
+            FlowletError: a value cannot be copied; names the state.
+        """
+        frozen = {name: (self._descriptions[name], _frozen(name, state)) for name, state in self._states.items()}
+        undeclared = {
+            name: rows
+            for name, rows in self._restored.items()
+            if rows.redistribution is not Redistribution.UNION or not self._subtask
+        }
+
+        def finish() -> OperatorStateSnapshot:
+            declared = {
+                name: OperatorStateRows(*description, tuple(elements()))
+                for name, (description, elements) in frozen.items()
+            }
+            return OperatorStateSnapshot(declared | undeclared)
+
+        self._frozen = finish
+
+    def snapshot(self) -> Callable[[], OperatorStateSnapshot] | None:
+        """What was frozen last, else a copy as of now; what is returned makes the snapshot on any thread.
+
+        None: there is no state.
+
+        Raises:
+            FlowletError: a value cannot be copied; names the state.
+        """
+        if not self._states and not self._restored:
+            return None
+        if self._frozen is None:
+            self.freeze()
+        frozen, self._frozen = self._frozen, None
+        return frozen
+
+    def restore(self, snapshot: OperatorStateSnapshot) -> None:
+        """Take over the state that this subtask was assigned."""
+        if self._states:
+            raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
+        self._restored = dict(snapshot.states)
+
+
+def _named(description: tuple[Redistribution, str]) -> str:
+    redistribution, type_name = description
+    return f"{redistribution.value} of {type_name}"
+
+
+def _frozen(name: str, state: OperatorListState | OperatorBroadcastState) -> Callable[[], list[Any]]:
+    """Copies the elements of a list, or the pairs of a map; what is returned gives them, on any thread."""
+    is_list = isinstance(state, OperatorListState)
+    elements: list[Any] = state.elements.copy() if isinstance(state, OperatorListState) else map_pairs(state.entries)
+    if state.declared.is_serialized_checked:
+        state.declared.check_rows(StateKind.LIST if is_list else StateKind.MAP, [elements], has_ttl=False)
+    if are_unchanging(elements):
+        return lambda: elements
+    try:
+        data = dumps_record(elements)
+    except Exception as error:
+        raise FlowletError(
+            f"state {name!r} holds a value that cannot be pickled into a snapshot ({error}); keep values that can be "
+            "pickled"
+        ) from error
+    return lambda: loads_record(data)

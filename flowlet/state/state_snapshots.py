@@ -1,0 +1,204 @@
+"""What a checkpoint holds of the state of one operator, and what a subtask takes over of it.
+
+Keyed state, in the form that every back end reads, or in files of RocksDB that checkpoints share; operator state, which
+belongs to a subtask and to no key.
+
+Side:       pure.
+Invariants: nobody changes a snapshot, or a file that it names.  A key is in the key group that ``key_group`` computes
+            for it, so that the groups of several subtasks can be put together in another way.
+Source:     Flink ``KeyedBackendSerializationProxy``, ``KeyGroupsStateHandle``,
+            ``RegisteredKeyValueStateBackendMetaInfo``, ``IncrementalRemoteKeyedStateHandle``,
+            ``OperatorStateHandle.Mode``, ``StateAssignmentOperation``, ``RoundRobinOperatorStateRepartitioner``.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from enum import Enum
+from typing import Any, Final, TypeVar
+
+from flowlet.keys.exact_keys import key_group_range
+from netstack.late import dataclass
+
+VERSION: Final = 2
+"""Of the form below: 2 since types have a ``TypeForm``."""
+
+
+class StateKind(Enum):
+    """What a state keeps for a key; the value is the name that users know."""
+
+    VALUE = "ValueState"
+    LIST = "ListState"
+    MAP = "MapState"
+    REDUCING = "ReducingState"
+    AGGREGATING = "AggregatingState"
+
+
+@dataclass(frozen=True, slots=True)
+class TypeForm:
+    """A declared type, such that a later flowlet can tell what it was.
+
+    Args:
+        name: ``Row``, ``Tuple``, ``Map``, ``List`` or another kind of array, the name of a basic type, or the text of
+            any other type.
+        parts: of the fields, of key and value, or of the element.
+        fields: the names of the fields of a row.
+    """
+
+    name: str
+    parts: "tuple[TypeForm, ...]" = ()
+    fields: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.parts and not self.fields:
+            return self.name
+        parts = map("{}: {}".format, self.fields, self.parts) if self.fields else map(str, self.parts)
+        return f"{self.name}({', '.join(parts)})"
+
+
+@dataclass(frozen=True, slots=True)
+class StateDescription:
+    """What a restart must declare again.
+
+    Args:
+        kind: what is kept for a key.
+        type_name: the declared type as text.
+        has_ttl: whether each entry is a pair of what the user stored and when it was last used, in milliseconds of
+            processing time.
+        type_form: the declared type; None: only the same text is the same type.
+    """
+
+    kind: StateKind
+    type_name: str
+    has_ttl: bool = False
+    type_form: TypeForm | None = None
+
+    def __str__(self) -> str:
+        return f"a {self.kind.value} of type {self.type_name}{' with a time to live' if self.has_ttl else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class StateRows:
+    """The keys of one state in one key group, as the user knows them, and what is kept for each, in lists, tuples or
+    arrays.
+
+    A list of the user is a tuple of its elements, a map a tuple of pairs.
+    """
+
+    keys: Sequence[Any]
+    values: Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyedStateSnapshot:
+    """All keyed state of one operator; whoever changes a field of this module raises ``version``.
+
+    Args:
+        descriptions: by name of the state.
+        max_parallelism: the number of key groups.
+        groups: by key group, then by name of the state.
+        version: of this format.
+    """
+
+    descriptions: Mapping[str, StateDescription]
+    max_parallelism: int
+    groups: Mapping[int, Mapping[str, StateRows]] = field(default_factory=dict)
+    version: int = VERSION
+
+
+class Redistribution(Enum):
+    """Who gets what after a restart; the value is the name that users know."""
+
+    SPLIT = "list state"  # with another parallelism the elements of all subtasks are dealt out anew
+    UNION = "union list state"  # every subtask gets the elements of all
+    BROADCAST = "broadcast state"  # the same everywhere: each subtask gets that of one former subtask
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateRows:
+    """One state: the elements of a list, or the pairs of a broadcast map."""
+
+    redistribution: Redistribution
+    type_name: str
+    elements: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorStateSnapshot:
+    """All operator state of one operator, by name of the state."""
+
+    states: Mapping[str, OperatorStateRows] = field(default_factory=dict)
+
+    @property
+    def has_union(self) -> bool:
+        """Whether it has a state of which every subtask needs all parts."""
+        return any(each.redistribution is Redistribution.UNION for each in self.states.values())
+
+
+INCREMENTAL_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFile:
+    """A file below the job's directory of shared files, where its SHA-256 is its name."""
+
+    sha256: bytes
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalSnapshot:
+    """All keyed state of one operator; whoever changes a field, or the form of a row, raises ``version``.
+
+    Args:
+        descriptions: by name of the state.
+        state_ids: by name of the state, the number that its rows begin with.
+        max_parallelism: the number of key groups.
+        first_key_group: of the subtask.
+        end_key_group: the one after its last.
+        shared: by name within the database, files that other checkpoints have, too.
+        private: by name within the database, the content of its other files.
+        version: of this format.
+    """
+
+    descriptions: Mapping[str, StateDescription]
+    state_ids: Mapping[str, int]
+    max_parallelism: int
+    first_key_group: int
+    end_key_group: int
+    shared: Mapping[str, SharedFile]
+    private: Mapping[str, bytes]
+    version: int = INCREMENTAL_VERSION
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class StateShare:
+    """One subtask and the former vertex.
+
+    Args:
+        subtask: from 0 to ``parallelism`` - 1.
+        former_parallelism: the number of subtasks that the operator had.
+        finished: the former subtasks that had read and processed everything, and left no state, if they run again.
+    """
+
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    former_parallelism: int
+    finished: frozenset[int] = frozenset()
+
+    @property
+    def key_groups(self) -> range:
+        """The key groups that the subtask owns now."""
+        return key_group_range(self.max_parallelism, self.parallelism, self.subtask)
+
+    @property
+    def is_the_same(self) -> bool:
+        """Whether the subtask takes over what the former one with its number had, and nothing else."""
+        return self.former_parallelism == self.parallelism and not self.finished
+
+    def dealt(self, items: Sequence[T]) -> list[T]:
+        """The subtask's items, if all are dealt out one by one."""
+        return list(items[self.subtask :: self.parallelism])

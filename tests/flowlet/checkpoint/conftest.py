@@ -1,0 +1,3 @@
+from tests.flowlet.task.fixtures import network
+
+__all__ = ["network"]

@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flowlet.columns.short_text_column import Packed16Array, mixed
+from flowlet.keys import key_index as text_codes
+from flowlet.keys.key_index import TextCodes
+from tests.flowlet.columns.test_short_texts import SHORT, heads_of
+
+CHUNKS = st.lists(st.lists(st.text(st.sampled_from("ab"), max_size=3) | SHORT, max_size=20), max_size=6)
+
+
+@given(CHUNKS)
+@pytest.mark.parametrize("num_hashes", [1, 2, 1 << 32], ids=["one hash", "two hashes", "many"])
+def test_codes_count_texts_in_the_order_of_first_sight(num_hashes: int, chunks: list[list[str]]) -> None:
+    """However they lie in the table."""
+    expected: dict[str, int] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            text_codes, "mixed", lambda packed16: np.uint64(2**64 - 1) - mixed(packed16) % np.uint64(num_hashes)
+        )
+        codes = TextCodes()
+        for texts in chunks:
+            found = codes.add(heads_of(texts)).tolist()
+            assert found == [expected.setdefault(text, len(expected)) for text in texts]
+
+    assert codes.num_codes == len(expected)
+    assert codes.texts() == list(expected)
+
+
+def test_tables_grow() -> None:
+    """With what was there before."""
+    codes = TextCodes()
+    texts = [f"text{number}" for number in range(20_000)]
+
+    for start in range(0, 20_000, 500):
+        codes.add(heads_of(texts[start : start + 500]))
+
+    assert codes.add(heads_of(texts)).tolist() == list(range(20_000))
+
+
+def test_codes_are_indices_for_numpy() -> None:
+    """Narrower ones would be converted by each that uses them."""
+    empty: Packed16Array = heads_of([])
+
+    assert TextCodes().add(empty).dtype == np.intp

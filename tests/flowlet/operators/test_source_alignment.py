@@ -1,0 +1,164 @@
+"""Promises of ``SourceAlignment``.
+
+Source: Flink ``SourceOperatorAlignmentTest``, ``SourceOperatorSplitWatermarkAlignmentTest``, ``WatermarkSamplerTest``.
+"""
+
+import pytest
+
+from flowlet.operators.source_event_time import SourceAlignment, SplitOrders
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+
+
+def sampled(alignment: SourceAlignment, watermark: int) -> int:
+    alignment.watermark_emitted(watermark)
+    return alignment.sample()
+
+
+def test_a_source_waits_while_it_is_ahead_of_what_is_allowed() -> None:
+    alignment = SourceAlignment(num_samples=1)
+    assert not alignment.must_wait
+
+    assert sampled(alignment, 42) == 42
+    alignment.allow(41)
+    assert alignment.must_wait
+    alignment.allow(42)
+    assert not alignment.must_wait
+
+
+def test_a_source_that_runs_past_the_limit_waits_from_the_next_sample_on() -> None:
+    alignment = SourceAlignment(num_samples=1)
+    alignment.allow(50)
+
+    alignment.watermark_emitted(60)
+    assert not alignment.must_wait
+    alignment.sample()
+    assert alignment.must_wait
+
+
+def test_the_oldest_sample_counts() -> None:
+    alignment = SourceAlignment(num_samples=3)
+    alignment.allow(50)
+
+    for watermark in (60, 61):
+        sampled(alignment, watermark)
+        assert not alignment.must_wait
+    sampled(alignment, 62)
+
+    assert alignment.must_wait
+
+
+def test_a_source_without_a_watermark_holds_the_others_back() -> None:
+    """Whether it will have records nobody knows."""
+    assert SourceAlignment().sample() == MIN_TIMESTAMP
+
+
+def test_an_idle_source_holds_nobody_back() -> None:
+    alignment = SourceAlignment(num_samples=1)
+    sampled(alignment, 42)
+
+    alignment.status_changed(is_idle=True)
+    assert alignment.sample() == MAX_TIMESTAMP
+    alignment.status_changed(is_idle=False)
+    assert alignment.sample() == 42
+
+
+def test_a_watermark_makes_a_source_active() -> None:
+    alignment = SourceAlignment()
+    alignment.status_changed(is_idle=True)
+
+    assert sampled(alignment, 43) == 43
+
+
+def test_a_finished_source_holds_nobody_back() -> None:
+    alignment = SourceAlignment()
+    sampled(alignment, 42)
+
+    alignment.finished()
+
+    assert alignment.sample() == MAX_TIMESTAMP
+
+
+def test_the_drift_says_how_far_a_source_is_ahead() -> None:
+    alignment = SourceAlignment()
+    alignment.watermark_emitted(42)
+    alignment.watermark_emitted(41)
+
+    alignment.allow(40)
+
+    assert alignment.drift_ms == 2
+
+
+def test_splits_that_are_ahead_are_paused_and_resumed() -> None:
+    alignment = SourceAlignment()
+    alignment.split_added("a")
+    alignment.split_added("b")
+    alignment.allow(100)
+
+    assert not alignment.split_watermarks({"a": 100})
+    ahead = alignment.split_watermarks({"a": 101})
+    assert ahead == SplitOrders(pause=frozenset({"a"}), resume=frozenset())
+    assert not alignment.split_watermarks({"a": 150})
+    assert alignment.paused_splits == {"a"}
+    behind = alignment.allow(150)
+    assert behind == SplitOrders(pause=frozenset(), resume=frozenset({"a"}))
+    assert not alignment.allow(151)
+
+
+def test_a_single_split_is_the_source_itself() -> None:
+    """The source waits as a whole, and its split is not paused too."""
+    alignment = SourceAlignment()
+    alignment.split_added("a", 500)
+
+    assert not alignment.allow(100)
+    assert not alignment.split_watermarks({"a": 600})
+
+
+def test_when_only_one_split_is_left_it_is_resumed() -> None:
+    alignment = SourceAlignment()
+    alignment.split_added("a", 500)
+    alignment.split_added("b", 10)
+    assert alignment.allow(100).pause == {"a"}
+
+    alignment.split_finished("b")
+
+    assert alignment.allow(100).resume == {"a"}
+
+
+def test_a_finished_split_is_forgotten() -> None:
+    alignment = SourceAlignment()
+    for split in ("a", "b", "c"):
+        alignment.split_added(split, 500)
+    assert alignment.allow(100).pause == {"a", "b", "c"}
+
+    alignment.split_finished("a")
+
+    assert alignment.allow(500).resume == {"b", "c"}
+    assert not alignment.split_watermarks({"a": 900})
+
+
+def test_the_watermark_of_a_split_does_not_fall() -> None:
+    alignment = SourceAlignment()
+    alignment.split_added("a", 500)
+    alignment.split_added("b", 500)
+    alignment.allow(100)
+
+    assert not alignment.split_watermarks({"a": 50})
+    assert alignment.paused_splits == {"a", "b"}
+
+
+def test_an_alignment_has_a_sample() -> None:
+    with pytest.raises(ValueError, match="at least one sample"):
+        SourceAlignment(num_samples=0)
+
+
+def test_an_alignment_prints_whether_it_waits() -> None:
+    alignment = SourceAlignment(num_samples=1)
+    assert repr(alignment).startswith("<SourceAlignment runs")
+    sampled(alignment, 5)
+    alignment.allow(4)
+    assert repr(alignment) == "<SourceAlignment waits at 5 of 4, 0 splits paused>"
+
+
+def test_the_drift_of_a_source_that_has_just_begun_fits_into_a_report() -> None:
+    """The difference between no watermark and no limit takes 65 bits, and no message holds it."""
+    assert SourceAlignment().drift_ms == MIN_TIMESTAMP
