@@ -13,7 +13,60 @@ Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 
 from typing import Final
 
-RENAMED: Final[dict[str, str]] = {}
+# What moved and kept its name: the module before, the module now, and qualified names.
+_MOVED: Final = (
+    (
+        "flowlet.datastream.connectors.bucket_assigner",
+        "flowlet.datastream.connectors.file_sink",
+        "BucketAssigner BucketContext",
+    ),
+    ("flowlet.datastream.connectors.committer", "flowlet.datastream.connectors.base", "CommitRequest Committer"),
+    (
+        "flowlet.datastream.connectors.jdbc",
+        "flowlet.datastream.connectors.database_statement",
+        "JdbcConnectionOptions JdbcConnectionOptions.JdbcConnectionOptionsBuilder JdbcExecutionOptions",
+    ),
+    (
+        "flowlet.datastream.connectors.jdbc",
+        "flowlet.datastream.connectors.database_statement",
+        "JdbcExecutionOptions.Builder",
+    ),
+    (
+        "flowlet.datastream.connectors.kafka_offsets",
+        "flowlet.datastream.connectors.kafka_source",
+        "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaTopicPartition",
+    ),
+    (
+        "flowlet.datastream.connectors.kafka_serialization",
+        "flowlet.datastream.connectors.kafka_sink",
+        "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder KafkaTopicSelector",
+    ),
+    (
+        "flowlet.datastream.connectors.rolling_policy",
+        "flowlet.datastream.connectors.file_sink",
+        "DefaultRollingPolicy OnCheckpointRollingPolicy OutputFileConfig",
+    ),
+    (
+        "flowlet.datastream.connectors.rolling_policy",
+        "flowlet.datastream.connectors.file_sink",
+        "OutputFileConfig.OutputFileConfigBuilder RollingPolicy",
+    ),
+    (
+        "flowlet.datastream.connectors.sink_writer",
+        "flowlet.datastream.connectors.base",
+        "CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext",
+    ),
+    ("flowlet.datastream.connectors.split_source", "flowlet.datastream.connectors.base", "SplitSource"),
+    (
+        "flowlet.datastream.formats.csv",
+        "flowlet.datastream.formats.bulk_formats",
+        "CsvColumn CsvSchema CsvSchemaBuilder CsvWriterFactory",
+    ),
+    ("flowlet.datastream.formats.parquet", "flowlet.datastream.formats.bulk_formats", "ParquetWriterFactory"),
+)
+RENAMED: Final[dict[str, str]] = {
+    f"{before}:{name}": f"{now}:{name}" for before, now, names in _MOVED for name in names.split()
+}
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
 one comes first.
 """

@@ -384,8 +384,7 @@ def _reading(step: SourceTransformation) -> Source:
 
         return runtime_source(step.source, step.name, step.parallelism)
     if isinstance(step.source, RemoteGate):
-        from flowlet.connectors.remote_gate_source import RemoteGateSource
-        from flowlet.ingest.event_time import EventTimeColumn
+        from flowlet.connectors.remote_gate_source import EventTimeColumn, RemoteGateSource
 
         gate = step.source
         event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)

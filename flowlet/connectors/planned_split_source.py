@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 from flowlet.chain.state_share import StateShare
-from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
+from flowlet.datastream.connectors.base import NO_RECORD, SplitSource
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source

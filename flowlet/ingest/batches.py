@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
 from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
-from flowlet.errors import SerdeError
 from flowlet.ingest.errors import GateTypeError
 from flowlet.records import Chunk
-from flowlet.serde.types.arrow_serializer import batch_of_message, message_of_batch
+from flowlet.serde.types.arrow_serializer import message_of_batch
 from flowlet.serde.types.type_serializer import ValueMismatchError
 
 # Types whose arrays numpy can use without a copy.
@@ -54,14 +53,6 @@ def _declared(batch: Any, schema: pa.Schema) -> Any:
     if isinstance(batch, pa.RecordBatch) and batch.schema.names == schema.names and batch.schema.types == schema.types:
         return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
     return batch
-
-
-def batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
-    """The reverse of ``whole_batches``.  Raises SerdeError: a record is no message of a batch with this schema."""
-    for message in chunk.values:
-        if type(message) is not bytes:
-            raise SerdeError(f"a {type(message).__name__} where a record batch should be")
-    return Chunk([batch_of_message(pa.py_buffer(message), schema) for message in chunk.values], chunk.timestamps)
 
 
 def shaped(fields: tuple[Column, ...], type_info: TypeInformation) -> Columns:

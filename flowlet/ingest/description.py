@@ -11,7 +11,6 @@ Units:      milliseconds since the epoch.
 """
 
 import base64
-import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import field
@@ -60,15 +59,6 @@ class PartitionOffer:
 
     def __str__(self) -> str:
         return f"partition {self.partition} (attempt {self.attempt}, epoch {self.epoch}) of {self.job!r}"
-
-
-FINGERPRINT_BYTES = 16
-
-
-def type_fingerprint(type_info: TypeInformation) -> bytes:
-    """16 bytes, the same for equal types in every process."""
-    text = f"{type(type_info).__name__} {type_info!r}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES).digest()
 
 
 def checked_records(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from flowlet.chain.preview import preview
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.datastream.connectors.committer import Committer
+from flowlet.datastream.connectors.base import Committer
 from flowlet.errors import FlowletError
 from flowlet.sinks.pending_commits import PendingCommits, PendingRequest
 from flowlet.sinks.sink_calls import SinkCalls

@@ -13,8 +13,7 @@ Source:     Flink ``GlobalCommitterOperator``, ``CommittableSummary``.
 from typing import Any
 
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.datastream.connectors.base import SupportsGlobalCommitter
-from flowlet.datastream.connectors.committer import Committer
+from flowlet.datastream.connectors.base import Committer, SupportsGlobalCommitter
 from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.records import Chunk
 from flowlet.sinks.commit_runner import CommitRunner

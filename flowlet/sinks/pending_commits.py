@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum, auto
 from typing import Any, Final
 
-from flowlet.datastream.connectors.committer import CommitRequest
+from flowlet.datastream.connectors.base import CommitRequest
 from netstack.late import dataclass
 
 MAX_RETRIES: Final = 10  # Flink's ``sink.committer.retries``: then the job fails, and commits again after the restart

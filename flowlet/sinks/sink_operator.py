@@ -19,9 +19,16 @@ from typing import Any, Final
 from flowlet.chain.preview import preview
 from flowlet.chain.record_loop import num_processed
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsGlobalCommitter, SupportsWriterState
-from flowlet.datastream.connectors.committer import Committer
-from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriter, StatefulSinkWriter
+from flowlet.datastream.connectors.base import (
+    Committer,
+    CommittingSinkWriter,
+    Sink,
+    SinkWriter,
+    StatefulSinkWriter,
+    SupportsCommitter,
+    SupportsGlobalCommitter,
+    SupportsWriterState,
+)
 from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.task_mailbox import Interrupts

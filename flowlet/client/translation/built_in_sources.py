@@ -12,13 +12,12 @@ from flowlet.connectors.planned_split_source import PlannedSplitSource
 from flowlet.connectors.rate_limits import RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineSource
-from flowlet.datastream.connectors.base import BuiltInSource
+from flowlet.datastream.connectors.base import BuiltInSource, SplitSource
 from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy, RateUnit
 from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.kafka_source import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
-from flowlet.datastream.connectors.split_source import SplitSource
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.operators.source_operator import Source
 from flowlet.serde.pickles import program_pickle

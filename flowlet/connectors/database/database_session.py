@@ -18,7 +18,7 @@ from flowlet.connectors.database.row_values import (
     RefusedRowError,
     without_password,
 )
-from flowlet.datastream.connectors.placeholders import Statement
+from flowlet.datastream.connectors.database_statement import Statement
 
 T = TypeVar("T")
 

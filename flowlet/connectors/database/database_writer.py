@@ -23,9 +23,8 @@ from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDr
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.postgres_driver import PostgresDriver
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
-from flowlet.datastream.connectors.database_url import DatabaseKind
-from flowlet.datastream.connectors.jdbc import DatabaseStatement, JdbcExecutionOptions
-from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors.database_statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 
 

@@ -35,18 +35,24 @@ from flowlet.connectors.files.part_files import (
     remove,
     sync_folders,
 )
-from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsWriterState
-from flowlet.datastream.connectors.bucket_assigner import BasePathBucketAssigner, BucketContext, DateTimeBucketAssigner
-from flowlet.datastream.connectors.committer import CommitRequest, Committer
-from flowlet.datastream.connectors.file_sink import FileSink
-from flowlet.datastream.connectors.sink_writer import (
+from flowlet.datastream.connectors.base import (
+    CommitRequest,
+    Committer,
     CommittingSinkWriter,
+    Sink,
     SinkWriterContext,
     StatefulSinkWriter,
+    SupportsCommitter,
+    SupportsWriterState,
     WriterInitContext,
 )
-from flowlet.datastream.formats.csv import CsvWriterFactory
-from flowlet.datastream.formats.parquet import ParquetWriterFactory
+from flowlet.datastream.connectors.file_sink import (
+    BasePathBucketAssigner,
+    BucketContext,
+    DateTimeBucketAssigner,
+    FileSink,
+)
+from flowlet.datastream.formats.bulk_formats import CsvWriterFactory, ParquetWriterFactory
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.sinks.sink_calls import ChunkWriter, InitContext, RecordContext

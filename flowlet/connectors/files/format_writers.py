@@ -25,8 +25,7 @@ from flowlet.columns import Column, Columns, Shape
 from flowlet.common.serialization import Encoder
 from flowlet.common.types import RowFieldsError, fields_by_name, fields_of_record, fields_of_records
 from flowlet.common.values.field_values import is_missing
-from flowlet.datastream.formats.csv import CsvColumn, CsvSchema
-from flowlet.datastream.formats.parquet import ParquetWriterFactory
+from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema, ParquetWriterFactory
 from flowlet.records import Chunk
 from flowlet.serde.types.arrow_types import arrow_type_of, exact_array
 from flowlet.serde.types.type_serializer import ValueMismatchError

@@ -20,15 +20,19 @@ Source:     Flink ``KafkaWriter``.  Kafka KIP-98 (fencing by the epoch of a tran
             ``KafkaCommitter`` resumes a transaction in another process instead, which librdkafka cannot do.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from flowlet.datastream.connectors.kafka_serialization import KafkaMessage, KafkaRecordSerializationSchema
-from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterContext
+from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
 from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
+
+if TYPE_CHECKING:
+    from flowlet.datastream.connectors.kafka_sink import KafkaMessage, KafkaRecordSerializationSchema
 
 # How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a
 # limit, message.timeout.ms, which is longer than a cancelled task may take.
@@ -328,7 +332,7 @@ class KafkaTarget(WriteAheadTarget):
         if clients is not None:
             clients.close()
 
-    def _failures(self, writer: str, what: str) -> "_Failures":
+    def _failures(self, writer: str, what: str) -> _Failures:
         return _Failures(self, writer, what)
 
     def failed(self, writer: str, what: str, error: Exception) -> FlowletError:

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.connectors.write_ahead.committable_rows import CommittableRows, decoded_rows, encoded_part
-from flowlet.datastream.connectors.committer import CommitRequest, Committer
-from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriterContext
+from flowlet.datastream.connectors.base import CommitRequest, Committer, CommittingSinkWriter, SinkWriterContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
 

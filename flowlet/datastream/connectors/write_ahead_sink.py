@@ -15,9 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flowlet.datastream.connectors.base import Sink, SupportsCommitter
-from flowlet.datastream.connectors.committer import Committer
-from flowlet.datastream.connectors.sink_writer import SinkWriter, WriterInitContext
+from flowlet.datastream.connectors.base import Committer, Sink, SinkWriter, SupportsCommitter, WriterInitContext
 from flowlet.errors import FlowletError
 
 __all__ = ["CommitLaterError", "WriteAheadSink", "WriteAheadTarget"]

@@ -28,7 +28,7 @@ from flowlet.connectors.rate_limits import RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink, SplitSource
-from flowlet.datastream.connectors.sink_writer import SinkWriter
+from flowlet.datastream.connectors.base import SinkWriter
 from flowlet.datastream.functions import ReduceFunction, WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec
