@@ -63,6 +63,11 @@ _MOVED: Final = (
         "CsvColumn CsvSchema CsvSchemaBuilder CsvWriterFactory",
     ),
     ("flowlet.datastream.formats.parquet", "flowlet.datastream.formats.bulk_formats", "ParquetWriterFactory"),
+    ("flowlet.splits.file_split", "flowlet.splits.split_kinds", "FileSet FileSplit"),
+    ("flowlet.splits.hybrid_split", "flowlet.splits.split_kinds", "HybridSplit HybridSplits"),
+    ("flowlet.splits.kafka_split", "flowlet.splits.split_kinds", "KafkaSplit KafkaTopics OffsetKind OffsetRule"),
+    ("flowlet.splits.number_split", "flowlet.splits.split_kinds", "NumberRange NumberSplit"),
+    ("flowlet.splits.planned_split", "flowlet.splits.split_kinds", "PlannedSplit PlannedSplits"),
 )
 RENAMED: Final[dict[str, str]] = {
     f"{before}:{name}": f"{now}:{name}" for before, now, names in _MOVED for name in names.split()

@@ -23,8 +23,8 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import AssignedSplits
-from flowlet.splits.number_enumerator import NumberSplitEnumerator, Runs, share_of_runs
-from flowlet.splits.number_split import NumberRange, NumberSplit
+from flowlet.splits.known_splits import NumberSplitEnumerator, Runs, share_of_runs
+from flowlet.splits.split_kinds import NumberRange, NumberSplit
 from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.late import dataclass

@@ -23,7 +23,8 @@ from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_object
 from flowlet.splits.assigned_splits import AssignedSplits
-from flowlet.splits.planned_split import PlannedSplit, PlannedSplitEnumerator, PlannedSplits
+from flowlet.splits.known_splits import PlannedSplitEnumerator
+from flowlet.splits.split_kinds import PlannedSplit, PlannedSplits
 from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
 from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture, AvailabilityHelper

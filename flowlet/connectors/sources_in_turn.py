@@ -28,10 +28,9 @@ from flowlet.operators.source_operator import (
     enumerator_of,
 )
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.splits.assigned_splits import SplitReceiver
-from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator
-from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
+from flowlet.splits.enumerator import SplitReceiver
+from flowlet.splits.enumerators import HybridSplitEnumerator, enumerator_for, split_set_of
+from flowlet.splits.split_kinds import HybridSplit, HybridSplits
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.watermarks.source_event_time import OpenSplits, PausableSplitReader, SplitReader
 from netstack.availability import AvailabilityFuture, AvailabilityHelper

@@ -40,16 +40,15 @@ from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import Source
 from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import AssignedSplits
-from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import (
+from flowlet.splits.file_enumerator import (
     HEAD_BYTES,
     Compression,
-    FileSet,
-    FileSplit,
+    FileSplitEnumerator,
     compression_of,
     keeps_line_ends,
     needs_head,
 )
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass

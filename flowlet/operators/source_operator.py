@@ -24,9 +24,8 @@ from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
-from flowlet.splits.assigned_splits import SplitReceiver
-from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
-from flowlet.splits.number_enumerator import NumbersLeft, Runs, share_of_runs
+from flowlet.splits.enumerator import SourceSplit, SplitEnumerator, SplitReceiver
+from flowlet.splits.known_splits import NumbersLeft, Runs, share_of_runs
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.watermarks.source_event_time import SourceEventTime
 from netstack.availability import AvailabilityFuture

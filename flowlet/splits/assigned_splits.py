@@ -12,7 +12,7 @@ Source:     Flink ``SourceReaderBase`` (``addSplits``, ``notifyNoMoreSplits``),
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Final, Generic, TypeVar
 
 from flowlet.splits.enumerator import SourceSplit
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
@@ -21,26 +21,6 @@ from netstack.availability import AvailabilityFuture, AvailabilityHelper
 EARLY_BYTES: Final = 512 << 10
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
-SplitT_contra = TypeVar("SplitT_contra", bound=SourceSplit, contravariant=True)
-
-
-@runtime_checkable
-class SplitReceiver(Protocol[SplitT_contra]):
-    """What a reader must be whose source has an enumerator.
-
-    Threading: task thread.
-    Life cycle: ``start`` once, before the first poll; then ``add_splits`` after each request, or ``no_more_splits``
-        after the last one.
-    """
-
-    def start(self, request_splits: Callable[[], None]) -> None:
-        """The task runs; ``request_splits`` asks the enumerator for more."""
-
-    def add_splits(self, splits: Sequence[SplitT_contra], waiting_bytes: int) -> None:
-        """The enumerator gives these; it keeps so much for all readers together."""
-
-    def no_more_splits(self) -> None:
-        """The enumerator has nothing left."""
 
 
 class _Supply(Enum):

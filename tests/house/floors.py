@@ -57,6 +57,7 @@ ROOMS: Final = (
             "flowlet.graph.execution_events",
             "flowlet.graph.execution_state",
             "flowlet.graph.partitioner",
+            "flowlet.splits.split_kinds",
         ),
     ),
     Room("metrics", 0, ("flowlet.metrics",)),

@@ -22,8 +22,7 @@ from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.operators.source_operator import Source
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
-from flowlet.splits.file_split import FileSet
-from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
+from flowlet.splits.split_kinds import FileSet, PlannedSplit, PlannedSplits
 
 
 def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source:

@@ -33,7 +33,7 @@ from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.splits.kafka_brokers import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
-from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
+from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics
 from flowlet.watermarks.source_event_time import OpenSplits
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 from netstack.log_lines import LogLines

@@ -16,7 +16,7 @@ from flowlet.common.serialization import DeserializationSchema
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.connectors.base import BuiltInSource
 from flowlet.errors import JobGraphError
-from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
+from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule
 
 __all__ = [
     "KafkaOffsetResetStrategy",

@@ -26,7 +26,7 @@ from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateFor
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, SourceReader
 from flowlet.records import Chunk, Watermark
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
 

@@ -23,7 +23,7 @@ from flowlet.operators.record_operators import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
-from flowlet.splits.file_split import FileSet
+from flowlet.splits.split_kinds import FileSet
 from tests.flowlet.client.jobs import source, vertex, word_count
 
 NOWHERE = RemoteTarget("127.0.0.1", 1, secret=bytes(32))

@@ -13,9 +13,7 @@ from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, Turn
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.splits.file_split import FileSet, FileSplit
-from flowlet.splits.hybrid_split import HybridSplit
-from flowlet.splits.number_split import NumberSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplit, NumberSplit
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import Harness
 

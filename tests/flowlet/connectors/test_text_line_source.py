@@ -19,7 +19,8 @@ from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import SourceOperator, SourceReader
 from flowlet.records import Chunk
 from flowlet.splits.assigned_splits import EARLY_BYTES
-from flowlet.splits.file_split import FileSet, FileSplit, compression_of
+from flowlet.splits.file_enumerator import compression_of
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.operators.local_splits import requests_to
 from tests.flowlet.splits.all_splits import all_splits
