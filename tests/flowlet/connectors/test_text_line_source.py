@@ -14,11 +14,11 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flowlet.connectors import text_line_source
+from flowlet.connectors.split_reader import EARLY_BYTES
 from flowlet.connectors.text_line_source import SplitPosition, TextLineReader, TextLineSource, TextPosition
 from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import SourceOperator, SourceReader
 from flowlet.records import Chunk
-from flowlet.splits.assigned_splits import EARLY_BYTES
 from flowlet.splits.file_enumerator import compression_of
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from tests.flowlet.operators.harness import Harness
