@@ -15,6 +15,7 @@ from typing import Final
 
 # What moved and kept its name: the module before, the module now, and qualified names.
 _MOVED: Final = (
+    ("flowlet.connectors.write_ahead.committable_rows", "flowlet.connectors.write_ahead_writer", "CommittableRows"),
     (
         "flowlet.datastream.connectors.bucket_assigner",
         "flowlet.datastream.connectors.file_sink",
@@ -63,6 +64,7 @@ _MOVED: Final = (
         "CsvColumn CsvSchema CsvSchemaBuilder CsvWriterFactory",
     ),
     ("flowlet.datastream.formats.parquet", "flowlet.datastream.formats.bulk_formats", "ParquetWriterFactory"),
+    ("flowlet.sinks.global_commit_operator", "flowlet.sinks.commit_runner", "Committed"),
     ("flowlet.splits.file_split", "flowlet.splits.split_kinds", "FileSet FileSplit"),
     ("flowlet.splits.hybrid_split", "flowlet.splits.split_kinds", "HybridSplit HybridSplits"),
     ("flowlet.splits.kafka_split", "flowlet.splits.split_kinds", "KafkaSplit KafkaTopics OffsetKind OffsetRule"),

@@ -23,7 +23,6 @@ from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
-from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream.connectors.base import BuiltInSource, DiscardingSink, Sink
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
@@ -72,8 +71,8 @@ from flowlet.operators.process_operator import CoProcessOperator, ProcessOperato
 from flowlet.operators.record_operators import FilterOperator, FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
-from flowlet.sinks.function_sink import FunctionSink
-from flowlet.sinks.global_commit_operator import GlobalCommitOperator
+from flowlet.sinks.commit_runner import GlobalCommitOperator
+from flowlet.sinks.function_sink import DiscardSink, FunctionSink, PrintSink
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.typed.value_conversion import changes_values
 from netstack.late import is_instance_of_late

@@ -9,7 +9,7 @@ Rules:      concatenated streams in one file are read one after the other (``cat
             those of xz.  Whatever else stands behind a stream is damage: Python's ``BZ2File`` and ``LZMAFile`` would
             take it for the end of the file.  A damaged or truncated file is an error that names it; in zstd and xz
             files damage inside is found only if they have checksums, which the command-line tools write by default.
-            zstd is Python's own from 3.14 on, before that pyarrow's, which is imported for the first such file.  lines
+            zstd is Python's own from 3.14 on, before that pyarrow's, which is imported for the first such file.  Lines
             end with \n, \r\n or a lone \r; a last line without an end counts, an empty one after the last end does not
             (Java's ``BufferedReader.readLine``).  A split has the pieces between two \n that begin in it. Undecodable
             bytes become U+FFFD.

@@ -33,8 +33,7 @@ from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import Chunk, Watermark
-from flowlet.sinks.commit_runner import CommitRunner
-from flowlet.sinks.global_commit_operator import Committed
+from flowlet.sinks.commit_runner import CommitRunner, Committed
 from flowlet.sinks.sink_calls import ChunkWriter, InitContext, RecordContext, SinkCalls
 
 END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any

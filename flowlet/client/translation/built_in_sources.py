@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from flowlet.common.checks import is_name, is_whole_number
-from flowlet.connectors.number_source import NumberSource
+from flowlet.connectors.number_source import NumberSource, RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.planned_split_source import PlannedSplitSource
-from flowlet.connectors.rate_limits import RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.datastream.connectors.base import BuiltInSource, SplitSource

@@ -9,7 +9,7 @@ From the options of a database sink to the objects that its task runs; loaded by
 Side:       task.
 Invariants: the marker of a writer is a row of the table ``flowlet_commits``; it is raised by one, from the number
             before, in the transaction of the rows.  So of two processes that commit the same rows one finds that there
-            is nothing left to do.  after ``flush`` the database has all rows.  Rows keep their order.
+            is nothing left to do.  After ``flush`` the database has all rows.  Rows keep their order.
 Source:     Flink ``JdbcOutputFormat``, ``GenericJdbcSinkFunction``.
 """
 

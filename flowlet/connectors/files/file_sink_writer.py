@@ -7,7 +7,7 @@
 Side:       task.
 Invariants: a bucket has at most one open part file.  In front of a barrier each open part either is closed, durable and
             prepared for its commit, or is durable up to the length that the checkpoint names.  After a restart it goes
-            on in a copy of these bytes, because the process that made the file may still write into it.  what is
+            on in a copy of these bytes, because the process that made the file may still write into it.  What is
             committed is durable: folders are fsynced before ``commit`` returns.
 Units:      times in milliseconds.
 Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState``, ``FileSinkCommittable``.  Flink

@@ -8,7 +8,7 @@ Hot path: one call into librdkafka per 1,000 messages, one comprehension per par
 Side:       task.
 Invariants: the thread touches the consumer only between ``watch`` and the end of its future; the task thread does not
             consume meanwhile.  A watch ends with a message, an error or ``close``.  Its wait has a limit, so ``close``
-            takes a quarter of a second at most.  the offset of a partition is behind the last record that was polled,
+            takes a quarter of a second at most.  The offset of a partition is behind the last record that was polled,
             not behind what was fetched: so state and records agree.  Nothing blocks the task: librdkafka fetches on its
             own threads, and an idle reader waits on a future (``ArrivalWatch``).  A partition is over when a record or
             the end of the log is at or behind its stop: the last offsets may belong to markers of transactions, which

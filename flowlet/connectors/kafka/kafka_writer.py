@@ -8,14 +8,14 @@ The marker of a writer is an offset that the transaction commits for the group `
 ever joins.
 
 Side:       task.
-Invariants: the first failed delivery fails the task: nothing that a checkpoint counts as written is missing.  a
+Invariants: the first failed delivery fails the task: nothing that a checkpoint counts as written is missing.  A
             writer's transactions have an id of their own, ``<prefix>-<writer>``.  Its marker is read only after
             ``init_transactions``: that ends what a process that was believed dead had begun, and no such process can
-            commit afterwards.  So the marker tells whether a transaction happened, and nobody else can change that.  A
-            call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A call about
-            transactions goes on in the background after a timeout, and the same call, made again, takes it up; a
-            question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than its
-            request does, after ``socket.timeout.ms`` (60 s) at the latest.
+            commit afterwards.  So the marker tells whether a transaction happened, and no other process can change
+            that.  A call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A
+            call about transactions goes on in the background after a timeout, and the same call, made again, takes it
+            up; a question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than
+            its request does, after ``socket.timeout.ms`` (60 s) at the latest.
 Source:     Flink ``KafkaWriter``.  Kafka KIP-98 (fencing by the epoch of a transactional id), KIP-447; Flink's
             ``KafkaCommitter`` resumes a transaction in another process instead, which librdkafka cannot do.
 """

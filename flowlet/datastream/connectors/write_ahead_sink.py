@@ -20,8 +20,8 @@ from flowlet.errors import FlowletError
 
 __all__ = ["CommitLaterError", "WriteAheadSink", "WriteAheadTarget"]
 
-_WRITER_MODULE: Final = "flowlet.connectors.write_ahead.write_ahead_writer"
-_COMMITTER_MODULE: Final = "flowlet.connectors.write_ahead.write_ahead_writer"
+_WRITER_MODULE: Final = "flowlet.connectors.write_ahead_writer"
+_COMMITTER_MODULE: Final = "flowlet.connectors.write_ahead_writer"
 
 
 class CommitLaterError(FlowletError):

@@ -16,7 +16,6 @@ from flowlet.chain.state_share import StateShare
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, Restorable, assigned_states, is_by_key
 from flowlet.columns import columns_of
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
@@ -26,6 +25,7 @@ from flowlet.operators.aggregation_snapshot import AggregationSnapshot, StateFor
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, SourceReader
 from flowlet.records import Chunk, Watermark
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.state.keyed_state_snapshot import KeyedStateSnapshot, StateDescription, StateKind, StateRows
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution

@@ -13,7 +13,6 @@ from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import RemoteTarget, execute, to_message
 from flowlet.client.program_code import NeededCode
 from flowlet.client.remote import ClusterClient
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
@@ -23,6 +22,7 @@ from flowlet.operators.record_operators import MapOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.splits.split_kinds import FileSet
 from tests.flowlet.client.jobs import source, vertex, word_count
 

@@ -4,8 +4,14 @@ from typing import Any
 import pytest
 
 from flowlet.chain.state_share import StateShare
-from flowlet.connectors.number_source import LimitedNumberReader, NumberPosition, NumberReader, NumberSource
-from flowlet.connectors.rate_limits import RecordsPerCheckpoint, RecordsPerSecond
+from flowlet.connectors.number_source import (
+    LimitedNumberReader,
+    NumberPosition,
+    NumberReader,
+    NumberSource,
+    RecordsPerCheckpoint,
+    RecordsPerSecond,
+)
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, SourceOperator
 from flowlet.splits.known_splits import NumberSplitEnumerator

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from flowlet.chain.state_share import StateShare
-from flowlet.connectors.number_source import NumberPosition, NumberSource
-from flowlet.connectors.rate_limits import RecordsPerCheckpoint
+from flowlet.connectors.number_source import NumberPosition, NumberSource, RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, TurnPosition
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import StateRestoreError

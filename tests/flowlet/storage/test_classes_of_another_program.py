@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
-from flowlet.connectors.write_ahead.committable_rows import CommittableRows, decoded_rows, encoded_part
+from flowlet.connectors.write_ahead_writer import CommittableRows, decoded_rows, encoded_part
 from flowlet.errors import StateRestoreError
 from flowlet.keys.key_groups import key_group
 from flowlet.serde.pickles import program_pickle

@@ -23,8 +23,7 @@ from flowlet.client.translation.built_in_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.connectors.number_source import NumberSource
-from flowlet.connectors.rate_limits import RecordsPerCheckpoint
+from flowlet.connectors.number_source import NumberSource, RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink, SplitSource

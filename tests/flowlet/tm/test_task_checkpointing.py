@@ -22,7 +22,6 @@ from flowlet.checkpoint.snapshots import (
 )
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
@@ -39,6 +38,7 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.operator_state_snapshot import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.storage.channel_codec import decode_channels, encode_channels
 from flowlet.storage.state_codec import encode_state
