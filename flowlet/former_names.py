@@ -13,66 +13,58 @@ Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 
 from typing import Final
 
-# What moved and kept its name: the module before, the module now, and qualified names.
+# What moved and kept its name: the module before, the module now, both in flowlet, and qualified names.
 _MOVED: Final = (
-    ("flowlet.connectors.write_ahead.committable_rows", "flowlet.connectors.write_ahead_writer", "CommittableRows"),
+    ("connectors.write_ahead.committable_rows", "connectors.write_ahead_writer", "CommittableRows"),
+    ("datastream.connectors.bucket_assigner", "datastream.connectors.file_sink", "BucketAssigner BucketContext"),
+    ("datastream.connectors.committer", "datastream.connectors.base", "CommitRequest Committer"),
     (
-        "flowlet.datastream.connectors.bucket_assigner",
-        "flowlet.datastream.connectors.file_sink",
-        "BucketAssigner BucketContext",
-    ),
-    ("flowlet.datastream.connectors.committer", "flowlet.datastream.connectors.base", "CommitRequest Committer"),
-    (
-        "flowlet.datastream.connectors.jdbc",
-        "flowlet.datastream.connectors.database_statement",
+        "datastream.connectors.jdbc",
+        "datastream.connectors.database_statement",
         "JdbcConnectionOptions JdbcConnectionOptions.JdbcConnectionOptionsBuilder JdbcExecutionOptions",
     ),
+    ("datastream.connectors.jdbc", "datastream.connectors.database_statement", "JdbcExecutionOptions.Builder"),
     (
-        "flowlet.datastream.connectors.jdbc",
-        "flowlet.datastream.connectors.database_statement",
-        "JdbcExecutionOptions.Builder",
-    ),
-    (
-        "flowlet.datastream.connectors.kafka_offsets",
-        "flowlet.datastream.connectors.kafka_source",
+        "datastream.connectors.kafka_offsets",
+        "datastream.connectors.kafka_source",
         "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaTopicPartition",
     ),
     (
-        "flowlet.datastream.connectors.kafka_serialization",
-        "flowlet.datastream.connectors.kafka_sink",
+        "datastream.connectors.kafka_serialization",
+        "datastream.connectors.kafka_sink",
         "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder KafkaTopicSelector",
     ),
     (
-        "flowlet.datastream.connectors.rolling_policy",
-        "flowlet.datastream.connectors.file_sink",
+        "datastream.connectors.rolling_policy",
+        "datastream.connectors.file_sink",
         "DefaultRollingPolicy OnCheckpointRollingPolicy OutputFileConfig",
     ),
     (
-        "flowlet.datastream.connectors.rolling_policy",
-        "flowlet.datastream.connectors.file_sink",
+        "datastream.connectors.rolling_policy",
+        "datastream.connectors.file_sink",
         "OutputFileConfig.OutputFileConfigBuilder RollingPolicy",
     ),
     (
-        "flowlet.datastream.connectors.sink_writer",
-        "flowlet.datastream.connectors.base",
+        "datastream.connectors.sink_writer",
+        "datastream.connectors.base",
         "CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext",
     ),
-    ("flowlet.datastream.connectors.split_source", "flowlet.datastream.connectors.base", "SplitSource"),
+    ("datastream.connectors.split_source", "datastream.connectors.base", "SplitSource"),
     (
-        "flowlet.datastream.formats.csv",
-        "flowlet.datastream.formats.bulk_formats",
+        "datastream.formats.csv",
+        "datastream.formats.bulk_formats",
         "CsvColumn CsvSchema CsvSchemaBuilder CsvWriterFactory",
     ),
-    ("flowlet.datastream.formats.parquet", "flowlet.datastream.formats.bulk_formats", "ParquetWriterFactory"),
-    ("flowlet.sinks.global_commit_operator", "flowlet.sinks.commit_runner", "Committed"),
-    ("flowlet.splits.file_split", "flowlet.splits.split_kinds", "FileSet FileSplit"),
-    ("flowlet.splits.hybrid_split", "flowlet.splits.split_kinds", "HybridSplit HybridSplits"),
-    ("flowlet.splits.kafka_split", "flowlet.splits.split_kinds", "KafkaSplit KafkaTopics OffsetKind OffsetRule"),
-    ("flowlet.splits.number_split", "flowlet.splits.split_kinds", "NumberRange NumberSplit"),
-    ("flowlet.splits.planned_split", "flowlet.splits.split_kinds", "PlannedSplit PlannedSplits"),
+    ("datastream.formats.parquet", "datastream.formats.bulk_formats", "ParquetWriterFactory"),
+    ("sinks.global_commit_operator", "sinks.commit_runner", "Committed"),
+    ("splits.file_split", "splits.split_kinds", "FileSet FileSplit"),
+    ("splits.hybrid_split", "splits.split_kinds", "HybridSplit HybridSplits"),
+    ("splits.kafka_split", "splits.split_kinds", "KafkaSplit KafkaTopics OffsetKind OffsetRule"),
+    ("splits.number_split", "splits.split_kinds", "NumberRange NumberSplit"),
+    ("splits.planned_split", "splits.split_kinds", "PlannedSplit PlannedSplits"),
 )
 RENAMED: Final[dict[str, str]] = {
-    f"{before}:{name}": f"{now}:{name}" for before, now, names in _MOVED for name in names.split()
+    f"flowlet.{before}:{name}": f"flowlet.{now}:{name}" for before, now, names in _MOVED for name in names.split()
 }
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
 one comes first.

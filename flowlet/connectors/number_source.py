@@ -229,7 +229,8 @@ class NumberReader(AssignedSplitReader[NumberSplit]):
         return Chunk(records)
 
     def _made_of(self, numbers: range, function: MakeRecord) -> list[Any]:
-        records, interrupts = [], self._interrupts
+        records = []
+        interrupts = self._interrupts
         for number in numbers:
             records.append(function(number))
             if interrupts:

@@ -340,7 +340,8 @@ class RemoteGateReader:
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
         """The next records; an empty chunk if there are none yet, None when the gate is finished."""
-        elements, gate = self._elements, self._gate
+        elements = self._elements
+        gate = self._gate
         while not elements:
             item = gate.poll_next()
             self._forget_aborted()
@@ -466,7 +467,8 @@ class RemoteGateReader:
             self._acknowledge(number)
 
     def _follow(self, number: int) -> None:
-        self._last_mark, self._is_mark_requested = number, False
+        self._last_mark = number
+        self._is_mark_requested = False
         for index, mark in self._ended.items():
             if mark is None:
                 self._ended[index] = number

@@ -86,11 +86,14 @@ def _with_running_classes(data: bytes) -> bytes:
 
 
 def _parts(data: bytes) -> Iterator[memoryview]:
-    view, position = memoryview(data), 0
+    view = memoryview(data)
+    position = 0
     while position < len(data):
         end = position + _SIZE.size
         if end <= len(data):
-            position, end = end, end + _SIZE.unpack_from(data, position)[0]
+            size = _SIZE.unpack_from(data, position)[0]
+            position = end
+            end += size
         if end > len(data):
             raise SerdeError(f"rows that wait for a commit are cut off: {len(data)} bytes, a part ends at {end}")
         yield view[position:end]
@@ -158,12 +161,14 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
         """The transactions since the last call."""
         self._keep_records()
         self._end_transaction()
-        prepared, self._prepared = self._prepared, []
+        prepared = self._prepared
+        self._prepared = []
         return prepared
 
     def _keep_records(self) -> None:
         if self._records:
-            records, self._records = self._records, []
+            records = self._records
+            self._records = []
             self._keep(records)
 
     def _keep(self, values: Sequence[Any]) -> None:
@@ -179,7 +184,9 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
             rows = b"".join(self._parts)
             self._prepared.append(CommittableRows(self._writer, self._number, self._now_ms(), self._num_rows, rows))
             self._number += 1
-            self._parts, self._num_rows, self._num_bytes = [], 0, 0
+            self._parts = []
+            self._num_rows = 0
+            self._num_bytes = 0
 
 
 _FORGET_INTERVAL_MS: Final = 3_600_000

@@ -167,7 +167,8 @@ class PartitionPush:
             GateLostError: a TaskManager did not answer within ``timeout_s``.
             NetstackError: a TaskManager cannot be reached.
         """
-        description, offered = self._description, self.offered
+        description = self._description
+        offered = self.offered
         identity = GateIdentity(bytes.fromhex(description.job_id), description.name, description.expires_ms)
         access = GateAccess(identity, description.token)
         places = [
@@ -270,7 +271,8 @@ class PartitionPush:
             return  # the runtime was closed meanwhile, and with it this partition
 
     def _message(self, subtask: int) -> offer_messages.PartitionOffer:
-        offer, description = self._offer, self._description
+        offer = self._offer
+        description = self._description
         return offer_messages.PartitionOffer(
             offer_id=offer.nonce.bytes,
             result_partition=self._partition.partition_id,

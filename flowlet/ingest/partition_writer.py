@@ -500,7 +500,8 @@ class PartitionWriter:
             raise GateLostError(f"the producers of this process were closed: {error}") from error
 
     def _translated(self, error: Exception) -> GateError:
-        gate, text = self._description, f"{self._offer}: {error}"
+        gate = self._description
+        text = f"{self._offer}: {error}"
         match error:
             case OfferRefusedError(code=RefusalCode.GATE_ENDED):
                 return GateEndedError(f"{text}; {gate} accepts no more partitions")

@@ -246,7 +246,8 @@ def close_producers() -> None:
     """Close all connections of this process to gates, and their thread; the next producer starts new ones."""
     global _runtime
     with _lock:
-        runtime, _runtime = _runtime, None
+        runtime = _runtime
+        _runtime = None
     if runtime is not None and runtime.pid == os.getpid():
         runtime.close()
 
@@ -274,7 +275,8 @@ atexit.register(_end_with_program)
 def _after_fork() -> None:
     """Replace the lock: another thread of the parent may have held it, and would never release it in the child."""
     global _lock, _runtime
-    _lock, _runtime = threading.Lock(), None
+    _lock = threading.Lock()
+    _runtime = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

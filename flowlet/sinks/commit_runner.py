@@ -85,11 +85,13 @@ class PendingRequest(CommitRequest[Any]):
 
     def signal_failed_with_known_reason(self, error: Exception) -> None:
         """It can never be committed."""
-        self.outcome, self.error = Outcome.LOST, error
+        self.outcome = Outcome.LOST
+        self.error = error
 
     def signal_failed_with_unknown_reason(self, error: Exception) -> None:
         """It failed."""
-        self.outcome, self.error = Outcome.UNKNOWN, error
+        self.outcome = Outcome.UNKNOWN
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +151,20 @@ class PendingCommits:
     def complete_all(self) -> None:
         """Nothing can be lost any more: what was prepared is due."""
         self._due += [*self._waiting, *self._prepared]
-        self._waiting, self._prepared = [], []
+        self._waiting = []
+        self._prepared = []
 
     def begin(self) -> list[PendingRequest]:
         """What is due, in order; each counts as committed unless the committer says otherwise."""
         for each in self._due:
-            each.outcome, each.error = Outcome.COMMITTED, None
+            each.outcome = Outcome.COMMITTED
+            each.error = None
         return list(self._due)
 
     def settle(self) -> CommitAttempt:
         """Drop what was committed, or is lost; the rest is due again."""
-        attempted, self._due = self._due, []
+        attempted = self._due
+        self._due = []
         for each in attempted:
             match each.outcome:
                 case Outcome.RETRY:
@@ -241,7 +246,8 @@ class CommitRunner:
 
     def close(self) -> None:
         """Close the committer."""
-        committer, self._committer = self._committer, None
+        committer = self._committer
+        self._committer = None
         self._stop_timer()
         if committer is not None:
             self._calls.last_call("close()", committer.close)
@@ -262,7 +268,8 @@ class CommitRunner:
                 self._calls.fail(_failure_of(attempt.unknown), "commit()")
             self._committed += [each.committable for each in attempt.committed]
         if self._on_committed is not None and not self.commits.has_due:
-            committed, self._committed = self._committed, []
+            committed = self._committed
+            self._committed = []
             self._on_committed(committed)
 
     def _report_lost(self, request: PendingRequest) -> None:
@@ -276,7 +283,8 @@ class CommitRunner:
         )
 
     def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
+        timer = self._timer
+        self._timer = None
         if timer is not None:
             timer.cancel()
 

@@ -83,7 +83,8 @@ class GateTarget:
             GateError: there is no such gate or no JobManager, or the secret is wrong.
             SchemaMismatchError: a column does not fit; names it.
         """
-        gate, jobmanager = _needed(options, "gate"), _needed(options, "jobmanager")
+        gate = _needed(options, "gate")
+        jobmanager = _needed(options, "jobmanager")
         timeout_s = _seconds(options, "timeoutSeconds", DEFAULT_TIMEOUT_S)
         announced = None if write_id is not None else f"spark-{uuid.uuid4().hex}"
         client = open_gate(

@@ -150,7 +150,8 @@ class GateSink:
             GateTypeError: the gate has another type now.
         """
         if self._look_up is not None and self.description.expires_ms - time.time_ns() // 1_000_000 < _MIN_VALID_MS:
-            before, self.description = self.description, self._look_up()
+            before = self.description
+            self.description = self._look_up()
             if self.description.fingerprint != before.fingerprint:
                 raise GateTypeError(
                     f"{self.description} takes {self.description.type_name} now, not {before.type_name}: make a new "

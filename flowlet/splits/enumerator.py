@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 import msgspec
 
 from flowlet.errors import StateRestoreError
-from flowlet.splits.split_kinds import AnySplit, SplitSet
+from flowlet.splits.split_kinds import AnySplit
 
 STATE_VERSION: Final = 1  # of the states of all enumerators, which begin with it
 StateT = TypeVar("StateT", bound=tuple[Any, ...])
@@ -70,18 +70,18 @@ class SplitReceiver(Protocol[SplitT_contra]):
 class SplitEnumerator(ABC):
     """Knows the splits of one source, or of several sources that are read one after the other.
 
+    Those that the JobManager makes have ``split_set``: what they find their splits from.
+
     Threading: one thread at a time.
     Life cycle: ``discover`` or ``restore`` once, then ``next_splits`` and ``add_found``; ``snapshot`` in between.
         While ``is_discovered`` is False, nothing may be called but ``snapshot`` and, on a thread of its own,
         ``restore`` with what that gave.
 
     Attributes:
-        split_set: what it finds its splits from.
         is_discovered: whether the splits of the present source are known.  False only with several sources: at the
             start, and again when ``next_splits`` has ended a source.
     """
 
-    split_set: SplitSet
     is_discovered: bool = True
 
     @property
@@ -108,7 +108,7 @@ class SplitEnumerator(ABC):
         Raises:
             FlowletError: as ``discover``; it is tried again.
         """
-        return ()
+        return []
 
     def add_found(self, found: Sequence[Any]) -> None:  # noqa: B027  # nothing to do unless find_new finds something
         """What ``find_new`` gave can be assigned from now on."""
@@ -135,7 +135,12 @@ class SplitEnumerator(ABC):
         return 0
 
 
-def stored_state(decoder: msgspec.msgpack.Decoder[StateT], state: bytes, what: str, verb: str = "have") -> StateT:
+def stored_state(
+    decoder: msgspec.msgpack.Decoder[StateT],
+    state: bytes,
+    what: str,
+    mismatch: str = "have version {}, this flowlet reads version {}",
+) -> StateT:
     """The state of an enumerator.
 
     Raises:
@@ -146,7 +151,5 @@ def stored_state(decoder: msgspec.msgpack.Decoder[StateT], state: bytes, what: s
     except msgspec.MsgspecError as error:
         raise StateRestoreError(f"{what} in a checkpoint cannot be read: {error}") from error
     if found[0] != STATE_VERSION:
-        raise StateRestoreError(
-            f"{what} in a checkpoint {verb} version {found[0]}, this flowlet reads version {STATE_VERSION}"
-        )
+        raise StateRestoreError(f"{what} in a checkpoint {mismatch.format(found[0], STATE_VERSION)}")
     return found

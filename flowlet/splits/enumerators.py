@@ -45,8 +45,6 @@ class HybridSplitEnumerator(SplitEnumerator):
         create: makes the enumerator of one of them.
     """
 
-    split_set: HybridSplits
-
     def __init__(self, splits: HybridSplits, create: Callable[[PlainSplitSet], SplitEnumerator]) -> None:
         self.split_set = splits
         self._create = create
@@ -120,7 +118,9 @@ class HybridSplitEnumerator(SplitEnumerator):
             StateRestoreError: the state is damaged, of another version, or of more sources than there are.
             FlowletError: as the enumerator of the present source.
         """
-        _, source, present = stored_state(_state_decoder, state, "the state of a hybrid source", "has")
+        _, source, present = stored_state(
+            _state_decoder, state, "the state of a hybrid source", "has version {}, this flowlet reads {}"
+        )
         if not 0 <= source < len(self.split_set.sources):
             raise StateRestoreError(
                 f"a hybrid source is at its source {source} in the checkpoint, and has "

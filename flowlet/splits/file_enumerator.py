@@ -142,16 +142,13 @@ _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 class FileSplitEnumerator(SplitEnumerator):
     """The files of one source; see ``SplitEnumerator``.  Threading: one thread at a time."""
 
-    split_set: FileSet
-
     def __init__(self, files: FileSet) -> None:
         self.split_set = files
         self._num_readers = 1
         self._splits: deque[FileSplit] = deque()  # one per file, without the part that is assigned already
         self._waiting_bytes = 0
         # Compressed files: they are not cut.  After a restart those are missing whose name does not say so; then they
-        # may be cut, and a
-        # reader reads them whole with their first split.
+        # may be cut, and a reader reads them whole with their first split.
         self._whole: set[str] = set()
 
     def __repr__(self) -> str:

@@ -38,8 +38,6 @@ class KafkaSplitEnumerator(SplitEnumerator):
         connect: makes a connection to the brokers for one search.
     """
 
-    split_set: KafkaTopics
-
     def __init__(self, topics: KafkaTopics, connect: Callable[[KafkaTopics], KafkaBrokers] = KafkaBrokers) -> None:
         self.split_set = topics
         self._connect = connect

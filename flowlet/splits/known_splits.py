@@ -82,8 +82,6 @@ _number_decoder: Final = msgspec.msgpack.Decoder(_NumberState)
 class NumberSplitEnumerator(SplitEnumerator):
     """The numbers of one source that are not assigned; see ``SplitEnumerator``.  Threading: one thread at a time."""
 
-    split_set: NumberRange
-
     def __init__(self, numbers: NumberRange) -> None:
         self.split_set = numbers
         self._num_readers = 1
@@ -151,8 +149,6 @@ class PlannedSplitEnumerator(SplitEnumerator):
     start.  With a limit a reader gets one whenever it asks, so that a fast reader gets more.
     """
 
-    split_set: PlannedSplits
-
     def __init__(self, planned: PlannedSplits) -> None:
         self.split_set = planned
         self._num_readers = 1
@@ -187,6 +183,8 @@ class PlannedSplitEnumerator(SplitEnumerator):
         Raises:
             StateRestoreError: the state is damaged, or of another version.
         """
-        _, waiting = stored_state(_planned_decoder, state, "the splits of a source")
+        _, waiting = stored_state(
+            _planned_decoder, state, "the splits of a source", "have version {}, this flowlet reads {}"
+        )
         self._num_readers = num_readers
         self._waiting = deque((number, PlannedSplit(name, content)) for number, name, content in waiting)

@@ -362,7 +362,8 @@ class HarnessEnvironment:
         return future
 
     def _end_delays(self) -> None:
-        now_ms, waiting = self.clock.current_time_ms(), self._delays
+        now_ms = self.clock.current_time_ms()
+        waiting = self._delays
         self._delays = [each for each in waiting if each[0] > now_ms]
         for due_ms, future in waiting:
             if due_ms <= now_ms:

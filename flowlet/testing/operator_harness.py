@@ -360,7 +360,8 @@ class OperatorHarness:
         """
         if self.state is HarnessState.CLOSED:
             return
-        was, self.state = self.state, HarnessState.CLOSED
+        was = self.state
+        self.state = HarnessState.CLOSED
         mails = self.environment.mails.pending if was is HarnessState.FINISHED else []
         try:
             if was >= HarnessState.OPEN:

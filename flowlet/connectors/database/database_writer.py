@@ -205,7 +205,8 @@ class DatabaseWriter(SinkWriter[Any]):
         self.flush(end_of_input=False)
 
     def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
+        timer = self._timer
+        self._timer = None
         if timer is not None:
             timer.cancel()
 

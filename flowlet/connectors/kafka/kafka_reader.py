@@ -374,7 +374,8 @@ class KafkaReader:
             if len(values) < len(with_value):
                 num_done = messages.index(with_value[len(values)])
                 self._fetched.appendleft((split_id, messages[num_done:]))
-                messages, with_value = messages[:num_done], with_value[: len(values)]
+                messages = messages[:num_done]
+                with_value = with_value[: len(values)]
             chunk = self._chunk_of(split, with_value, values)
             self._counters.num_null_records_dropped += len(messages) - len(with_value)
             if messages:
@@ -395,7 +396,8 @@ class KafkaReader:
             self._counters.num_schema_records_dropped += len(values) - len(pairs) - num_unparsable
             if self._commits_offsets:
                 with_value = [message for message, value in zip(with_value, values, strict=True) if value is not None]
-            values, timestamps = [value for value, _ in pairs], [time for _, time in pairs]
+            values = [value for value, _ in pairs]
+            timestamps = [time for _, time in pairs]
         if self._commits_offsets:
             self._given = split.split_id, with_value
         return Chunk(values, None if timestamps and min(timestamps) < 0 else timestamps)
@@ -489,7 +491,8 @@ class KafkaReader:
     def close(self) -> None:
         """End the thread, then the consumer; idempotent."""
         self._watch.close()
-        consumer, self._consumer = self._consumer, None
+        consumer = self._consumer
+        self._consumer = None
         if consumer is not None:
             consumer.close()
 

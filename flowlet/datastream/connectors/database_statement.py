@@ -121,7 +121,8 @@ class Style(Enum):
     DOLLAR = "$n"  # PostgreSQL's own
 
 
-_COMMENT_OPEN, _COMMENT_CLOSE = "/*", "*/"
+_COMMENT_OPEN = "/*"
+_COMMENT_CLOSE = "*/"
 # What may hold a question mark that is no placeholder.  A text after E may have backslashes; a block comment is found
 # by its beginning.
 _PIECE: Final = re.compile(
@@ -174,7 +175,8 @@ def parse_statement(sql: str, *, has_nested_comments: bool) -> Statement:
     Raises:
         JobGraphError: a text, a comment or a numbered placeholder cannot be understood.
     """
-    parts, begin = [""], 0
+    parts = [""]
+    begin = 0
     for start, end, piece in _pieces(sql, has_nested_comments=has_nested_comments):
         parts[-1] += sql[begin:start]
         begin = end
@@ -214,14 +216,17 @@ def _end_of(sql: str, mark: str, position: int, what: str) -> int:
 
 
 def _end_of_comment(sql: str, start: int, *, has_nested_comments: bool) -> int:
-    position, depth = start + len(_COMMENT_OPEN), 1
+    position = start + len(_COMMENT_OPEN)
+    depth = 1
     while depth:
         end = _end_of(sql, _COMMENT_CLOSE, position, "a comment")
         inner = sql.find(_COMMENT_OPEN, position, end) if has_nested_comments else -1
         if inner >= 0:
-            position, depth = inner + len(_COMMENT_OPEN), depth + 1
+            position = inner + len(_COMMENT_OPEN)
+            depth += 1
         else:
-            position, depth = end, depth - 1
+            position = end
+            depth -= 1
     return position
 
 

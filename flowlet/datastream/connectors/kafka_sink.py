@@ -92,7 +92,8 @@ class KafkaRecordSerializationSchemaBuilder:
         """All records go to this topic."""
         if not is_name(topic):
             raise JobGraphError(f"set_topic() needs the name of a topic, got {topic!r}")
-        self._topic, self._selector = topic, None
+        self._topic = topic
+        self._selector = None
         return self
 
     def set_topic_selector(self, topic_selector: Callable[[Any], str] | KafkaTopicSelector) -> Self:
@@ -100,7 +101,8 @@ class KafkaRecordSerializationSchemaBuilder:
         selector = topic_selector.apply if isinstance(topic_selector, KafkaTopicSelector) else topic_selector
         if not callable(selector):
             raise JobGraphError(f"set_topic_selector() needs a function of a record, got {topic_selector!r}")
-        self._topic, self._selector = None, selector
+        self._topic = None
+        self._selector = selector
         return self
 
     def set_key_serialization_schema(self, key_serialization_schema: SerializationSchema) -> Self:
@@ -130,8 +132,7 @@ def _schema(method: str, schema: SerializationSchema) -> SerializationSchema:
     return schema
 
 
-_WRITER_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
-_TARGET_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
+_PARTS_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
 _OWN: Final = ("transactional.id", "enable.idempotence", "key.serializer", "value.serializer")
 # Markers are offsets, which Kafka keeps for 7 days by default (offsets.retention.minutes).
 _MARKER_RETENTION_MS: Final = 6 * 86_400_000
@@ -163,7 +164,7 @@ class FlushingKafkaSink(KafkaSink):
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         """The writer of one subtask, with a client of its own."""
-        made: SinkWriter[Any] = importlib.import_module(_WRITER_MODULE).KafkaWriter(
+        made: SinkWriter[Any] = importlib.import_module(_PARTS_MODULE).KafkaWriter(
             self.properties, self.serializer, check_cancelled=context.check_cancelled, flushes=self.flushes
         )
         return made
@@ -193,7 +194,7 @@ class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
 
     def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
         """The transactions of one subtask."""
-        made: WriteAheadTarget = importlib.import_module(_TARGET_MODULE).KafkaTarget(
+        made: WriteAheadTarget = importlib.import_module(_PARTS_MODULE).KafkaTarget(
             self.properties, self.transactional_id_prefix, self.marker_topic, check_cancelled=context.check_cancelled
         )
         return made

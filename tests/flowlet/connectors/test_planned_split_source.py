@@ -38,7 +38,7 @@ class Driver:
         self.enumerator = planned.create_enumerator()
         self.enumerator.discover(1)
         if position is not None:
-            self.enumerator = PlannedSplitEnumerator(planned.create_enumerator().planned)  # nothing waits
+            self.enumerator = PlannedSplitEnumerator(planned.create_enumerator().split_set)  # nothing waits
         self.clock = TestProcessingTimeService()
         self.num_asked = 0
         self.reader = PlannedSplitReader(source, 1)
