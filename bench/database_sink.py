@@ -27,7 +27,8 @@ from flowlet.common import Configuration
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.database.database_writer import driver_of
 from flowlet.datastream import StreamExecutionEnvironment
-from flowlet.datastream.connectors.jdbc import DatabaseStatement, JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcSink
+from flowlet.datastream.connectors.database_statement import DatabaseStatement
+from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExactlyOnceSink, JdbcSink
 
 NUM_ROWS: Final = 500_000
 QUICK_ROWS: Final = 2_000

@@ -42,8 +42,9 @@ from flowlet.datastream.connectors import DiscardingSink, SplitSource
 from flowlet.metrics.metric_registry import MAX_METRICS, MetricRegistry
 from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, Watermark
+from flowlet.splits.kafka_brokers import KafkaBrokers
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
-from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
+from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule
 from flowlet.testing import KeyedOneInputOperatorHarness, MiniCluster
 from flowlet.tm.process.process_model import GarbageCollectorTuning
 from flowlet.watermarks.combined_watermarks import StatusWatermarkValve, WatermarkMultiplexer
@@ -171,25 +172,25 @@ class _NoOutput:
 # ---------------------------------------------------------------- partitions
 
 
-class _Brokers:
+class _Brokers(KafkaBrokers):
     """Brokers with one topic, whose answers take no time."""
 
     def __init__(self, num_partitions: int) -> None:
         self._num_partitions = num_partitions
 
-    def partitions(self, _topics: KafkaTopics) -> list[tuple[str, int]]:
+    def partitions(self, topics: KafkaTopics) -> list[tuple[str, int]]:
         """All partitions, made anew as from an answer of brokers."""
         return [("topic", number) for number in range(self._num_partitions)]
 
-    def edges(self, partitions: Sequence[tuple[str, int]], _kind: OffsetKind) -> dict[tuple[str, int], int]:
+    def edges(self, partitions: Sequence[tuple[str, int]], kind: OffsetKind) -> dict[tuple[str, int], int]:
         """Zero."""
         return dict.fromkeys(partitions, 0)
 
-    def at_time(self, partitions: Sequence[tuple[str, int]], _timestamp_ms: int) -> dict[tuple[str, int], int]:
+    def at_time(self, partitions: Sequence[tuple[str, int]], timestamp_ms: int) -> dict[tuple[str, int], int]:
         """Zero."""
         return dict.fromkeys(partitions, 0)
 
-    def committed(self, _partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    def committed(self, partitions: Sequence[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """Say that none is known."""
         return {}
 

@@ -13,30 +13,77 @@ Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 
 from typing import Final
 
+# What moved and kept its name: the module before, the module now, both in flowlet, and qualified names.
+_MOVED: Final = (
+    ("columns.array_column", "columns.column_kinds", "ArrayColumn"),
+    ("columns.arrow_column", "columns.column_kinds", "ArrowColumn"),
+    ("columns.constant_column", "columns.column_kinds", "ConstantColumn"),
+    ("columns.list_column", "columns.column_kinds", "ListColumn"),
+    ("columns.offset_column", "columns.column_kinds", "OffsetColumn"),
+    ("keys.namespaced_key", "keys.exact_keys", "NamespacedKey"),
+    ("operators.aggregation_snapshot", "operators.keyed_aggregation_operator", "AggregationSnapshot StateForm"),
+    ("state.incremental_snapshot", "state.state_snapshots", "IncrementalSnapshot SharedFile"),
+    (
+        "state.keyed_state_snapshot",
+        "state.state_snapshots",
+        "KeyedStateSnapshot StateDescription StateKind StateRows TypeForm",
+    ),
+    (
+        "state.operator_state_snapshot",
+        "state.state_snapshots",
+        "OperatorStateRows OperatorStateSnapshot Redistribution",
+    ),
+    ("timers.timer_queue", "timers.time_api", "Timer"),
+    ("connectors.write_ahead.committable_rows", "connectors.write_ahead_writer", "CommittableRows"),
+    ("datastream.connectors.bucket_assigner", "datastream.connectors.file_sink", "BucketAssigner BucketContext"),
+    ("datastream.connectors.committer", "datastream.connectors.base", "CommitRequest Committer"),
+    (
+        "datastream.connectors.jdbc",
+        "datastream.connectors.database_statement",
+        "JdbcConnectionOptions JdbcConnectionOptions.JdbcConnectionOptionsBuilder JdbcExecutionOptions",
+    ),
+    ("datastream.connectors.jdbc", "datastream.connectors.database_statement", "JdbcExecutionOptions.Builder"),
+    (
+        "datastream.connectors.kafka_offsets",
+        "datastream.connectors.kafka_source",
+        "KafkaOffsetResetStrategy KafkaOffsetsInitializer KafkaTopicPartition",
+    ),
+    (
+        "datastream.connectors.kafka_serialization",
+        "datastream.connectors.kafka_sink",
+        "KafkaRecordSerializationSchema KafkaRecordSerializationSchemaBuilder KafkaTopicSelector",
+    ),
+    (
+        "datastream.connectors.rolling_policy",
+        "datastream.connectors.file_sink",
+        "DefaultRollingPolicy OnCheckpointRollingPolicy OutputFileConfig",
+    ),
+    (
+        "datastream.connectors.rolling_policy",
+        "datastream.connectors.file_sink",
+        "OutputFileConfig.OutputFileConfigBuilder RollingPolicy",
+    ),
+    (
+        "datastream.connectors.sink_writer",
+        "datastream.connectors.base",
+        "CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext",
+    ),
+    ("datastream.connectors.split_source", "datastream.connectors.base", "SplitSource"),
+    (
+        "datastream.formats.csv",
+        "datastream.formats.bulk_formats",
+        "CsvColumn CsvSchema CsvSchemaBuilder CsvWriterFactory",
+    ),
+    ("datastream.formats.parquet", "datastream.formats.bulk_formats", "ParquetWriterFactory"),
+    ("sinks.global_commit_operator", "sinks.commit_runner", "Committed"),
+    ("splits.file_split", "splits.split_kinds", "FileSet FileSplit"),
+    ("splits.hybrid_split", "splits.split_kinds", "HybridSplit HybridSplits"),
+    ("splits.kafka_split", "splits.split_kinds", "KafkaSplit KafkaTopics OffsetKind OffsetRule"),
+    ("splits.number_split", "splits.split_kinds", "NumberRange NumberSplit"),
+    ("splits.planned_split", "splits.split_kinds", "PlannedSplit PlannedSplits"),
+)
 RENAMED: Final[dict[str, str]] = {
-    "flowlet.columns.array_column:ArrayColumn": "flowlet.columns.column_kinds:ArrayColumn",
-    "flowlet.columns.arrow_column:ArrowColumn": "flowlet.columns.column_kinds:ArrowColumn",
-    "flowlet.columns.constant_column:ConstantColumn": "flowlet.columns.column_kinds:ConstantColumn",
-    "flowlet.columns.list_column:ListColumn": "flowlet.columns.column_kinds:ListColumn",
-    "flowlet.columns.offset_column:OffsetColumn": "flowlet.columns.column_kinds:OffsetColumn",
-    "flowlet.keys.namespaced_key:NamespacedKey": "flowlet.keys.exact_keys:NamespacedKey",
-    "flowlet.operators.aggregation_snapshot:AggregationSnapshot": (
-        "flowlet.operators.keyed_aggregation_operator:AggregationSnapshot"
-    ),
-    "flowlet.operators.aggregation_snapshot:StateForm": "flowlet.operators.keyed_aggregation_operator:StateForm",
-    "flowlet.state.incremental_snapshot:IncrementalSnapshot": "flowlet.state.state_snapshots:IncrementalSnapshot",
-    "flowlet.state.incremental_snapshot:SharedFile": "flowlet.state.state_snapshots:SharedFile",
-    "flowlet.state.keyed_state_snapshot:KeyedStateSnapshot": "flowlet.state.state_snapshots:KeyedStateSnapshot",
-    "flowlet.state.keyed_state_snapshot:StateDescription": "flowlet.state.state_snapshots:StateDescription",
-    "flowlet.state.keyed_state_snapshot:StateKind": "flowlet.state.state_snapshots:StateKind",
-    "flowlet.state.keyed_state_snapshot:StateRows": "flowlet.state.state_snapshots:StateRows",
-    "flowlet.state.keyed_state_snapshot:TypeForm": "flowlet.state.state_snapshots:TypeForm",
-    "flowlet.state.operator_state_snapshot:OperatorStateRows": "flowlet.state.state_snapshots:OperatorStateRows",
-    "flowlet.state.operator_state_snapshot:OperatorStateSnapshot": (
-        "flowlet.state.state_snapshots:OperatorStateSnapshot"
-    ),
-    "flowlet.state.operator_state_snapshot:Redistribution": "flowlet.state.state_snapshots:Redistribution",
-    "flowlet.timers.timer_queue:Timer": "flowlet.timers.time_api:Timer",
+    f"flowlet.{before}:{name}": f"flowlet.{now}:{name}" for before, now, names in _MOVED for name in names.split()
 }
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
 one comes first.

@@ -8,10 +8,11 @@ Rate:  from the first record at a sink on: the source already runs while the Pyt
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from bench.cluster import Process
 from bench.jobs.pipeline import Run
@@ -52,18 +53,30 @@ def run_once(cluster: FlinkCluster, mode: str, job: Job) -> Run:
         lines.write_text("\n".join(make_lines(job.made_words)) + "\n", encoding="ascii")
         options = {"mode": mode, "count": job.num_words // 10, "lines": str(lines), "folder": name}
         options |= {"keepFrom": keep.from_record, "keep": keep.num_records, "isInRocksdb": job.is_in_rocksdb}
-        command = [
-            str(VENV / "bin" / "python"),
-            "-P",
-            str(_SCRIPT),
-            str(cluster.rest_port),
-            str(cluster.jar),
-            json.dumps(options),
-        ]
-        environment = {**cluster.environment, "JVM_ARGS": " ".join(cluster.opens())}
-        with ForeignLoad() as load, Process(command, log=folder / "pyflink.log", environment=environment) as process:
-            process.expect_success(_JOB_TIMEOUT_S)
+        load = run_script(cluster, _SCRIPT, options, folder, _JOB_TIMEOUT_S)
         reports = read_reports(folder, str)
     job.check_last(reports)
     seconds = reports.seconds_from_first_output
     return Run(job.num_words / seconds, seconds, load.cores)
+
+
+def run_script(
+    cluster: FlinkCluster, script: Path, options: Mapping[str, Any], folder: Path, timeout_s: float
+) -> ForeignLoad:
+    """Run a program of PyFlink on the cluster; returns what else ran meanwhile.
+
+    Raises:
+        ProcessError: it failed.
+    """
+    command = [
+        str(VENV / "bin" / "python"),
+        "-P",
+        str(script),
+        str(cluster.rest_port),
+        str(cluster.jar),
+        json.dumps(options),
+    ]
+    environment = {**cluster.environment, "JVM_ARGS": " ".join(cluster.opens())}
+    with ForeignLoad() as load, Process(command, log=folder / "pyflink.log", environment=environment) as process:
+        process.expect_success(timeout_s)
+    return load

@@ -9,7 +9,6 @@ Rate:    the source already runs while the Python behind it still starts.  So th
          source gives lines.
 """
 
-import json
 import os
 import tempfile
 from contextlib import ExitStack
@@ -18,13 +17,12 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.cluster import Process
 from bench.jobs import checked_work
 from bench.jobs.pipeline import Run
 from bench.jobs.work import Work
-from bench.load import ForeignLoad
 from bench.peers.flink import read_reports
-from bench.peers.flink_cluster import ROOT, VENV, FlinkCluster, versions
+from bench.peers.flink_cluster import ROOT, FlinkCluster, versions
+from bench.peers.pyflink import run_script
 from bench.rounds import Contender
 
 _SCRIPT: Final = Path(__file__).parent / "pyflink_work_job.py"
@@ -97,17 +95,7 @@ def run_once(cluster: FlinkCluster, work: Work) -> Run:
         folder = Path(name)
         files = [_lines_file(work, number, folder) for number in range(len(work.inputs))]
         options = {"work": work.as_options(), "mode": "thread", "folder": name, "files": files}
-        command = [
-            str(VENV / "bin" / "python"),
-            "-P",
-            str(_SCRIPT),
-            str(cluster.rest_port),
-            str(cluster.jar),
-            json.dumps(options),
-        ]
-        environment = {**cluster.environment, "JVM_ARGS": " ".join(cluster.opens())}
-        with ForeignLoad() as load, Process(command, log=folder / "pyflink.log", environment=environment) as process:
-            process.expect_success(_JOB_TIMEOUT_S)
+        load = run_script(cluster, _SCRIPT, options, folder, _JOB_TIMEOUT_S)
         reports = read_reports(folder, str)
         ready = [int(file.read_text(encoding="ascii")) for file in folder.glob("ready-*")]
     checked_work.check(work, reports)

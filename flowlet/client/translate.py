@@ -23,7 +23,6 @@ from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
-from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream.connectors.base import BuiltInSource, DiscardingSink, Sink
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.source_function import SourceFunction
@@ -77,8 +76,8 @@ from flowlet.operators.process_operator import (
     ProcessOperator,
 )
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
-from flowlet.sinks.function_sink import FunctionSink
-from flowlet.sinks.global_commit_operator import GlobalCommitOperator
+from flowlet.sinks.commit_runner import GlobalCommitOperator
+from flowlet.sinks.function_sink import DiscardSink, FunctionSink, PrintSink
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.typed.value_conversion import changes_values
 from netstack.late import is_instance_of_late
@@ -389,8 +388,7 @@ def _reading(step: SourceTransformation) -> Source:
 
         return runtime_source(step.source, step.name, step.parallelism)
     if isinstance(step.source, RemoteGate):
-        from flowlet.connectors.remote_gate_source import RemoteGateSource
-        from flowlet.ingest.event_time import EventTimeColumn
+        from flowlet.connectors.remote_gate_source import EventTimeColumn, RemoteGateSource
 
         gate = step.source
         event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)

@@ -14,7 +14,7 @@ from flowlet.columns.arrow_batches import columns_of_batch
 from flowlet.operators.record_batches import MAX_CHUNK_ROWS
 from flowlet.operators.source_operator import Source
 from flowlet.records import Chunk
-from flowlet.splits.number_enumerator import NumbersLeft, Runs, share_of_runs
+from flowlet.splits.known_splits import NumbersLeft, Runs, share_of_runs
 from flowlet.state.state_snapshots import StateShare
 
 

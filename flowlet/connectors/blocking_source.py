@@ -4,16 +4,16 @@
 all.
 
 Side:       shared.  Functions take it on their threads, the task on its own.
-Invariants: one owner at a time.  Once the task wants it, nobody else gets it: a function in a tight loop cannot keep it
-            from the task.  records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending, the
-            helper thread waits; the future is done exactly while elements are pending or the function has ended; the
-            user's function runs on no other thread.  After a restart a function that can be replayed begins at its last
-            mark; the records that followed the mark before the checkpoint are dropped.  While a snapshot is taken of a
-            function that is a ``CheckpointedFunction``, the function is outside its checkpoint lock, and all that it
-            has emitted is in front of the barrier.
-Source:     Flink ``SourceContext.getCheckpointLock``.  Flink ``SourceStreamTask.LegacySourceFunctionThread``.  Flink's
-            emits into the chain under the checkpoint lock; this one only fills a buffer, so that records enter the
-            chain on the task thread alone.
+Invariants: one owner at a time.  Once the task wants it, the next owner is the task: a function in a tight loop cannot
+            keep it from the task.  Records and watermarks keep their order; when ``MAX_PENDING_RECORDS`` are pending,
+            the helper thread waits; the future is done exactly while elements are pending or the function has ended;
+            the user's function runs on no other thread.  After a restart a function that can be replayed begins at its
+            last mark; the records that followed the mark before the checkpoint are dropped.  While a snapshot is taken
+            of a function that is a ``CheckpointedFunction``, the function is outside its checkpoint lock, and all that
+            it has emitted is in front of the barrier.
+Source:     Flink ``SourceContext.getCheckpointLock``, ``SourceStreamTask.LegacySourceFunctionThread``, which emits into
+            the chain under the checkpoint lock; this one only fills a buffer, so that records enter the chain on the
+            task thread alone.
 """
 
 import threading
@@ -244,7 +244,8 @@ class BlockingSourceReader:
 
         Raises FlowletError: the function does not return.
         """
-        thread, self._thread = self._thread, None
+        thread = self._thread
+        self._thread = None
         if thread is None:
             return
         with self._lock:

@@ -5,29 +5,114 @@ Hot path, per chunk of 1,000 numbers: two ranges; nothing per number but the use
 Side:       task.
 Invariants: a number is given once, by one reader, and the numbers of a reader rise.  What is left is the position, so
             it can be dealt out to any number of readers.  A reader that may not give anything yet never blocks: its
-            future is done when a timer fires or an answer comes, and checkpoints go on meanwhile.
+            future is done when a timer fires or an answer comes, and checkpoints go on meanwhile.  Over any time, a
+            reader with a rate gives at most its share of the rate for that time, plus that of one second, which it
+            saves up while the tasks behind it are slow.
+Units:      of rates, nanoseconds of a monotonic clock, and records per second.
 Rules:      a reader asks for more in the last quarter of its last split, and not before ``EARLY_NUMBERS``: what it does
             not need yet may go to another one.  A reader has one watermark, as in Flink: its splits follow each other
             in ascending order.
 Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGeneratorSource``,
-            ``RateLimitedSourceReader``.
+            ``RateLimitedSourceReader``; ``GuavaRateLimiter``, ``GatedRateLimiter``, without a thread that waits.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from flowlet.connectors.rate_limits import RecordRateLimit
+from flowlet.connectors.split_reader import AssignedSplitReader, AssignedSplits, ReaderWait
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
-from flowlet.splits.assigned_splits import AssignedSplits
-from flowlet.splits.number_enumerator import NumberSplitEnumerator, Runs, share_of_runs
-from flowlet.splits.number_split import NumberRange, NumberSplit
+from flowlet.splits.known_splits import NumberSplitEnumerator, Runs, share_of_runs
+from flowlet.splits.split_kinds import NumberRange, NumberSplit
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import ProcessingTimeService, RelativeClock, TimerHandle
-from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from flowlet.timers.time_api import ProcessingTimeService, RelativeClock
+from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
+
+_NS_PER_SECOND: Final = 1_000_000_000
+# Records of a rate come in small groups: a wakeup costs far more than a record.
+_MIN_PAUSE_NS: Final = 10_000_000
+
+
+class RecordRateLimit(Protocol):
+    """The limit of one reader.  Threading: task thread."""
+
+    def allowed(self, now_ns: int) -> int:
+        """How many records may be given now."""
+
+    def take(self, num_records: int) -> None:
+        """So many were given, at most what was allowed."""
+
+    def pause_ns(self, now_ns: int) -> int | None:
+        """How long to wait until more is allowed; None: until ``checkpoint_completed``."""
+
+    def checkpoint_completed(self) -> None:
+        """A checkpoint is complete."""
+
+
+class RecordsPerSecond:
+    """A bucket that fills with time; the first record may be given at once."""
+
+    def __init__(self, per_second: float) -> None:
+        self._per_second = per_second
+        self._capacity = max(per_second, 1.0)
+        self._saved = 1.0
+        self._since_ns: int | None = None  # when _saved was right; None: nothing was asked
+
+    def __repr__(self) -> str:
+        return f"<RecordsPerSecond {self._per_second:g}>"
+
+    def allowed(self, now_ns: int) -> int:
+        """How many records may be given now."""
+        if self._since_ns is None:
+            self._since_ns = now_ns
+        if now_ns > self._since_ns:  # the clock may stand still while the task is held back
+            grown = self._saved + (now_ns - self._since_ns) * self._per_second / _NS_PER_SECOND
+            self._saved = min(grown, self._capacity)
+            self._since_ns = now_ns
+        return int(self._saved)
+
+    def take(self, num_records: int) -> None:
+        """So many were given."""
+        self._saved -= num_records
+
+    def pause_ns(self, now_ns: int) -> int | None:
+        """Until one record is allowed, and at least 10 ms."""
+        missing = 1.0 - self._saved
+        return max(int(missing * _NS_PER_SECOND / self._per_second), _MIN_PAUSE_NS)
+
+    def checkpoint_completed(self) -> None:
+        """Nothing depends on it."""
+
+
+class RecordsPerCheckpoint:
+    """So many records until the next checkpoint is complete."""
+
+    def __init__(self, per_checkpoint: int) -> None:
+        self._per_checkpoint = per_checkpoint
+        self._left = per_checkpoint
+
+    def __repr__(self) -> str:
+        return f"<RecordsPerCheckpoint {self._left} of {self._per_checkpoint} left>"
+
+    def allowed(self, now_ns: int) -> int:
+        """How many records may be given now."""
+        return self._left
+
+    def take(self, num_records: int) -> None:
+        """So many were given."""
+        self._left -= num_records
+
+    def pause_ns(self, now_ns: int) -> int | None:
+        """No time is known."""
+        return None
+
+    def checkpoint_completed(self) -> None:
+        """All of them may be given again."""
+        self._left = self._per_checkpoint
+
 
 MakeRecord = Callable[[int], Any]
 _NS_PER_MS: Final = 1_000_000
@@ -84,14 +169,14 @@ class NumberSource(Source):
         return NumberPosition(share_of_runs(sorted(runs), share.subtask, share.parallelism))
 
 
-class NumberReader:
+class NumberReader(AssignedSplitReader[NumberSplit]):
     """Gives the records of its numbers as fast as they are taken; task thread.
 
     See ``SplitReceiver`` and ``InterruptibleReader``.
     """
 
     def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
-        self._splits: AssignedSplits[NumberSplit] = AssignedSplits(num_readers, early_bytes=0)
+        super().__init__(AssignedSplits(num_readers, early_bytes=0))
         self._next = self._end = 0  # what is left of the present split
         self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
@@ -105,25 +190,9 @@ class NumberReader:
         """Take those of the task; a function may be slow."""
         self._interrupts = interrupts
 
-    def start(self, request_splits: Callable[[], None]) -> None:
-        """Ask for the first numbers."""
-        self._splits.start(request_splits)
-
-    def add_splits(self, splits: Sequence[NumberSplit], waiting_bytes: int) -> None:
-        """Give these numbers, too."""
-        self._splits.add(splits, waiting_bytes)
-
-    def no_more_splits(self) -> None:
-        """End after the numbers received so far."""
-        self._splits.end()
-
     def poll_chunk(self) -> Chunk | None:
         """Up to 1,000 records, fewer if a mail comes; an empty chunk while no numbers are there, None at the end."""
         return self._next_chunk(MAX_CHUNK_RECORDS)
-
-    def available_future(self) -> AvailabilityFuture:
-        """Done when there are numbers, or none will come."""
-        return self._splits.available_future
 
     def snapshot_position(self) -> NumberPosition:
         """The numbers that are left."""
@@ -144,7 +213,8 @@ class NumberReader:
     def _has_numbers(self) -> bool:
         """Whether there are numbers just now; begins a split if need be."""
         if self._next >= self._end and (split := self._splits.take()) is not None:
-            self._next, self._end = split.start, split.end
+            self._next = split.start
+            self._end = split.end
             self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
         return self._next < self._end
 
@@ -159,7 +229,8 @@ class NumberReader:
         return Chunk(records)
 
     def _made_of(self, numbers: range, function: MakeRecord) -> list[Any]:
-        records, interrupts = [], self._interrupts
+        records = []
+        interrupts = self._interrupts
         for number in numbers:
             records.append(function(number))
             if interrupts:
@@ -179,8 +250,7 @@ class LimitedNumberReader(NumberReader):
         self._limit = limit
         self._clock: ProcessingTimeService | None = None  # from use_clock on
         self._now_ns: Callable[[], int] | None = None
-        self._timer: TimerHandle | None = None
-        self._available = AvailabilityHelper(is_available=True)
+        self._wait = ReaderWait()
 
     def use_clock(self, clock: ProcessingTimeService) -> None:
         """Take the clock and the timers of the task."""
@@ -198,7 +268,13 @@ class LimitedNumberReader(NumberReader):
         now_ns = self._now_ns()
         num_allowed = self._limit.allowed(now_ns)
         if num_allowed < 1:
-            self._wait(self._limit.pause_ns(now_ns))
+            pause_ns = self._limit.pause_ns(now_ns)
+            if pause_ns is None:
+                self._wait.begin()
+            else:
+                assert self._clock is not None, "checked above"
+                # A timer for t fires behind t, so this rounds up already.
+                self._wait.begin_for(self._clock, pause_ns // _NS_PER_MS)
             return Chunk([])
         chunk = self._next_chunk(min(num_allowed, MAX_CHUNK_RECORDS))
         if chunk is not None:
@@ -207,7 +283,7 @@ class LimitedNumberReader(NumberReader):
 
     def available_future(self) -> AvailabilityFuture:
         """Done when the rate allows another record, or when there are numbers again."""
-        return self._available.future if self._next < self._end else super().available_future()
+        return self._wait.future if self._next < self._end else super().available_future()
 
     def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
         """Nothing depends on it."""
@@ -215,32 +291,14 @@ class LimitedNumberReader(NumberReader):
     def position_kept(self, checkpoint_id: int) -> None:
         """A rate per checkpoint allows more now."""
         self._limit.checkpoint_completed()
-        self._wake()
+        self._wait.end()
 
     def position_lost(self, checkpoint_id: int) -> None:
         """Nothing: a later one that is complete has more."""
 
     def close(self) -> None:
         """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _wait(self, pause_ns: int | None) -> None:
-        self._available.reset_unavailable()
-        if pause_ns is not None and self._timer is None:
-            assert self._clock is not None, "checked by poll_chunk"
-            # A timer for t fires behind t, so this rounds up already.
-            due_ms = self._clock.current_time_ms() + pause_ns // _NS_PER_MS
-            self._timer = self._clock.register_timer(due_ms, self._fired)
-
-    def _fired(self, _: int) -> None:
-        self._timer = None
-        self._wake()
-
-    def _wake(self) -> None:
-        pending = self._available.unavailable_to_reset_available()
-        if pending is not None:
-            pending.complete()
+        self._wait.close()
 
 
 def _checked(position: NumberPosition) -> NumberPosition:

@@ -11,22 +11,23 @@ Source:     Flink ``SourceReaderBase``, ``IteratorSourceReader``, ``SourceReader
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
+from flowlet.connectors.split_reader import AssignedSplitReader, AssignedSplits, ReaderWait
+from flowlet.datastream.connectors.base import NO_RECORD, SplitSource
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_event_time import OpenSplits
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import load_object
-from flowlet.splits.assigned_splits import AssignedSplits
-from flowlet.splits.planned_split import PlannedSplit, PlannedSplitEnumerator, PlannedSplits
+from flowlet.splits.known_splits import PlannedSplitEnumerator
+from flowlet.splits.split_kinds import PlannedSplit, PlannedSplits
 from flowlet.state.state_snapshots import StateShare
-from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
-from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from flowlet.timers.time_api import ProcessingTimeService
+from netstack.availability import AvailabilityFuture
 
 RETRY_MS: Final = 10  # not measured; a split without records costs one step of its iterator as often
 
@@ -73,7 +74,7 @@ class _OpenSplit:
         self.is_paused = False
 
 
-class PlannedSplitReader:
+class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
     """A ``SplitReceiver``, ``PausableSplitReader``, ``TimedReader`` and ``InterruptibleReader``; task thread.
 
     Args:
@@ -82,20 +83,19 @@ class PlannedSplitReader:
     """
 
     def __init__(self, source: SplitSource, num_readers: int) -> None:
+        super().__init__(AssignedSplits(num_readers))
         self._source = source
         self._max_open = source.max_open_splits
-        self._assigned: AssignedSplits[PlannedSplit] = AssignedSplits(num_readers)
         self._num_read: dict[str, int] = {}  # of splits that were begun before a restart and were not begun since
         self._turns: deque[_OpenSplit] = deque()  # the splits that are being read, the next one first
         self.open_splits = OpenSplits()  # these, and the assigned ones that are not begun
-        self._available = AvailabilityHelper(is_available=True)
+        self._wait = ReaderWait()
         self._clock: ProcessingTimeService | None = None
-        self._timer: TimerHandle | None = None
         self._interrupts = Interrupts()
         self.current_split = ""
 
     def __repr__(self) -> str:
-        return f"<PlannedSplitReader of {type(self._source).__name__}, {len(self._turns)} open, {self._assigned!r}>"
+        return f"<PlannedSplitReader of {type(self._source).__name__}, {len(self._turns)} open, {self._splits!r}>"
 
     # -- splits
 
@@ -107,30 +107,26 @@ class PlannedSplitReader:
         """Take those of the task; an iterator of the user may be slow."""
         self._interrupts = interrupts
 
-    def start(self, request_splits: Callable[[], None]) -> None:
-        """Ask for the first splits."""
-        self._assigned.start(request_splits)
-
     def add_splits(self, splits: Sequence[PlannedSplit], waiting_bytes: int) -> None:
         """Read these, too."""
-        self._assigned.add(splits, waiting_bytes)
+        super().add_splits(splits, waiting_bytes)
         self.open_splits.add(split.name for split in splits)
-        self._wake()
+        self._wait.end()
 
     def no_more_splits(self) -> None:
         """There are no more."""
-        self._assigned.end()
-        self._wake()
+        super().no_more_splits()
+        self._wait.end()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Skip some splits, and read others again."""
         for each in self._turns:
             each.is_paused = (each.is_paused or each.split.name in pause) and each.split.name not in resume
-        self._wake()
+        self._wait.end()
 
     def _open_splits(self) -> None:
         while (self._max_open is None or len(self._turns) < self._max_open) and (
-            split := self._assigned.take()
+            split := self._splits.take()
         ) is not None:
             num_read = self._num_read.pop(split.name, 0)
             content = load_object(split.content, f"split {split.name!r} of a {type(self._source).__name__}")
@@ -159,51 +155,40 @@ class PlannedSplitReader:
             if records:
                 self.current_split = current.split.name
                 return Chunk(records)
-        if not self._turns and self._assigned.is_over:
+        if not self._turns and self._splits.is_over:
             return None
         if len(self._turns) == num_open:
-            self._wait()
+            if any(not each.is_paused for each in self._turns):
+                if self._clock is None:
+                    raise FlowletError("a source in splits needs the clock of a task")
+                self._wait.begin_for(self._clock, RETRY_MS)
+            else:
+                self._wait.begin()
         return Chunk([])  # at once, if a split has ended: the next poll asks for another one
 
     def available_future(self) -> AvailabilityFuture:
         """Done when it is worth to poll again."""
-        return self._available.future
-
-    def _wait(self) -> None:
-        self._available.reset_unavailable()
-        if any(not each.is_paused for each in self._turns) and self._timer is None:
-            if self._clock is None:
-                raise FlowletError("a source in splits needs the clock of a task")
-            self._timer = self._clock.register_timer(self._clock.current_time_ms() + RETRY_MS, self._fired)
-
-    def _fired(self, _: int) -> None:
-        self._timer = None
-        self._wake()
-
-    def _wake(self) -> None:
-        pending = self._available.unavailable_to_reset_available()
-        if pending is not None:
-            pending.complete()
+        return self._wait.future
 
     # -- checkpoints
 
     def snapshot_position(self) -> Position:
         """The splits that are not read to their end."""
         begun = [(each.split.name, each.split.content, each.num_read) for each in self._turns]
-        waiting = [(split.name, split.content, self._num_read.get(split.name, 0)) for split in self._assigned.not_begun]
+        waiting = [(split.name, split.content, self._num_read.get(split.name, 0)) for split in self._splits.not_begun]
         return (*begun, *waiting)
 
     def restore_position(self, position: Position) -> None:
         """Go on with these."""
         self._num_read = {name: num_read for name, _, num_read in position}
-        self._assigned.restore([PlannedSplit(name, content) for name, content, _ in position])
+        self._splits.restore([PlannedSplit(name, content) for name, content, _ in position])
         self.open_splits.add(self._num_read)
 
     def close(self) -> None:
         """Close the iterators of open splits, and cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-        turns, self._turns = self._turns, deque()
+        self._wait.close()
+        turns = self._turns
+        self._turns = deque()
         for each in turns:
             close = getattr(each.records, "close", None)
             if callable(close):

@@ -8,16 +8,24 @@ Invariants: a producer's end of data is acknowledged only when a completion mark
             records go into the job once (``PartitionLedger``); in one without, records of an aborted attempt stay
             processed, and come again (at least once).  A gate with a declared type reads values of this type and
             unpickles nothing, so nobody can run code here with its token, or pass on anything else.  A gate of any
-            objects trusts the holders of its token as it trusts the job's own program.
+            objects trusts the holders of its token as it trusts the job's own program.  With an event time column a
+            record without a time is refused, and a time is rounded down to milliseconds.
+Units:      event time in milliseconds since 1970 in UTC; a time without a zone is in UTC.
 """
 
+from __future__ import annotations
+
+import datetime
+import hashlib
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from flowlet.columns import Column, Columns
 from flowlet.common.settings.gate_settings import RetryRule
+from flowlet.common.time import Instant
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.connectors.partition_ledger import (
     AttemptCursor,
@@ -29,23 +37,27 @@ from flowlet.connectors.partition_ledger import (
 )
 from flowlet.errors import FlowletError, SerdeError, StateRestoreError
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.ingest.description import type_fingerprint
-from flowlet.ingest.event_time import EventTimeColumn
 from flowlet.operators.source_operator import Source, SourceReader
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.rpc.control_messages import CountedPartition, GateCounts
 from flowlet.serde.declared.declared_records import DeclaredRecords, declared_records
 from flowlet.serde.element_deserializer import ElementDeserializer
+from flowlet.serde.type_serializer import preview
 from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
 from netstack.flow.offer_book import GateShape
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
+from netstack.late import numpy as np
 from netstack.log_lines import LogLines
 from netstack.transport.limits import RateLimit
 from netstack.wire.events import EndOfData, EndOfPartition
-from netstack.wire.offer_messages import RefusalCode
+from netstack.wire.offer_messages import FINGERPRINT_BYTES, RefusalCode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
 
 _log = LogLines(__name__)
 GateReport = Callable[[GateCounts, list[CountedPartition]], None]
@@ -54,6 +66,69 @@ _STATE_VERSION: Final = 1
 _MAX_REPORTED: Final = 1_000  # partitions in one message to the JobManager
 # At most, because producers can abort as many attempts as they like; the gate's counts have all of them.
 _LOGS_PER_S: Final = 1.0
+_EPOCH: Final = datetime.datetime(1970, 1, 1)  # noqa: DTZ001 - in UTC
+_MILLISECOND: Final = datetime.timedelta(milliseconds=1)
+_MICROS_PER_MILLI: Final = 1000
+
+
+class EventTimeColumn:
+    """Gives records the time in their column, which is field ``position``; nothing per record if that is an array.
+
+    Threading: any; it has no state.
+    """
+
+    __slots__ = ("name", "position")
+
+    def __init__(self, name: str, position: int) -> None:
+        self.name = name
+        self.position = position
+
+    def __repr__(self) -> str:
+        return f"<EventTimeColumn {self.name!r}>"
+
+    def stamped(self, chunk: Chunk) -> Chunk:
+        """The same records with timestamps; do not use the given chunk any more.
+
+        Raises:
+            SerdeError: a record has no such column, or no time in it.
+        """
+        return chunk.with_timestamps(self._times(chunk)) if len(chunk) else chunk
+
+    def _times(self, chunk: Chunk) -> NDArray[np.int64] | list[int]:
+        columns = chunk.columns
+        if columns is None:
+            return self._of_values([self._value_of(record) for record in chunk.values])
+        return self._of_column(self._column_of(columns))
+
+    def _column_of(self, columns: Columns) -> Column:
+        if self.position >= len(columns.fields):
+            raise SerdeError(f"the records have {len(columns.fields)} fields, but no column {self.name!r}")
+        return columns.fields[self.position]
+
+    def _value_of(self, record: Any) -> Any:
+        try:
+            return record[self.position]
+        except (TypeError, LookupError) as error:
+            raise SerdeError(f"the record {preview(record)} has no column {self.name!r}") from error
+
+    def _of_column(self, column: Column) -> NDArray[np.int64] | list[int]:
+        numbers = column.numbers()
+        is_exact = numbers is not None and numbers.is_valid is None and numbers.kind.arrow_type is None
+        if numbers is None or not is_exact or numbers.array.dtype != np.int64:
+            return self._of_values(column.to_list())
+        return numbers.array // _MICROS_PER_MILLI if numbers.kind.is_instant else numbers.array.copy()
+
+    def _of_values(self, values: list[Any]) -> list[int]:
+        return [self._time_of(value) for value in values]
+
+    def _time_of(self, value: Any) -> int:
+        if type(value) is int and -(2**63) <= value < 2**63:
+            return value
+        if isinstance(value, Instant):
+            return value.to_epoch_milli()
+        if isinstance(value, datetime.datetime) and value.tzinfo is None:
+            return (value - _EPOCH) // _MILLISECOND
+        raise SerdeError(f"column {self.name!r} holds {preview(value)}, which is no time of a record")
 
 
 class RemoteGateSource(Source):
@@ -96,8 +171,11 @@ class RemoteGateSource(Source):
 
     @property
     def fingerprint(self) -> bytes:
-        """The fingerprint of its type, 16 bytes; the producer's must be the same."""
-        return type_fingerprint(self.type_info)
+        """The fingerprint of its type, 16 bytes, the same for equal types in every process; the producer's must be
+        that.
+        """
+        text = f"{type(self.type_info).__name__} {self.type_info!r}"
+        return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES).digest()
 
     def shape(self, num_subtasks: int) -> GateShape:
         """What an offer is checked against."""
@@ -146,10 +224,7 @@ class RemoteGateSource(Source):
             )
         restore = None if self._event_time is None else self._event_time.stamped
         if isinstance(self.type_info, ArrowTypeInfo):
-            # Here, because it imports pyarrow, which most jobs do not need.
-            from flowlet.ingest.batches import batches_of_messages
-
-            restore = partial(batches_of_messages, schema=self.type_info.schema)
+            restore = partial(_batches_of_messages, schema=self.type_info.schema)
         return RemoteGateReader(
             self._gate,
             self._report,
@@ -160,6 +235,19 @@ class RemoteGateSource(Source):
             takes_checkpoints=self._takes_checkpoints,
             waits_for_checkpoints=self._waits_for_checkpoints,
         )
+
+
+def _batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
+    """Chunks of record batches that were sent as Arrow messages; SerdeError: a record is no message of this schema."""
+    # Here, because it imports pyarrow, which most jobs do not need.
+    from pyarrow import py_buffer
+
+    from flowlet.serde.arrow_serializer import batch_of_message
+
+    for message in chunk.values:
+        if type(message) is not bytes:
+            raise SerdeError(f"a {type(message).__name__} where a record batch should be")
+    return Chunk([batch_of_message(py_buffer(message), schema) for message in chunk.values], chunk.timestamps)
 
 
 class RemoteGateReader:
@@ -252,7 +340,8 @@ class RemoteGateReader:
 
     def poll_chunk(self) -> Chunk | Watermark | WatermarkStatus | None:
         """The next records; an empty chunk if there are none yet, None when the gate is finished."""
-        elements, gate = self._elements, self._gate
+        elements = self._elements
+        gate = self._gate
         while not elements:
             item = gate.poll_next()
             self._forget_aborted()
@@ -378,7 +467,8 @@ class RemoteGateReader:
             self._acknowledge(number)
 
     def _follow(self, number: int) -> None:
-        self._last_mark, self._is_mark_requested = number, False
+        self._last_mark = number
+        self._is_mark_requested = False
         for index, mark in self._ended.items():
             if mark is None:
                 self._ended[index] = number

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from flowlet.chain.stream_operator import OperatorCounters
+from flowlet.connectors.split_reader import ReaderWait
 from flowlet.errors import StateRestoreError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_event_time import OpenSplits, PausableSplitReader, SplitReader
@@ -28,13 +29,12 @@ from flowlet.operators.source_operator import (
     enumerator_of,
 )
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.splits.assigned_splits import SplitReceiver
-from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator
-from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
+from flowlet.splits.enumerator import SplitReceiver
+from flowlet.splits.enumerators import HybridSplitEnumerator, enumerator_for, split_set_of
+from flowlet.splits.split_kinds import HybridSplit, HybridSplits
 from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService
-from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 
 
@@ -123,7 +123,7 @@ class ReaderInTurn:
         self._is_answered = False  # while a reader starts whose first splits are there already
         self._is_waiting = False  # for the next source
         self._is_over = False  # there is nothing more, of any source
-        self._available = AvailabilityHelper(is_available=True)
+        self._wait = ReaderWait()
 
     def __repr__(self) -> str:
         return f"<ReaderInTurn {'behind' if self._is_waiting else 'at'} source {self._source}, {self._present!r}>"
@@ -153,8 +153,9 @@ class ReaderInTurn:
         if source != self._source:
             # It is at its end; a restored task may wait for its future.
             self._present.no_more_splits()
-            self._close_present()
-            self._source, self._restored = source, None
+            self.close()
+            self._source = source
+            self._restored = None
             self._is_answered = True
             self._open()
             self._is_answered = False
@@ -206,22 +207,20 @@ class ReaderInTurn:
             return element
         self._is_waiting = True
         self._whole.remove((f"source {self._source}",))
-        self._available.reset_unavailable()  # before the question: the answer may come at once
+        self._wait.begin()  # before the question: the answer may come at once
         self._ask()
         return Chunk([])
 
     def available_future(self) -> AvailabilityFuture:
         """Done when it is worth to poll again."""
         if self._is_waiting:
-            return self._available.future
+            return self._wait.future
         future: AvailabilityFuture = self._present.available_future()
         return future
 
     def _wake(self) -> None:
         self._is_waiting = False
-        pending = self._available.unavailable_to_reset_available()
-        if pending is not None:
-            pending.complete()
+        self._wait.end()
 
     # -- event time
 
@@ -248,7 +247,8 @@ class ReaderInTurn:
 
     def restore_position(self, position: TurnPosition) -> None:
         """Go on there.  Raises StateRestoreError: the position is of another source."""
-        self._source, self._restored = _checked(position).source, position.position
+        self._source = _checked(position).source
+        self._restored = position.position
 
     def position_taken(self, checkpoint_id: int, num_waiting: int) -> None:
         """Tell the present source, if it wants to know; as the next two."""
@@ -267,9 +267,7 @@ class ReaderInTurn:
 
     def close(self) -> None:
         """Close the reader of the present source."""
-        self._close_present()
-
-    def _close_present(self) -> None:
-        present, self._present = self._present, None
+        present = self._present
+        self._present = None
         if present is not None:
             present.close()

@@ -9,7 +9,7 @@ Rules:      concatenated streams in one file are read one after the other (``cat
             those of xz.  Whatever else stands behind a stream is damage: Python's ``BZ2File`` and ``LZMAFile`` would
             take it for the end of the file.  A damaged or truncated file is an error that names it; in zstd and xz
             files damage inside is found only if they have checksums, which the command-line tools write by default.
-            zstd is Python's own from 3.14 on, before that pyarrow's, which is imported for the first such file.  lines
+            zstd is Python's own from 3.14 on, before that pyarrow's, which is imported for the first such file.  Lines
             end with \n, \r\n or a lone \r; a last line without an end counts, an empty one after the last end does not
             (Java's ``BufferedReader.readLine``).  A split has the pieces between two \n that begin in it. Undecodable
             bytes become U+FFFD.
@@ -33,25 +33,23 @@ import os
 import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import BinaryIO, Final, Protocol, assert_never
+from typing import BinaryIO, Final, assert_never
 
+from flowlet.connectors.split_reader import AssignedSplitReader, AssignedSplits
 from flowlet.errors import FlowletError
 from flowlet.operators.source_event_time import OpenSplits
 from flowlet.operators.source_operator import Source
 from flowlet.records import Chunk
-from flowlet.splits.assigned_splits import AssignedSplits
-from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import (
+from flowlet.splits.file_enumerator import (
     HEAD_BYTES,
     Compression,
-    FileSet,
-    FileSplit,
+    FileSplitEnumerator,
     compression_of,
     keeps_line_ends,
     needs_head,
 )
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.state.state_snapshots import StateShare
-from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 
 ReadBytes = Callable[[int], bytes | None]
@@ -103,18 +101,6 @@ def _content(file: BinaryIO, compression: Compression) -> ReadBytes:
             assert_never(compression)
 
 
-class _Decompressor(Protocol):
-    """Decompresses one stream; the standard library has three."""
-
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int) -> bytes: ...
-
-
 class _Inflater:
     """Decompresses one zlib stream; zlib's own object has other names for this."""
 
@@ -140,6 +126,9 @@ class _Inflater:
         return content
 
 
+_Decompressor = bz2.BZ2Decompressor | lzma.LZMADecompressor | _Inflater
+
+
 class _ConcatenatedStreams:
     """The content of all streams in a file.
 
@@ -161,7 +150,8 @@ class _ConcatenatedStreams:
                 return b""
             data = b""
             if self._stream.needs_input:
-                data, self._input = self._input or self._file.read(_INPUT_BYTES), b""
+                data = self._input or self._file.read(_INPUT_BYTES)
+                self._input = b""
                 if not data:
                     raise EOFError("the file ends inside a stream")
             content = self._stream.decompress(data, num_bytes)
@@ -270,7 +260,7 @@ class TextLineSource(Source):
         )
 
 
-class TextLineReader:
+class TextLineReader(AssignedSplitReader[FileSplit]):
     """Reads the splits that it is assigned, one after the other; see ``SplitReceiver`` and ``SplitReader``.
 
     Threading: the task thread, except ``progress``.  A line above ``max_line_bytes`` is an error.
@@ -284,10 +274,10 @@ class TextLineReader:
         block_bytes: int = BLOCK_BYTES,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
+        super().__init__(AssignedSplits(num_readers))
         self._charset = charset
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
-        self._splits: AssignedSplits[FileSplit] = AssignedSplits(num_readers)
         self._chunks: Generator[Chunk, None, None] | None = None  # of the current split
         self._current: FileSplit | None = None  # the current split; None: nothing of it is left
         self._later: dict[str, SplitPosition] = {}  # of splits that another reader had begun; by split id
@@ -307,22 +297,6 @@ class TextLineReader:
         """The fraction read of all bytes that this reader can expect; None if it expects none; any thread."""
         expected_bytes = self._splits.expected_bytes
         return min((self._done_bytes + self._current_bytes) / expected_bytes, 1.0) if expected_bytes else None
-
-    def start(self, request_splits: Callable[[], None]) -> None:
-        """Ask for the first splits."""
-        self._splits.start(request_splits)
-
-    def add_splits(self, splits: Sequence[FileSplit], waiting_bytes: int) -> None:
-        """Read these splits, too."""
-        self._splits.add(splits, waiting_bytes)
-
-    def no_more_splits(self) -> None:
-        """End after the splits received so far."""
-        self._splits.end()
-
-    def available_future(self) -> AvailabilityFuture:
-        """Done when there is a split to read, or none will come."""
-        return self._splits.available_future
 
     def poll_chunk(self) -> Chunk | None:
         """Lines, up to 2,000; an empty chunk while no split is there, None at the end.
@@ -355,7 +329,8 @@ class TextLineReader:
 
     def close(self) -> None:
         """Close the current file."""
-        chunks, self._chunks = self._chunks, None
+        chunks = self._chunks
+        self._chunks = None
         if chunks is not None:
             chunks.close()
 
@@ -517,7 +492,8 @@ def _behind(read: ReadBytes, offset: int, path: str) -> ReadBytes:
     def read_rest(num_bytes: int) -> bytes | None:
         nonlocal rest
         if rest:
-            first, rest = rest, None
+            first = rest
+            rest = None
             return first
         return read(num_bytes)
 

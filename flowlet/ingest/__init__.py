@@ -1,10 +1,11 @@
 """The producer's side of remote gates: push partitions into a running job from any process."""
 
-from flowlet.ingest.description import GateDescription, GateEndpoint
-from flowlet.ingest.errors import (
+from flowlet.ingest.description import (
     AttemptRefusedError,
     GateAccessError,
+    GateDescription,
     GateEndedError,
+    GateEndpoint,
     GateError,
     GateLostError,
     GateNotFoundError,

@@ -1,4 +1,4 @@
-"""Makes chunks of Arrow record batches: their rows as columns, or each batch as one record.
+"""Makes columns of Arrow record batches.
 
 Hot path: nothing per row.
 
@@ -7,18 +7,12 @@ Invariants: the records are what ``to_pylist`` of the columns gives, in the shap
             nulls share its memory.
 """
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Column, Columns, Shape
-from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
-from flowlet.errors import SerdeError
-from flowlet.ingest.errors import GateTypeError
-from flowlet.records import Chunk
-from flowlet.serde.arrow_serializer import batch_of_message, message_of_batch
-from flowlet.serde.type_serializer import ValueMismatchError
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
 
 # Types whose arrays numpy can use without a copy.
 _PLAIN: Final = frozenset(
@@ -31,37 +25,6 @@ def columns_of_batch(batch: pa.RecordBatch, type_info: TypeInformation) -> Colum
     of the only column.
     """
     return shaped(tuple([column_of_array(array) for array in batch.columns]), type_info)
-
-
-def whole_batches(batches: Sequence[Any], timestamps: list[int] | None, type_info: ArrowTypeInfo, gate: str) -> Chunk:
-    """Each batch as one record, encoded as an Arrow message, so that its reader unpickles nothing.
-
-    Raises:
-        GateTypeError: a batch does not have the gate's schema; names the column.
-    """
-    try:
-        return Chunk(
-            [message_of_batch(_declared(batch, type_info.schema), type_info.schema).to_pybytes() for batch in batches],
-            timestamps,
-        )
-    except ValueMismatchError as error:
-        column = f"column {error.path!r}: " if error.path else ""
-        raise GateTypeError(f"{column}{error.reason}; {gate} takes {type_info!r}") from error
-
-
-def _declared(batch: Any, schema: pa.Schema) -> Any:
-    """The batch with the declared schema if they differ only in nullability."""
-    if isinstance(batch, pa.RecordBatch) and batch.schema.names == schema.names and batch.schema.types == schema.types:
-        return pa.RecordBatch.from_arrays(batch.columns, schema=schema)
-    return batch
-
-
-def batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:
-    """The reverse of ``whole_batches``.  Raises SerdeError: a record is no message of a batch with this schema."""
-    for message in chunk.values:
-        if type(message) is not bytes:
-            raise SerdeError(f"a {type(message).__name__} where a record batch should be")
-    return Chunk([batch_of_message(pa.py_buffer(message), schema) for message in chunk.values], chunk.timestamps)
 
 
 def shaped(fields: tuple[Column, ...], type_info: TypeInformation) -> Columns:

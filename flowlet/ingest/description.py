@@ -1,6 +1,5 @@
-"""``GateDescription``: the address and type of a remote gate, and a token for it.
-
-``PartitionOffer``: how a producer names what it pushes.
+"""What a producer knows of a remote gate: ``GateDescription`` has its address and type, and a token for it, and
+``PartitionOffer`` names what is pushed; the errors between both.
 
 Compares a producer's records with the type of a gate.
 
@@ -11,7 +10,6 @@ Units:      milliseconds since the epoch.
 """
 
 import base64
-import hashlib
 import uuid
 from collections.abc import Sequence
 from dataclasses import field
@@ -25,13 +23,58 @@ from flowlet.common.typeinfo import (
     TupleTypeInfo,
     TypeInformation,
 )
+from flowlet.errors import FlowletError
 from flowlet.graph.partitioner import Partitioner, Rebalance
-from flowlet.ingest.errors import GateTypeError
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
 from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.deploy_blobs import load_gate_partitioner, load_type
 from flowlet.serde.type_serializer import ValueMismatchError, are_positions, preview
 from netstack.late import dataclass
+
+
+class GateError(FlowletError):
+    """Base class; every message names the gate and says what to do."""
+
+
+class GateUnreachableError(GateError):
+    """No JobManager answers, or one of the gate's TaskManagers cannot be reached."""
+
+    is_one_line = True
+
+
+class GateNotFoundError(GateError):
+    """No job has a gate of this name, or its tasks do not run yet."""
+
+
+class GateEndedError(GateError):
+    """The gate's job has ended, or the gate accepts no more partitions."""
+
+
+class GateAccessError(GateError):
+    """The secret or the token is wrong."""
+
+    is_one_line = True
+
+
+class GateTypeError(GateError):
+    """The producer's records are not of the gate's type; names the column if there is one."""
+
+
+class AttemptRefusedError(GateError):
+    """The gate does not accept this attempt of this partition; the message says why."""
+
+
+class GateWriteError(GateError):
+    """The gate does not take a write as committed: it was aborted, or has not as many partitions as
+    the gate waits for.
+    """
+
+
+class GateLostError(GateError):
+    """The connection to the gate was lost, or the gate did not answer in time.
+
+    This attempt is aborted; the producer may start another.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,15 +103,6 @@ class PartitionOffer:
 
     def __str__(self) -> str:
         return f"partition {self.partition} (attempt {self.attempt}, epoch {self.epoch}) of {self.job!r}"
-
-
-FINGERPRINT_BYTES = 16
-
-
-def type_fingerprint(type_info: TypeInformation) -> bytes:
-    """16 bytes, the same for equal types in every process."""
-    text = f"{type(type_info).__name__} {type_info!r}"
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES).digest()
 
 
 def checked_records(

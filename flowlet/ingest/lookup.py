@@ -1,6 +1,8 @@
-"""Asks the JobManager about a remote gate.
+"""Asks the JobManager about a remote gate: where it is, and whether it still reads where its producer sends to.
 
-Side:       loop.
+Side: loop.
+Why:  a gate that grants no credit may be slow, which may last for hours, or its job may be gone from where the producer
+      looks.
 """
 
 import asyncio
@@ -14,10 +16,11 @@ import msgspec
 
 from flowlet.common.units.host_address import parse_address
 from flowlet.errors import ConfigError
-from flowlet.ingest.description import GateDescription, GateEndpoint
-from flowlet.ingest.errors import (
+from flowlet.ingest.description import (
     GateAccessError,
+    GateDescription,
     GateEndedError,
+    GateEndpoint,
     GateError,
     GateLostError,
     GateNotFoundError,
@@ -29,6 +32,7 @@ from flowlet.rpc.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import load_secret
+from netstack.log_lines import LogLines
 
 _NO_CONTENT: Final = 204
 _outcome_decoder: Final = msgspec.json.Decoder(GateOutcome)
@@ -204,3 +208,37 @@ def secret_of(secret_file: str | Path | None) -> bytes:
         return load_secret(None if secret_file is None else Path(secret_file))
     except ConfigError as error:
         raise GateAccessError(str(error)) from None
+
+
+_log = LogLines(__name__)
+_TASKS_TIMEOUT_S: Final = 4.0  # the question is asked again
+_TIMEOUT_S: Final = 60.0
+
+
+async def why_in_vain(description: GateDescription, secret_file: Path | None = None) -> GateError | None:
+    """Why waiting for credit is in vain; None: the gate's tasks run where the description says, or nobody can tell.
+
+    Without the cluster's secret nobody can; then only heartbeats and the end of the connection tell.
+    """
+    try:
+        secret = await asyncio.to_thread(secret_of, secret_file)
+        now = await describe_gate(
+            description.name, description.jobmanager, _TIMEOUT_S, secret, tasks_timeout_s=_TASKS_TIMEOUT_S
+        )
+    except (GateAccessError, GateUnreachableError) as error:
+        _log.info("the JobManager cannot be asked why a gate grants no credit", gate=str(description), error=str(error))
+        return None
+    except GateNotFoundError as error:
+        # Else its tasks do not all run at the moment.
+        return error if isinstance(error.__cause__, RpcStatusError) else None
+    except GateEndedError as error:
+        return error
+    if now.job_id != description.job_id:
+        return GateEndedError(f"{description} has ended: its name belongs to job {now.job_name!r} ({now.job_id}) now")
+    for subtask, (before, after) in enumerate(zip(description.endpoints, now.endpoints, strict=False)):
+        if before != after:
+            return GateLostError(
+                f"subtask {subtask} of {description} runs on the TaskManager at {after.host}:{after.port} now, not at "
+                f"{before.host}:{before.port}: push the partition again with a new attempt"
+            )
+    return None

@@ -1,12 +1,11 @@
 """``PartitionPush``: one offer of a partition to a gate, and its records on their way there.
 
-``UnacknowledgedRows``: the rows of one partition that no complete checkpoint holds yet, so that they can be sent
-again.
+``UnacknowledgedRows``: those that no complete checkpoint holds yet, so that they can be sent again.
 
 Side:       shared.
 Invariants: rows are kept in the order in which they were written, and given up from the front only: when every subtask
             of the gate has said that it holds its part of a chunk for good.  ``first_records`` and ``num_before`` say
-            where the kept ones begin.  Not more than ``max_bytes`` are kept, but for one chunk that is larger.  every
+            where the kept ones begin.  Not more than ``max_bytes`` are kept, but for one chunk that is larger.  Every
             call that waits raises what ended the offer.  Nothing is tried again here.
 Units:      approximate serialized bytes (``estimated_bytes``).
 """
@@ -17,10 +16,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from flowlet.graph.partitioner import Rebalance
-from flowlet.ingest.description import GateDescription, PartitionOffer
-from flowlet.ingest.errors import AttemptRefusedError, GateError, GateLostError
-from flowlet.ingest.runtime import ProducerRuntime
-from flowlet.ingest.stall import StallWatch
+from flowlet.ingest.description import AttemptRefusedError, GateDescription, GateError, GateLostError, PartitionOffer
+from flowlet.ingest.runtime import ProducerRuntime, StallWatch
 from flowlet.io.create_record_writer import create_record_writer
 from flowlet.records import Chunk
 from flowlet.serde.declared.declared_records import DeclaredRecords
@@ -170,7 +167,8 @@ class PartitionPush:
             GateLostError: a TaskManager did not answer within ``timeout_s``.
             NetstackError: a TaskManager cannot be reached.
         """
-        description, offered = self._description, self.offered
+        description = self._description
+        offered = self.offered
         identity = GateIdentity(bytes.fromhex(description.job_id), description.name, description.expires_ms)
         access = GateAccess(identity, description.token)
         places = [
@@ -273,7 +271,8 @@ class PartitionPush:
             return  # the runtime was closed meanwhile, and with it this partition
 
     def _message(self, subtask: int) -> offer_messages.PartitionOffer:
-        offer, description = self._offer, self._description
+        offer = self._offer
+        description = self._description
         return offer_messages.PartitionOffer(
             offer_id=offer.nonce.bytes,
             result_partition=self._partition.partition_id,

@@ -26,29 +26,27 @@ from flowlet.columns import Columns
 from flowlet.common.job_status import JobStatus
 from flowlet.common.typeinfo import ArrowTypeInfo
 from flowlet.ingest.description import (
+    AttemptRefusedError,
+    GateAccessError,
     GateDescription,
+    GateEndedError,
+    GateError,
+    GateLostError,
+    GateTypeError,
+    GateUnreachableError,
     PartitionOffer,
     check_columns,
     check_timestamps,
     checked_columns,
     checked_records,
 )
-from flowlet.ingest.errors import (
-    AttemptRefusedError,
-    GateAccessError,
-    GateEndedError,
-    GateError,
-    GateLostError,
-    GateTypeError,
-    GateUnreachableError,
-)
 from flowlet.ingest.partition_push import PartitionPush, UnacknowledgedRows, no_room
-from flowlet.ingest.runtime import ProducerRuntime
-from flowlet.ingest.stall import StallWatch
+from flowlet.ingest.runtime import ProducerRuntime, StallWatch
 from flowlet.io.chunk_content import estimated_bytes
 from flowlet.records import Chunk
 from flowlet.rpc.control_messages import CountedPartition, GateOutcome
 from flowlet.serde.declared.declared_records import declared_records
+from flowlet.serde.type_serializer import ValueMismatchError
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
 from netstack.handlers.offering_handler import OfferRefusedError
 from netstack.late import dataclass
@@ -296,26 +294,20 @@ class PartitionWriter:
         self._push = self._new_push()
 
     async def _why_in_vain(self) -> GateError | None:
-        from flowlet.ingest.no_credit import why_in_vain
+        from flowlet.ingest.lookup import why_in_vain
 
         return await why_in_vain(self._description)
 
     # ---------------------------------------------------------------- records
 
     def _write_whole(self, batches: "list[pyarrow.RecordBatch]", timestamps: list[int] | None) -> None:
-        from flowlet.ingest.batches import whole_batches  # as in write_batch
-
         self._check_open()
         type_info = self._type_info
         assert isinstance(type_info, ArrowTypeInfo), "the callers checked"
-        chunks = [  # one element for each, because batches are large; all are checked before the first one is sent
-            whole_batches(
-                [batch], None if timestamps is None else [timestamps[number]], type_info, str(self._description)
-            )
-            for number, batch in enumerate(batches)
-        ]
-        for chunk in chunks:
-            self._write(chunk)
+        # One element for each, because batches are large; all are checked before the first one is sent.
+        messages = [_message_of(batch, type_info, str(self._description)) for batch in batches]
+        for number, message in enumerate(messages):
+            self._write(Chunk([message], None if timestamps is None else [timestamps[number]]))
 
     def _write(self, chunk: Chunk) -> None:
         self._check_open()
@@ -509,7 +501,8 @@ class PartitionWriter:
             raise GateLostError(f"the producers of this process were closed: {error}") from error
 
     def _translated(self, error: Exception) -> GateError:
-        gate, text = self._description, f"{self._offer}: {error}"
+        gate = self._description
+        text = f"{self._offer}: {error}"
         match error:
             case OfferRefusedError(code=RefusalCode.GATE_ENDED):
                 return GateEndedError(f"{text}; {gate} accepts no more partitions")
@@ -537,3 +530,24 @@ class PartitionWriter:
     def _end(self) -> None:
         self._is_ended = True
         self._runtime.ended(self._number)
+
+
+def _message_of(batch: "pyarrow.RecordBatch", type_info: ArrowTypeInfo, gate: str) -> bytes:
+    """The batch as an Arrow message, so that its reader unpickles nothing.
+
+    Raises:
+        GateTypeError: it does not have the gate's schema; names the column.
+    """
+    import pyarrow as pa  # as in write_batch
+
+    from flowlet.serde.arrow_serializer import message_of_batch
+
+    schema = type_info.schema
+    if isinstance(batch, pa.RecordBatch) and batch.schema.names == schema.names and batch.schema.types == schema.types:
+        batch = pa.RecordBatch.from_arrays(batch.columns, schema=schema)  # they differ in nullability at most
+    try:
+        message: bytes = message_of_batch(batch, schema).to_pybytes()
+    except ValueMismatchError as error:
+        column = f"column {error.path!r}: " if error.path else ""
+        raise GateTypeError(f"{column}{error.reason}; {gate} takes {type_info!r}") from error
+    return message

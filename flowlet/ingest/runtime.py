@@ -3,7 +3,8 @@
 Side:       shared.
 Invariants: there is at most one per process, created when it is first needed.  A forked child creates its own and
             leaves its parent's alone.  It lives until ``close_producers`` or the end of the program, which then names
-            the partitions that it has not finished; if the process is killed, gates see its connections end.
+            the partitions that it has not finished; if the process is killed, gates see its connections end.  A wait
+            that is too long (``StallWatch``) has one report, and a question every ``NO_CREDIT_QUESTION_S`` of it.
 """
 
 import asyncio
@@ -17,8 +18,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, Protocol, TypeVar
 
 from flowlet.errors import shows_all_frames, without_our_frames
-from flowlet.ingest.errors import GateError
-from flowlet.ingest.stall import StallWatch
+from flowlet.ingest.description import GateError
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.late import dataclass
@@ -36,6 +36,60 @@ NETWORK_MEMORY_BYTES: Final = 32 * 1024 * 1024
 _CHECK_INTERVAL_S: Final = 1.0
 _FRAMES_MODULE: Final = "flowlet.client.program.user_frames"  # by its name: only a program that meets an error needs it
 _CLOSE_TIMEOUT_S: Final = 10.0
+WARN_AFTER_S: Final = 10.0
+NO_CREDIT_QUESTION_S: Final = 10.0  # of the JobManager, which knows what became of the gate's TaskManager
+CREDIT: Final = "credit: the gate's job does not read"
+
+
+class StallWatch:
+    """Observes the buffer pool of one writer (``mark_start``, ``mark_end``).
+
+    Threading: the writing thread marks, the loop thread reads.  Each field has one writer, and a stale value only
+               delays a report.
+    """
+
+    __slots__ = ("_asked_s", "_clock", "_reported_since_s", "_since_s", "awaited")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._since_s: float | None = None  # Written by the writing thread.
+        self._asked_s = clock()  # the last question.  Written by the loop thread.
+        # What the current wait is for, in words.  Written by the writing thread, before ``_since_s``.
+        self.awaited = CREDIT
+        # Start of the last wait that was reported.  Written by the loop thread.
+        self._reported_since_s: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<StallWatch {'idle' if self._since_s is None else f'waits since {self._since_s:.1f}'}>"
+
+    def mark_start(self, awaited: str = CREDIT) -> None:
+        """The writer starts to wait; buffer pools call it without an argument."""
+        self.awaited = awaited
+        self._since_s = self._clock()
+
+    def mark_end(self) -> None:
+        """The writer continues."""
+        self._since_s = None
+
+    def overdue_s(self) -> float | None:
+        """How long the current wait has lasted, if that is too long and was not reported before."""
+        since_s = self._since_s
+        if since_s is None or since_s == self._reported_since_s:
+            return None
+        waited_s = self._clock() - since_s
+        if waited_s < WARN_AFTER_S:
+            return None
+        self._reported_since_s = since_s
+        return waited_s
+
+    def is_question_due(self) -> bool:
+        """Whether the JobManager shall be asked about the current wait, now or again; a question counts as asked."""
+        since_s = self._since_s
+        now_s = self._clock()
+        if since_s is None or now_s - max(since_s, self._asked_s) < NO_CREDIT_QUESTION_S:
+            return False
+        self._asked_s = now_s
+        return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +246,8 @@ def close_producers() -> None:
     """Close all connections of this process to gates, and their thread; the next producer starts new ones."""
     global _runtime
     with _lock:
-        runtime, _runtime = _runtime, None
+        runtime = _runtime
+        _runtime = None
     if runtime is not None and runtime.pid == os.getpid():
         runtime.close()
 
@@ -220,7 +275,8 @@ atexit.register(_end_with_program)
 def _after_fork() -> None:
     """Replace the lock: another thread of the parent may have held it, and would never release it in the child."""
     global _lock, _runtime
-    _lock, _runtime = threading.Lock(), None
+    _lock = threading.Lock()
+    _runtime = None
 
 
 os.register_at_fork(after_in_child=_after_fork)

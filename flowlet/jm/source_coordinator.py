@@ -21,7 +21,7 @@ import msgspec
 
 from flowlet.errors import StateRestoreError
 from flowlet.rpc.background_call import CallInBackground, call_in_background
-from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
+from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.split_kinds import AnySplit
 from netstack.log_lines import LogLines
 
@@ -70,7 +70,6 @@ class SourceCoordinator:
     ) -> None:
         self._name = name
         self._enumerator = enumerator
-        self._switching = enumerator if isinstance(enumerator, SwitchingEnumerator) else None
         self._num_readers = num_readers
         self._add_splits = add_splits
         self._no_more_splits = no_more_splits
@@ -110,9 +109,9 @@ class SourceCoordinator:
         if splits:
             self._without.discard(subtask)
             self._add_splits(subtask, splits, self._enumerator.waiting_bytes)
-        elif self._has_ended_source():
+        elif not self._enumerator.is_discovered:
             self._begin_next_source(subtask)
-        elif self._enumerator.discovery_interval_ms is not None or self._has_next_source():
+        elif self._enumerator.discovery_interval_ms is not None or self._enumerator.has_next_source:
             self._without.add(subtask)
         else:
             self._no_more_splits(subtask)
@@ -123,12 +122,6 @@ class SourceCoordinator:
         if self._timer is not None:  # it would keep all splits until the next search was due
             self._timer.cancel()
             self._timer = None
-
-    def _has_ended_source(self) -> bool:
-        return self._switching is not None and not self._switching.is_discovered
-
-    def _has_next_source(self) -> bool:
-        return self._switching is not None and self._switching.has_next_source
 
     def _begin_next_source(self, last_reader: int) -> None:
         """Discover its splits; until then the state is that at its beginning, and all readers wait."""

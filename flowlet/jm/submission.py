@@ -24,9 +24,7 @@ from flowlet.rpc.control_messages import (
     VertexMessage,
     WatermarkAlignmentMessage,
 )
-from flowlet.splits.file_split import FileSet
-from flowlet.splits.hybrid_split import HybridSplits
-from flowlet.splits.split_kinds import SplitSet
+from flowlet.splits.split_kinds import FileSet, HybridSplits, SplitSet
 from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
 from netstack.wire.offer_messages import FINGERPRINT_BYTES
 

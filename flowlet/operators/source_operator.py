@@ -25,9 +25,8 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.latency_stats import LatencyMarkerEmitter
 from flowlet.operators.source_event_time import SourceEventTime
 from flowlet.records import Chunk, CompletionMark, StreamElement, Watermark, WatermarkStatus
-from flowlet.splits.assigned_splits import SplitReceiver
-from flowlet.splits.enumerator import SourceSplit, SplitEnumerator
-from flowlet.splits.number_enumerator import NumbersLeft, Runs, share_of_runs
+from flowlet.splits.enumerator import SourceSplit, SplitEnumerator, SplitReceiver
+from flowlet.splits.known_splits import NumbersLeft, Runs, share_of_runs
 from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService
 from netstack.availability import AvailabilityFuture

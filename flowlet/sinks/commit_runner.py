@@ -1,23 +1,200 @@
-"""``CommitRunner``: commits what is due, and tries again later what must be.
+"""Commits what sinks have prepared: ``PendingCommits`` keeps it by checkpoint, ``CommitRunner`` commits what is due,
+and ``GlobalCommitOperator`` is the one subtask behind a sink that does one thing more for all of its subtasks.
 
 Side:       task.
-Invariants: while records flow, a pause is a timer, and nothing waits.  Before the first and after the last record no
-            timer fires: then ``commit_all`` returns when nothing is due any more.
+Invariants: what was prepared is due once a checkpoint is complete that holds it, never before; what is due is attempted
+            in the order in which it was prepared; nothing is dropped unless it was committed, or its committer says
+            that it never can be.  While records flow, a pause is a timer, and nothing waits.  Before the first and
+            after the last record no timer fires: then ``commit_all`` returns when nothing is due any more.  The global
+            operator commits a committable only after its subtask has committed it, and together with those of all
+            other subtasks; what it took over and has not committed is state.  After a restart each subtask sends what
+            it commits again, and only then is anything committed there.
+Rules:      a message of a subtask says that it has committed all of its checkpoint and of those before it.  So what all
+            subtasks have passed can be committed.  Messages of the last checkpoint come behind the end of the data.
 Units:      pauses in milliseconds.
-Source:     Flink ``CommitterOperator.commitAndEmitCheckpoints``.
+Source:     Flink ``CommittableCollector``, ``CheckpointCommittableManagerImpl``, ``CommitRequestImpl``,
+            ``CommitRequestState``; ``CommitterOperator.commitAndEmitCheckpoints``; ``GlobalCommitterOperator``,
+            ``CommittableSummary``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
 from typing import Any, Final
 
-from flowlet.chain.stream_operator import OperatorContext
-from flowlet.datastream.connectors.committer import Committer
+from flowlet.chain.stream_operator import OperatorContext, StreamOperator
+from flowlet.datastream.connectors.base import CommitRequest, Committer, SupportsGlobalCommitter
+from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import FlowletError
+from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
-from flowlet.sinks.pending_commits import PendingCommits, PendingRequest
-from flowlet.sinks.sink_calls import SinkCalls
+from flowlet.sinks.sink_calls import InitContext, SinkCalls
 from flowlet.timers.time_api import TimerHandle
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
+
+MAX_RETRIES: Final = 10  # Flink's ``sink.committer.retries``: then the job fails, and commits again after the restart
+
+
+class Outcome(Enum):
+    """What a committer said of a request."""
+
+    COMMITTED = auto()
+    RETRY = auto()
+    LOST = auto()  # it can never be committed
+    UNKNOWN = auto()  # whether it can be committed is not known
+
+
+class PendingRequest(CommitRequest[Any]):
+    """One committable of one subtask, from its preparation until it is committed."""
+
+    __slots__ = ("checkpoint_id", "committable", "error", "num_retries", "outcome", "subtask")
+
+    def __init__(self, committable: Any, subtask: int, checkpoint_id: int = 0) -> None:
+        self.committable = committable
+        self.subtask = subtask  # that prepared it
+        self.checkpoint_id = checkpoint_id  # the first one that holds it
+        self.num_retries = 0
+        self.outcome = Outcome.COMMITTED  # of the last attempt
+        self.error: Exception | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<PendingRequest of checkpoint {self.checkpoint_id}, subtask {self.subtask}, {self.num_retries} retries>"
+        )
+
+    def get_committable(self) -> Any:
+        """What the writer prepared."""
+        return self.committable
+
+    def get_number_of_retries(self) -> int:
+        """How often it was tried before."""
+        return self.num_retries
+
+    def retry_later(self) -> None:
+        """Try it again after a pause."""
+        self.outcome = Outcome.RETRY
+
+    def update_and_retry_later(self, committable: Any) -> None:
+        """Try this one instead after a pause."""
+        self.committable = committable
+        self.outcome = Outcome.RETRY
+
+    def signal_already_committed(self) -> None:
+        """It was committed before."""
+        self.outcome = Outcome.COMMITTED
+
+    def signal_failed_with_known_reason(self, error: Exception) -> None:
+        """It can never be committed."""
+        self.outcome = Outcome.LOST
+        self.error = error
+
+    def signal_failed_with_unknown_reason(self, error: Exception) -> None:
+        """It failed."""
+        self.outcome = Outcome.UNKNOWN
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class CommitAttempt:
+    """What became of all requests of one call of a committer.
+
+    ``unknown``: the first one whose failure has an unknown reason, or that was tried too often.
+    """
+
+    committed: Sequence[PendingRequest]
+    lost: Sequence[PendingRequest]
+    unknown: PendingRequest | None
+
+
+class PendingCommits:
+    """The committables of one subtask.
+
+    Life cycle: ``restore`` once, if at all; then ``prepare``, ``assign`` and ``complete`` as the checkpoints go;
+        whenever there are ``due`` ones: ``begin``, the committer, ``settle``.
+    """
+
+    def __init__(self, subtask: int) -> None:
+        self._subtask = subtask
+        self._prepared: list[PendingRequest] = []  # not in a checkpoint yet
+        self._waiting: list[PendingRequest] = []  # in one that is not complete
+        self._due: list[PendingRequest] = []
+
+    def __repr__(self) -> str:
+        return f"<PendingCommits: {len(self._prepared)} prepared, {len(self._waiting)} waiting, {len(self._due)} due>"
+
+    @property
+    def has_due(self) -> bool:
+        """Whether something can be committed now."""
+        return bool(self._due)
+
+    def prepare(self, committables: Iterable[Any]) -> None:
+        """Add what the writer prepared; it belongs to the next checkpoint."""
+        self._prepared += [PendingRequest(each, self._subtask) for each in committables]
+
+    def assign(self, checkpoint_id: int) -> None:
+        """The checkpoint holds what was prepared."""
+        for each in self._prepared:
+            each.checkpoint_id = checkpoint_id
+        self._waiting += self._prepared
+        self._prepared = []
+
+    def take(self, checkpoint_id: int, subtask: int, committables: Iterable[Any]) -> None:
+        """Add those of another subtask, which has committed them."""
+        self._waiting += [PendingRequest(each, subtask, checkpoint_id) for each in committables]
+
+    def complete(self, checkpoint_id: int) -> None:
+        """The checkpoint is complete: what it and those before it hold is due."""
+        due = [each for each in self._waiting if each.checkpoint_id <= checkpoint_id]
+        self._due += sorted(due, key=lambda each: each.checkpoint_id)  # stable; those of several subtasks may be mixed
+        self._waiting = [each for each in self._waiting if each.checkpoint_id > checkpoint_id]
+
+    def complete_all(self) -> None:
+        """Nothing can be lost any more: what was prepared is due."""
+        self._due += [*self._waiting, *self._prepared]
+        self._waiting = []
+        self._prepared = []
+
+    def begin(self) -> list[PendingRequest]:
+        """What is due, in order; each counts as committed unless the committer says otherwise."""
+        for each in self._due:
+            each.outcome = Outcome.COMMITTED
+            each.error = None
+        return list(self._due)
+
+    def settle(self) -> CommitAttempt:
+        """Drop what was committed, or is lost; the rest is due again."""
+        attempted = self._due
+        self._due = []
+        for each in attempted:
+            match each.outcome:
+                case Outcome.RETRY:
+                    each.num_retries += 1
+                    self._due.append(each)
+                case Outcome.UNKNOWN:
+                    self._due.append(each)
+                case Outcome.COMMITTED | Outcome.LOST:
+                    pass
+        return CommitAttempt(
+            [each for each in attempted if each.outcome is Outcome.COMMITTED],
+            [each for each in attempted if each.outcome is Outcome.LOST],
+            next(
+                (each for each in self._due if each.outcome is Outcome.UNKNOWN or each.num_retries > MAX_RETRIES), None
+            ),
+        )
+
+    # -- state
+
+    def elements(self) -> list[tuple[int, int, Any]]:
+        """Checkpoint, subtask and committable of everything that a checkpoint must hold, in order."""
+        assert not self._prepared, "a checkpoint has taken over what was prepared"
+        return [(each.checkpoint_id, each.subtask, each.committable) for each in (*self._due, *self._waiting)]
+
+    def restore(self, elements: Iterable[tuple[int, int, Any]]) -> None:
+        """Take over elements of a checkpoint; it is complete, so all are due."""
+        self._due += [
+            PendingRequest(committable, subtask, checkpoint_id) for checkpoint_id, subtask, committable in elements
+        ]
+
 
 RETRY_PAUSE_MS: Final = 1_000  # Flink's of ``retry_later``
 _log = LogLines(__name__)
@@ -69,7 +246,8 @@ class CommitRunner:
 
     def close(self) -> None:
         """Close the committer."""
-        committer, self._committer = self._committer, None
+        committer = self._committer
+        self._committer = None
         self._stop_timer()
         if committer is not None:
             self._calls.last_call("close()", committer.close)
@@ -90,7 +268,8 @@ class CommitRunner:
                 self._calls.fail(_failure_of(attempt.unknown), "commit()")
             self._committed += [each.committable for each in attempt.committed]
         if self._on_committed is not None and not self.commits.has_due:
-            committed, self._committed = self._committed, []
+            committed = self._committed
+            self._committed = []
             self._on_committed(committed)
 
     def _report_lost(self, request: PendingRequest) -> None:
@@ -104,7 +283,8 @@ class CommitRunner:
         )
 
     def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
+        timer = self._timer
+        self._timer = None
         if timer is not None:
             timer.cancel()
 
@@ -115,3 +295,63 @@ def _failure_of(request: PendingRequest) -> Exception:
     return FlowletError(
         f"{preview(request.committable)} was to be committed again after {request.num_retries - 1} retries"
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A message of a subtask: it has committed these, and everything that checkpoints up to this one hold.
+
+    ``checkpoint_id``: END without checkpoints.  ``parallelism``: the number of subtasks that send messages.
+    """
+
+    checkpoint_id: int
+    subtask: int
+    parallelism: int
+    committables: tuple[Any, ...]
+
+
+class GlobalCommitOperator(StreamOperator):
+    """Commits what all subtasks have committed."""
+
+    runs_after_finish = True
+    takes_late_data = True
+    waits = True
+
+    def __init__(self, sink: Any, *, name: str = "Sink: Global Committer") -> None:
+        self.name = name
+        self.sink: SupportsGlobalCommitter = sink
+        self._committables: ListState[Any] | None = None
+        self._newest: dict[int, int] = {}  # by subtask, the checkpoint of its last message
+
+    def restored_after_finish(self) -> StreamOperator:
+        """Itself: the messages of the last checkpoint come again."""
+        return self
+
+    def open(self) -> None:
+        """Make the committer, and take back what was not committed."""
+        self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
+        made = self._calls.call("create_global_committer()", self.sink.create_global_committer, InitContext(self.ctx))
+        committer = self._calls.checked(self.sink, "create_global_committer()", made, Committer)
+        self._runner = CommitRunner(self.ctx, self._calls, committer)
+        self._committables = self.ctx.operator_state_backend.get_list_state(ListStateDescriptor("global-committables"))
+        for checkpoint_id, subtask, committable in self._committables:
+            self._runner.commits.take(checkpoint_id, subtask, [committable])
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Take messages, and commit what all subtasks have committed."""
+        for message in chunk.values:
+            self._runner.commits.take(message.checkpoint_id, message.subtask, message.committables)
+            self._newest[message.subtask] = message.checkpoint_id
+            if len(self._newest) == message.parallelism:
+                self._runner.commits.complete(min(self._newest.values()))
+        self._runner.commit_all()
+
+    def snapshot_functions(self, checkpoint_id: int, timestamp_ms: int) -> None:
+        """Put what is not committed into the state."""
+        if self._committables is not None:
+            self._committables.update(self._runner.commits.elements())
+
+    def close(self) -> None:
+        """Close the committer."""
+        if self._committables is not None:
+            self._runner.close()

@@ -1,24 +1,137 @@
-"""``FunctionSink``: calls a ``SinkFunction``, or a function of one value, with every record.
+"""Sinks that are one operator: those that discard records or print them, and those of a ``SinkFunction``.
 
 Hot path.  Per record one call of the user's function, and one store of its timestamp if the function takes a context.
 
 Side:       task.
 Invariants: a function that is told of complete checkpoints hears of the final one before its subtask ends; if the
             subtask is restored from that one, the function is initialized again, and gets no records.
-Source:     Flink ``StreamSink``.
+Source:     Flink ``StreamSink``, ``PrintSinkFunction`` (``PrintSinkOutputWriter`` for the prefix), ``DiscardingSink``.
 """
 
+import errno
+import sys
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.functions import SinkContext, SinkFunction
 from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
 from flowlet.datastream.user_functions.function import CheckpointedFunction, CheckpointListener
-from flowlet.errors import StateRestoreError
+from flowlet.errors import ClosedOutputError, FlowletError, StateRestoreError
 from flowlet.operators.user_function import RecordOperator
-from flowlet.records import MIN_TIMESTAMP, Watermark
+from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
 from flowlet.timers.time_api import ProcessingTimeService
+from flowlet.typed.java_text import printed_text
+
+# A text file of Python writes its buffer at 8 KiB, wherever a line is then cut; we flush before, so that lines stay
+# whole.
+_MAX_UNFLUSHED_CHARACTERS: Final = 4_096
+
+_ADVICE: Final = "start the program with one, such as >/dev/null, or use another sink"
+
+
+class DiscardSink(StreamOperator):
+    """Drops every record."""
+
+    def __init__(self, *, name: str = "Discard") -> None:
+        self.name = name
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Drop the records."""
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Drop the record."""
+
+
+class PrintSink(StreamOperator):
+    """Writes each record as a line to the standard output of its TaskManager.
+
+    A line is ``identifier:subtask> `` and the text of the record; the subtask, counted from 1, only if there are
+    several, and no prefix if there is neither.  The text is ``str`` of the record, or with a declared type what Java
+    prints (``flowlet.typed.java_text``).  Lines keep their order among those that functions of the chain print.
+    """
+
+    def __init__(
+        self,
+        identifier: str | None = None,
+        type_info: TypeInformation | None = None,
+        *,
+        name: str = "Print to Std. Out",
+    ) -> None:
+        self.name = name
+        self._type_info = type_info
+        self._identifier = identifier or ""
+        self._prefix = ""
+        self._num_unflushed = 0  # characters
+
+    def open(self) -> None:
+        """Prepare the prefix and the loop."""
+        subtask = str(self.ctx.subtask + 1) if self.ctx.parallelism > 1 else ""
+        prefix = ":".join(part for part in (self._identifier, subtask) if part)
+        self._prefix = f"{prefix}> " if prefix else ""
+        if sys.stdout is None:  # the process was started without one; print() of Python would drop everything
+            raise ClosedOutputError(f"{self._failed_to_write()}: it is closed; {_ADVICE}")
+        self._loop = RecordLoop(self.name, self.write_record, [], self.ctx.attention)
+        self.ctx.attention.flushes.append(self._flush)
+
+    def process_chunk(self, chunk: Chunk) -> None:
+        """Print the records.
+
+        Raises:
+            UserFunctionError: ``str`` of a record failed.
+            FlowletError: standard output cannot be written.
+        """
+        self._loop.run(chunk.records(), None, len(chunk))
+
+    def process_some(self, chunk: Chunk) -> int:
+        """As ``process_chunk``, until a mail waits."""
+        return self._loop.run(chunk.records(), None, len(chunk), None, self.ctx.interrupts)
+
+    def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        """Print the record."""
+        text = code.variable("text")
+        # With a call, because an f-string would call the record's __format__.
+        code.line(
+            f"{text} = {code.bind(printed_text(self._type_info), 'text')}({record})",
+            Blame(self.name, self.ctx.subtask, record),
+        )
+        code.line(f"{code.bind(self._write, 'print')}({text})")
+        code.at_end(f"{code.bind(self._flush, 'flush')}()")
+
+    def _write(self, text: str) -> None:
+        stream = sys.stdout
+        line = f"{self._prefix}{text}\n"
+        try:
+            stream.write(line)
+        except UnicodeEncodeError:
+            # The stream's encoding lacks a character, or the text has lone surrogates: write them escaped.
+            encoding = stream.encoding or "utf-8"
+            stream.write(line.encode(encoding, "backslashreplace").decode(encoding))
+        except (OSError, ValueError) as error:  # ValueError: the stream is closed
+            raise self._failure(error) from error
+        self._num_unflushed += len(line)
+        if self._num_unflushed > _MAX_UNFLUSHED_CHARACTERS:
+            self._flush()
+
+    def _flush(self) -> None:
+        self._num_unflushed = 0
+        try:
+            sys.stdout.flush()
+        except (OSError, ValueError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError | ValueError) -> FlowletError:
+        if isinstance(error, BrokenPipeError):
+            return ClosedOutputError(f"{self._failed_to_write()}: its reader has left")
+        if isinstance(error, ValueError) or error.errno == errno.EBADF:
+            return ClosedOutputError(f"{self._failed_to_write()}: it is closed ({error}); {_ADVICE}")
+        return FlowletError(f"{self._failed_to_write()}: {error}")
+
+    def _failed_to_write(self) -> str:
+        return f"operator {self.name!r} (subtask {self.ctx.subtask}) cannot write to standard output"
+
 
 _END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.datastream.connectors.sink_writer import SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors.base import SinkWriterContext, WriterInitContext
 from flowlet.errors import FlowletError, TaskCancelled, UserFunctionError
 from flowlet.mailbox.task_mailbox import Attention
 from flowlet.records import MIN_TIMESTAMP, Chunk

@@ -18,16 +18,22 @@ from typing import Any, Final
 
 from flowlet.chain.record_loop import num_processed
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsGlobalCommitter, SupportsWriterState
-from flowlet.datastream.connectors.committer import Committer
-from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriter, StatefulSinkWriter
+from flowlet.datastream.connectors.base import (
+    Committer,
+    CommittingSinkWriter,
+    Sink,
+    SinkWriter,
+    StatefulSinkWriter,
+    SupportsCommitter,
+    SupportsGlobalCommitter,
+    SupportsWriterState,
+)
 from flowlet.datastream.state import ListState, ListStateDescriptor
 from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import Chunk, Watermark
 from flowlet.serde.type_serializer import preview
-from flowlet.sinks.commit_runner import CommitRunner
-from flowlet.sinks.global_commit_operator import Committed
+from flowlet.sinks.commit_runner import CommitRunner, Committed
 from flowlet.sinks.sink_calls import ChunkWriter, InitContext, RecordContext, SinkCalls
 
 END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
@@ -71,7 +77,8 @@ class SinkOperator(StreamOperator):
         """Commit what the checkpoint holds, then make the writer."""
         self._calls = SinkCalls(self.name, self.ctx.subtask, self.ctx.attention)
         self._context = RecordContext()
-        init, sink = InitContext(self.ctx), self.sink
+        init = InitContext(self.ctx)
+        sink = self.sink
         self._runner = runner = self._made_runner(init)
         if isinstance(sink, SupportsCommitter):
             self._committables = self.ctx.operator_state_backend.get_list_state(ListStateDescriptor("committables"))
@@ -87,7 +94,8 @@ class SinkOperator(StreamOperator):
             self._open_writer(init, states)
 
     def _made_runner(self, init: InitContext) -> CommitRunner:
-        sink, committer = self.sink, None
+        sink = self.sink
+        committer = None
         if isinstance(sink, SupportsCommitter):
             made = self._calls.call("create_committer()", sink.create_committer, init)
             committer = self._calls.checked(sink, "create_committer()", made, Committer)
@@ -95,7 +103,8 @@ class SinkOperator(StreamOperator):
         return CommitRunner(self.ctx, self._calls, committer, on_committed)
 
     def _open_writer(self, init: InitContext, states: Sequence[Any]) -> None:
-        sink, is_restored = self.sink, self.ctx.restored_checkpoint_id is not None
+        sink = self.sink
+        is_restored = self.ctx.restored_checkpoint_id is not None
         kinds: list[type] = [SinkWriter]
         kinds += [CommittingSinkWriter] if isinstance(sink, SupportsCommitter) else []
         kinds += [StatefulSinkWriter] if isinstance(sink, SupportsWriterState) else []
@@ -124,8 +133,10 @@ class SinkOperator(StreamOperator):
 
     def close(self) -> None:
         """Close the writer and the committer, whatever either raises."""
-        writer, self._writer = self._writer, None
-        runner, self._runner = self._runner, None
+        writer = self._writer
+        self._writer = None
+        runner = self._runner
+        self._runner = None
         try:
             if writer is not None:
                 self._calls.last_call("close()", writer.close)
@@ -176,7 +187,8 @@ class SinkOperator(StreamOperator):
         return num_records
 
     def _write_values(self, chunk: Chunk, interrupts: Interrupts) -> int:
-        writer, context = self._writer, self._context
+        writer = self._writer
+        context = self._context
         assert writer is not None, "open"
         if self._writes_all:
             context.record_timestamp = None
@@ -187,7 +199,10 @@ class SinkOperator(StreamOperator):
         return num_done
 
     def _write_one_by_one(self, writer: SinkWriter[Any], chunk: Chunk, interrupts: Interrupts) -> int:
-        context, value, write, timestamps = self._context, None, writer.write, chunk.timestamps
+        context = self._context
+        value = None
+        write = writer.write
+        timestamps = chunk.timestamps
         records = chunk.records()
         try:
             if timestamps is None:
@@ -228,7 +243,8 @@ class SinkOperator(StreamOperator):
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Commit what the checkpoint holds."""
-        runner, self._completed_id = self._opened, checkpoint_id
+        runner = self._opened
+        self._completed_id = checkpoint_id
         runner.commits.complete(checkpoint_id)
         if self._is_finished:
             runner.commit_all()

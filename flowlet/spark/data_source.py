@@ -1,9 +1,7 @@
-"""The data source ``flowlet``: ``df.write.format("flowlet")`` and ``df.writeStream.format("flowlet")``.
+"""The data source ``flowlet``: ``df.write.format("flowlet")`` and ``df.writeStream.format("flowlet")``; ``register``
+makes it known to the calling thread's Spark session.
 
-Side:       task.  Runs in three kinds of processes, none of them the user's program: the planner (``writer``,
-            ``streamWriter``), Spark's workers (``write``), and one on the driver's machine (``commit``, ``abort``).
-            The last gets the planner's writer of a batch; for each epoch of a stream it gets the data source, and calls
-            ``streamWriter`` once more.
+Side:       shared.
 Invariants: ``write`` returns when the gate's job has processed the partition's last row, or a checkpoint of it holds
             the partition.  A pickled writer can open one gate only.  Partitions count for a gate with ``producers``
             when Spark commits their write; ``commit`` fails if the gate's job has failed.
@@ -19,6 +17,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 from pyspark.sql import types as st
 from pyspark.sql.datasource import (
     DataSource,
@@ -28,8 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from flowlet.errors import ConfigError, FlowletError
-from flowlet.ingest.description import GateDescription
-from flowlet.ingest.errors import GateError
+from flowlet.ingest.description import GateDescription, GateError
 from flowlet.ingest.partition_writer import PushLimits
 from flowlet.ingest.producer import (
     DEFAULT_MAX_KEPT_BYTES,
@@ -39,9 +37,8 @@ from flowlet.ingest.producer import (
     GateClient,
     open_gate,
 )
-from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
-from flowlet.spark.gate_sink import push
+from flowlet.spark.gate_sink import offer_of_this_task, push
 from flowlet.spark.rows import BatchConverter
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
@@ -86,7 +83,8 @@ class GateTarget:
             GateError: there is no such gate or no JobManager, or the secret is wrong.
             SchemaMismatchError: a column does not fit; names it.
         """
-        gate, jobmanager = _needed(options, "gate"), _needed(options, "jobmanager")
+        gate = _needed(options, "gate")
+        jobmanager = _needed(options, "jobmanager")
         timeout_s = _seconds(options, "timeoutSeconds", DEFAULT_TIMEOUT_S)
         announced = None if write_id is not None else f"spark-{uuid.uuid4().hex}"
         client = open_gate(
@@ -276,3 +274,15 @@ def _seconds(options: Mapping[str, str], name: str, default: float, what: str = 
     if not 0 < value < float("inf"):
         raise ConfigError(f"option {name} is {text!r}; it must be a number of {what} above 0")
     return value
+
+
+def register(spark: SparkSession) -> None:
+    """Let this thread use ``format("flowlet")`` with ``spark``.
+
+    Spark finds the Python data sources of the session that is active in the calling thread, and each thread has its own
+    active session: the thread that made the session has it, a thread of a pool has none.  Call this in each of them,
+    for example as the initializer of a ``ThreadPoolExecutor``.  The main thread needs it only where ``pyspark_flowlet``
+    is not on the path of Spark's Python.
+    """
+    spark.dataSource.register(FlowletDataSource)
+    spark.sparkContext._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]  # PySpark has no public call

@@ -106,7 +106,8 @@ class GateSchema:
                 pairs = [(f"f{index}", each) for index, each in enumerate(type_info.get_field_types())]
                 is_by_name = False
             case _:
-                pairs, is_by_name = [("value", type_info)], False
+                pairs = [("value", type_info)]
+                is_by_name = False
         columns = tuple(_column(gate, name, each) for name, each in pairs)
         return cls(gate, type_info, columns, is_by_name=is_by_name, arrow_schema=_common_schema(columns))
 
@@ -274,7 +275,8 @@ def _is_same(found: st.DataType, wanted: st.DataType) -> bool:
 
 def _are_same_fields(found: st.StructType, wanted: st.StructType) -> bool:
     """By name, in any order; by position where the gate's fields have no names."""
-    names, by_name = wanted.fieldNames(), {each.name: each for each in found.fields}
+    names = wanted.fieldNames()
+    by_name = {each.name: each for each in found.fields}
     if len(found.fields) != len(names) or len(by_name) != len(names):
         return False
     if are_positions(names):

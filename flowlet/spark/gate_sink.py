@@ -1,10 +1,16 @@
-"""``GateSink``: pushes the rows of a partition, called by ``foreachPartition``.
+"""``GateSink``: pushes the rows of a partition, called by ``foreachPartition``; identifies a Spark task to the gate.
 
-Side:       task.  Created in the driver, pickled, called in Spark's Python workers.
+Side:       shared.
 Invariants: a call returns when the gate's job has processed the partition's last row, or a checkpoint of it holds the
             partition; otherwise it raises, and Spark tries again.  While the gate grants no credit the call waits with
             one chunk of rows, and with those that no checkpoint holds if the gate's job takes some; the other rows stay
-            in Spark.
+            in Spark.  No two attempts have the same job, epoch, partition and attempt: retries, speculative copies,
+            repeated stages, and epochs that are replayed after a restart all differ.  No two writes have the same job
+            and epoch: of a partition that is counted nothing more is sent.
+Rules:      Spark's ``taskAttemptId`` is unique only within one SparkContext, so the job's name has a part that differs
+            from run to run.
+Source:     ``pyspark.TaskContext``.  The property of a streaming query is internal to Spark; the tests of
+            ``foreachBatch`` and ``writeStream`` check that it is still there.
 Hot path:   rows of a chunk are new objects, for which the garbage collector by default runs every 700 and finds
             nothing: 5.6 us per row of Spark and Python together, 2.4 us with a collector that runs rarely.
 Promises:   docs/remote-gates.md, "Spark".
@@ -21,12 +27,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql import types as st
 
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
-from flowlet.ingest.description import GateDescription
-from flowlet.ingest.errors import GateTypeError
+from flowlet.ingest.description import GateDescription, GateTypeError
 from flowlet.ingest.partition_writer import PushLimits
 from flowlet.ingest.producer import (
     DEFAULT_MAX_KEPT_BYTES,
@@ -34,13 +40,33 @@ from flowlet.ingest.producer import (
     DEFAULT_TIMEOUT_S,
     DEFAULT_WAIT_FOR_ROOM_S,
     GateClient,
+    PartitionOffer,
     PartitionWriter,
     open_gate,
 )
 from flowlet.serde.type_serializer import preview
-from flowlet.spark.attempt import offer_of_this_task
 from flowlet.spark.gate_schema import GateSchema
 from flowlet.spark.rows import RowConverter
+
+_BATCH_ID: Final = "streaming.sql.batchId"
+_MAX_ATTEMPT: Final = 2**31
+
+
+def offer_of_this_task(write_id: str, *, per_stage: bool) -> PartitionOffer:
+    """The offer of the current Spark task, with a new nonce; the epoch is the batch of a streaming query, else 0.
+
+    ``per_stage``: the write of each stage is one of its own, because ``write_id`` is used for several.
+    """
+    context = TaskContext.get()
+    if context is None:
+        return PartitionOffer(write_id, partition=0)  # called outside of a Spark task
+    epoch = int(context.getLocalProperty(_BATCH_ID) or 0)
+    job = f"{write_id}/{context.stageId()}" if per_stage else write_id
+    # Not attemptNumber(): it starts again at 0 when a stage is repeated.
+    return PartitionOffer(
+        job, context.partitionId(), context.taskAttemptId() % _MAX_ATTEMPT, epoch, is_retry=context.attemptNumber() > 0
+    )
+
 
 DEFAULT_CHUNK_ROWS: Final = 2_000  # bench/spark.py
 _RECORDS: Final = (tuple, list, str, bytes, bytearray, Mapping)  # can be iterated over, and can be a record
@@ -124,7 +150,8 @@ class GateSink:
             GateTypeError: the gate has another type now.
         """
         if self._look_up is not None and self.description.expires_ms - time.time_ns() // 1_000_000 < _MIN_VALID_MS:
-            before, self.description = self.description, self._look_up()
+            before = self.description
+            self.description = self._look_up()
             if self.description.fingerprint != before.fingerprint:
                 raise GateTypeError(
                     f"{self.description} takes {self.description.type_name} now, not {before.type_name}: make a new "

@@ -84,9 +84,11 @@ class RowConverter:
         columns = schema.columns
         fields = getattr(rows[0], "__fields__", None)
         if fields is None:
-            self._order, self._fields = tuple(range(len(columns))), None
+            self._order = tuple(range(len(columns)))
+            self._fields = None
         elif fields != self._fields:
-            self._order, self._fields = schema.positions(fields), list(fields)
+            self._order = schema.positions(fields)
+            self._fields = list(fields)
         transposed = _transposed(rows, fields, len(columns))
         if transposed is None:
             odd = next(row for row in rows if _transposed([row], fields, len(columns)) is None)
@@ -114,7 +116,8 @@ class RowConverter:
             return (
                 ListColumn(list(values)) if array.null_count and column.arrow_type != _TIMES else column_of_array(array)
             )
-        kinds, allowed = set(map(type, values)), classes_of(column.type_info)
+        kinds = set(map(type, values))
+        allowed = classes_of(column.type_info)
         if allowed is None or not kinds - _NONE <= allowed:
             return column_of_array(self._array(column, values))  # _array refuses the value that does not fit
         if bytearray in kinds:
@@ -205,7 +208,8 @@ def _in_order(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         or array.type.num_fields != wanted.num_fields
     ):
         return array
-    names, fields = [each.name for each in wanted], array.flatten()
+    names = [each.name for each in wanted]
+    fields = array.flatten()
     positions = range(len(names)) if are_positions(names) else [array.type.get_field_index(name) for name in names]
     if min(positions, default=0) < 0:
         return array  # the cast says what is wrong

@@ -1,4 +1,4 @@
-"""Lists files and assigns them to readers, the largest first.
+r"""Lists files and assigns them to readers, the largest first; decides which files can be read in parts.
 
 Side:       shared.  ``discover`` opens files, on a thread of its own; the rest only decides, on the JobManager's loop.
 Invariants: every byte of every file is assigned once; memory grows with the number of files, not of splits.  Files must
@@ -6,43 +6,149 @@ Invariants: every byte of every file is assigned once; memory grows with the num
 Rules:      a single reader gets the files in the order of their paths.  Several readers get the largest first, so that
             none is left with a large one at the end.  An answer may hold several small files, but at most half of a
             reader's fair share of what is left.  Files of size 0 that have content, as in ``/proc``, are one split of
-            an unknown size.
+            an unknown size, whose ``end`` is 0.  The end of its name decides whether a file is compressed; if the name
+            says nothing, the first bytes do, so that compressed bytes never become lines.  A compressed file is read as
+            a whole, and so is one in a charset whose line ends are not the bytes \n and \r, or which keeps a state
+            across lines.
 Source:     Flink ``StaticFileSplitEnumerator``, ``NonSplittingRecursiveEnumerator``,
             ``BlockSplittingRecursiveEnumerator`` (hidden files in folders are skipped); the shares are those of guided
-            self-scheduling.
+            self-scheduling.  Flink ``StandardDeCompressors``; looking at the first bytes is not in Flink.
 """
 
+import codecs
 import os
+import os.path
+import re
 import stat
 from collections import deque
-from collections.abc import Sequence
+from enum import Enum
 from typing import Final, NamedTuple, Self
 
 import msgspec
 
-from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.splits.file_split import HEAD_BYTES, FileSet, FileSplit, compression_of, keeps_line_ends, needs_head
+from flowlet.errors import ConfigError, FlowletError
+from flowlet.splits.enumerator import STATE_VERSION, SplitEnumerator, stored_state
+from flowlet.splits.split_kinds import FileSet, FileSplit
+
+
+class Compression(Enum):
+    """How a file is compressed; the values are for messages."""
+
+    DEFLATE = "deflate"
+    GZIP = "gzip"
+    BZIP2 = "bzip2"
+    XZ = "xz"
+    ZSTANDARD = "zstd"
+
+
+_BY_SUFFIX = {
+    ".deflate": Compression.DEFLATE,
+    ".gz": Compression.GZIP,
+    ".gzip": Compression.GZIP,
+    ".bz2": Compression.BZIP2,
+    ".xz": Compression.XZ,
+    ".zst": Compression.ZSTANDARD,
+}
+HEAD_BYTES: Final = 512  # of a file: what ``compression_of`` looks at
+# The first bytes of a file.  Deflate is missing: its two bytes may begin a text.
+_BY_HEAD: Final = {
+    b"\x1f\x8b\x08": Compression.GZIP,
+    **{b"BZh%d1AY&SY" % level: Compression.BZIP2 for level in range(1, 10)},
+    b"\xfd7zXZ\x00": Compression.XZ,
+    b"\x28\xb5\x2f\xfd": Compression.ZSTANDARD,
+}
+_UNREADABLE_HEADS: Final = {
+    b"PK\x03\x04": "a zip archive",
+    b"PK\x05\x06": "a zip archive",
+    b"PK\x07\x08": "a zip archive",
+    b"\x04\x22\x4d\x18": "compressed with lz4",
+    b"\x89LZO\x00\r\n\x1a\n": "compressed with lzop",
+    b"\xff\x06\x00\x00sNaPpY": "compressed with snappy",
+    b"\x1f\x9d": "compressed with compress",
+    b"7z\xbc\xaf\x27\x1c": "a 7z archive",
+    b"Rar!\x1a\x07": "a rar archive",
+}
+_TAR: Final = (b"ustar\x0000", b"ustar  \x00")  # POSIX and GNU
+_TAR_OFFSET: Final = 257
+_TAR_SUFFIXES: Final = (".tgz", *[f".tar{each}" for each in _BY_SUFFIX])
+# Formats without first bytes of their own: a file of such a name is one of them if it has bytes that are in no text.
+_HEADLESS: Final = {".br": "brotli", ".lzo": "lzo", ".lzma": "lzma", ".snappy": "snappy"}
+_NOT_IN_TEXTS: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+def needs_head(path: str) -> bool:
+    """Whether the end of the name does not say how the file is compressed, so that its first bytes must."""
+    return os.path.splitext(path)[1].lower() not in _BY_SUFFIX
+
+
+def compression_of(path: str, head: bytes = b"") -> Compression | None:
+    """The compression that the end of the name says, in any case, or else the first bytes; None: not compressed.
+
+    ``head``: the first ``HEAD_BYTES`` bytes of the file, if ``needs_head``.
+
+    Raises:
+        FlowletError: the file is compressed or an archive, and cannot be read; the message says what to do.
+    """
+    unreadable = _unreadable(path.lower(), head)
+    if unreadable is not None:
+        raise FlowletError(
+            f"cannot read {path}: it is {unreadable}, which a file source does not read; unpack it, or compress it "
+            "with gzip, bzip2, xz "
+            "or zstd"
+        )
+    if not needs_head(path):
+        return _BY_SUFFIX[os.path.splitext(path)[1].lower()]
+    return next((each for magic, each in _BY_HEAD.items() if head.startswith(magic)), None)
+
+
+def _unreadable(name: str, head: bytes) -> str | None:
+    """What the file is, in words; None: a reader can read it."""
+    if name.endswith(_TAR_SUFFIXES):
+        return "a tar archive"
+    if not needs_head(name):
+        return None
+    headless = _HEADLESS.get(os.path.splitext(name)[1])
+    if headless is not None and _NOT_IN_TEXTS.search(head):
+        return f"compressed with {headless}"
+    if head[_TAR_OFFSET:].startswith(_TAR):
+        return "a tar archive"
+    return next((kind for magic, kind in _UNREADABLE_HEADS.items() if head.startswith(magic)), None)
+
+
+_STATEFUL = ("iso2022", "hz", "utf-7")
+
+
+def keeps_line_ends(charset: str) -> bool:
+    """Whether line ends are the same bytes as in ASCII and the charset keeps no state across lines, so that lines are
+    found undecoded.
+
+    Raises:
+        ConfigError: the charset is unknown.
+    """
+    try:
+        return "\n\r".encode(charset) == b"\n\r" and not codecs.lookup(charset).name.startswith(_STATEFUL)
+    except LookupError as error:
+        raise ConfigError(f"unknown charset {charset!r}") from error
+
 
 # The limit of an answer with several files: reading so much takes far longer than the next request.  Not measured.
 MAX_ANSWER_BYTES: Final = 4 << 20
 MAX_ANSWER_SPLITS: Final = 1_000  # about 100 kB of paths
 _HIDDEN: Final = (".", "_")
-_STATE_VERSION: Final = 1
 _State = tuple[int, list[tuple[str, int, int]]]  # the version; path, start and end of each split, in their order
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 
 
-class FileSplitEnumerator:
+class FileSplitEnumerator(SplitEnumerator):
     """The files of one source; see ``SplitEnumerator``.  Threading: one thread at a time."""
 
     def __init__(self, files: FileSet) -> None:
-        self.files = files
+        self.split_set = files
         self._num_readers = 1
         self._splits: deque[FileSplit] = deque()  # one per file, without the part that is assigned already
         self._waiting_bytes = 0
         # Compressed files: they are not cut.  After a restart those are missing whose name does not say so; then they
-        # may be cut, and a
-        # reader reads them whole with their first split.
+        # may be cut, and a reader reads them whole with their first split.
         self._whole: set[str] = set()
 
     def __repr__(self) -> str:
@@ -53,18 +159,6 @@ class FileSplitEnumerator:
         """The size of the splits that are not assigned."""
         return self._waiting_bytes
 
-    @property
-    def discovery_interval_ms(self) -> int | None:
-        """None: the files that exist at the start are all."""
-        return None
-
-    def find_new(self) -> list[FileSplit]:
-        """Nothing: see ``discovery_interval_ms``."""
-        return []
-
-    def add_found(self, found: Sequence[FileSplit]) -> None:
-        """Never called: see ``discovery_interval_ms``."""
-
     def discover(self, num_readers: int) -> None:
         """List all files; empty ones have no split.
 
@@ -73,8 +167,8 @@ class FileSplitEnumerator:
                 names it.
             ConfigError: the charset is unknown.
         """
-        keeps_line_ends(self.files.charset)
-        found = [_Found.of(_sendable(file)) for path in self.files.paths for file in _files(path)]
+        keeps_line_ends(self.split_set.charset)
+        found = [_Found.of(_sendable(file)) for path in self.split_set.paths for file in _files(path)]
         splits = [FileSplit(each.path, 0, each.size_bytes) for each in found if not each.is_empty]
         self._whole = {each.path for each in found if each.is_compressed}
         if num_readers > 1:
@@ -97,9 +191,7 @@ class FileSplitEnumerator:
 
     def snapshot(self) -> bytes:
         """The splits that are not assigned."""
-        return msgspec.msgpack.encode(
-            (_STATE_VERSION, [(split.path, split.start, split.end) for split in self._splits])
-        )
+        return msgspec.msgpack.encode((STATE_VERSION, [(split.path, split.start, split.end) for split in self._splits]))
 
     def restore(self, state: bytes, num_readers: int) -> None:
         """Go on where ``snapshot`` was called; nothing is listed again.
@@ -107,25 +199,17 @@ class FileSplitEnumerator:
         Raises:
             StateRestoreError: the state is damaged, or of another version.
         """
-        try:
-            version, splits = _state_decoder.decode(state)
-        except msgspec.MsgspecError as error:
-            raise StateRestoreError(f"the splits of a file source in a checkpoint cannot be read: {error}") from error
-        if version != _STATE_VERSION:
-            raise StateRestoreError(
-                f"the splits of a file source in a checkpoint have version {version}, this flowlet reads version "
-                f"{_STATE_VERSION}"
-            )
+        _, splits = stored_state(_state_decoder, state, "the splits of a file source")
         self._num_readers = num_readers
         self._splits = deque(FileSplit(*split) for split in splits)
         self._waiting_bytes = sum(split.size_bytes for split in self._splits)
 
     def _end_of_next(self) -> int:
         file = self._splits[0]
-        is_whole = file.path in self._whole or not needs_head(file.path) or not keeps_line_ends(self.files.charset)
-        if self.files.split_bytes is None or is_whole:
+        is_whole = file.path in self._whole or not needs_head(file.path) or not keeps_line_ends(self.split_set.charset)
+        if self.split_set.split_bytes is None or is_whole:
             return file.end
-        return min(file.start + self.files.split_bytes, file.end)
+        return min(file.start + self.split_set.split_bytes, file.end)
 
     def _take(self, end: int) -> FileSplit:
         file = self._splits.popleft()

@@ -14,9 +14,10 @@ from importlib import import_module
 from typing import Any, Final
 
 from flowlet.errors import ConfigError, FlowletError
-from flowlet.splits.kafka_split import KafkaTopics, OffsetKind
+from flowlet.splits.split_kinds import KafkaTopics, OffsetKind
 
 Partition = tuple[str, int]
+"""Topic and number."""
 CLIENT_ID_PREFIX: Final = "client.id.prefix"  # Flink's; librdkafka does not know it
 # These make librdkafka load a library or run a program: a job's settings must not do that in the JobManager.
 REFUSED_PROPERTIES: Final = ("plugin.library.paths", "ssl.engine.location", "sasl.kerberos.kinit.cmd")
@@ -92,7 +93,11 @@ def failure(what: str, servers: str, error: Exception, events: ClientEvents) -> 
 
 
 class KafkaBrokers:
-    """One connection to a cluster, for the enumerator; see ``Brokers``."""
+    """One connection to a cluster, for the enumerator.
+
+    Every method may block, up to the timeout of the topics, and raises FlowletError if there is no answer, or a
+    refusal; the error names topic and servers.
+    """
 
     def __init__(self, topics: KafkaTopics) -> None:
         self._kafka = kafka_module()

@@ -13,48 +13,24 @@ Source:     Flink ``KafkaSourceEnumerator``, whose owner of a partition this is,
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from itertools import chain
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 from zlib import crc32
 
 import msgspec
 
-from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
+from flowlet.errors import FlowletError
+from flowlet.splits.enumerator import STATE_VERSION, SplitEnumerator, stored_state
+from flowlet.splits.kafka_brokers import KafkaBrokers, Partition
+from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
 
-Partition = tuple[str, int]
-"""Topic and number."""
 Offsets = Mapping[Partition, int]
-_STATE_VERSION: Final = 1
 # The version; the partitions that were found; those of them that were not assigned, with offset and end.
 _State = tuple[int, list[Partition], list[tuple[str, int, int, int | None]]]
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 _EARLIEST: Final = OffsetRule(OffsetKind.EARLIEST)
 
 
-class Brokers(Protocol):
-    """What is asked of a cluster; every method may block, up to the timeout of the topics.
-
-    Raises:
-        FlowletError: no answer, or a refusal; names topic and servers.
-    """
-
-    def partitions(self, topics: KafkaTopics) -> Sequence[Partition]:
-        """All partitions of the topics, in order."""
-
-    def edges(self, partitions: Sequence[Partition], kind: OffsetKind) -> Offsets:
-        """The first offset of each, or the one behind the last."""
-
-    def at_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> Offsets:
-        """The first record of each that is not older; the end, if there is none."""
-
-    def committed(self, partitions: Sequence[Partition]) -> Offsets:
-        """What the group committed; partitions without it are missing."""
-
-    def close(self) -> None:
-        """Disconnect."""
-
-
-class KafkaSplitEnumerator:
+class KafkaSplitEnumerator(SplitEnumerator):
     """The partitions of one source; see ``SplitEnumerator``.
 
     Args:
@@ -62,9 +38,9 @@ class KafkaSplitEnumerator:
         connect: makes a connection to the brokers for one search.
     """
 
-    def __init__(self, topics: KafkaTopics, connect: Callable[[KafkaTopics], Brokers] | None = None) -> None:
-        self.topics = topics
-        self._connect = connect_to_brokers if connect is None else connect
+    def __init__(self, topics: KafkaTopics, connect: Callable[[KafkaTopics], KafkaBrokers] = KafkaBrokers) -> None:
+        self.split_set = topics
+        self._connect = connect
         self._num_readers = 1
         self._known: defaultdict[str, set[int]] = defaultdict(set)  # by topic: a set of numbers is in order
         self._waiting: defaultdict[int, list[KafkaSplit]] = defaultdict(list)  # by the number of their reader
@@ -72,19 +48,14 @@ class KafkaSplitEnumerator:
     def __repr__(self) -> str:
         num_waiting = sum(map(len, self._waiting.values()))
         return (
-            f"<KafkaSplitEnumerator of {self.topics.described}: {sum(map(len, self._known.values()))} partitions, "
+            f"<KafkaSplitEnumerator of {self.split_set.described}: {sum(map(len, self._known.values()))} partitions, "
             f"{num_waiting} wait>"
         )
 
     @property
-    def waiting_bytes(self) -> int:
-        """Sizes are not known."""
-        return 0
-
-    @property
     def discovery_interval_ms(self) -> int | None:
         """How often to look for new partitions; None: never again."""
-        return self.topics.discovery_interval_ms
+        return self.split_set.discovery_interval_ms
 
     def discover(self, num_readers: int) -> None:
         """Find the partitions and where to begin.
@@ -93,7 +64,7 @@ class KafkaSplitEnumerator:
             FlowletError: the brokers do not answer, or refuse; a topic is unknown; an offset is not known and has no
                 fallback.
         """
-        found = self._search({}, self.topics.start)
+        found = self._search({}, self.split_set.start)
         self._num_readers = num_readers
         self.add_found(found)
 
@@ -122,7 +93,7 @@ class KafkaSplitEnumerator:
         waiting = [
             (each.topic, each.partition, each.offset, each.stop) for each in chain.from_iterable(self._waiting.values())
         ]
-        return msgspec.msgpack.encode((_STATE_VERSION, known, waiting))
+        return msgspec.msgpack.encode((STATE_VERSION, known, waiting))
 
     def restore(self, state: bytes, num_readers: int) -> None:
         """Go on where ``snapshot`` was called.
@@ -130,17 +101,7 @@ class KafkaSplitEnumerator:
         Raises:
             StateRestoreError: the state is damaged, or of another version.
         """
-        try:
-            version, known, waiting = _state_decoder.decode(state)
-        except msgspec.MsgspecError as error:
-            raise StateRestoreError(
-                f"the partitions of a Kafka source in a checkpoint cannot be read: {error}"
-            ) from error
-        if version != _STATE_VERSION:
-            raise StateRestoreError(
-                f"the partitions of a Kafka source in a checkpoint have version {version}, this flowlet reads version "
-                f"{_STATE_VERSION}"
-            )
+        _, known, waiting = stored_state(_state_decoder, state, "the partitions of a Kafka source")
         self._num_readers = num_readers
         self._known.clear()
         for topic, number in known:
@@ -153,18 +114,20 @@ class KafkaSplitEnumerator:
         self._waiting[(crc32(split.topic.encode()) + split.partition) % self._num_readers].append(split)
 
     def _search(self, known: Mapping[str, Set[int]], start: OffsetRule) -> list[KafkaSplit]:
-        brokers = self._connect(self.topics)
+        brokers = self._connect(self.split_set)
         try:
-            new = [each for each in brokers.partitions(self.topics) if each[1] not in known.get(each[0], ())]
+            new = [each for each in brokers.partitions(self.split_set) if each[1] not in known.get(each[0], ())]
             if not new:
                 return []
             starts = self._offsets(brokers, new, start)
-            stops = None if self.topics.stop is None else self._offsets(brokers, new, self.topics.stop)
+            stops = None if self.split_set.stop is None else self._offsets(brokers, new, self.split_set.stop)
             return [KafkaSplit(*each, starts[each], None if stops is None else stops[each]) for each in new]
         finally:
             brokers.close()
 
-    def _offsets(self, brokers: Brokers, partitions: Sequence[Partition], rule: OffsetRule) -> dict[Partition, int]:
+    def _offsets(
+        self, brokers: KafkaBrokers, partitions: Sequence[Partition], rule: OffsetRule
+    ) -> dict[Partition, int]:
         match rule.kind:
             case OffsetKind.EARLIEST | OffsetKind.LATEST:
                 return dict(brokers.edges(partitions, rule.kind))
@@ -180,7 +143,7 @@ class KafkaSplitEnumerator:
                 assert_never(rule.kind)
 
     def _completed(
-        self, brokers: Brokers, partitions: Sequence[Partition], rule: OffsetRule, known: Offsets
+        self, brokers: KafkaBrokers, partitions: Sequence[Partition], rule: OffsetRule, known: Offsets
     ) -> dict[Partition, int]:
         """The known offsets, with the fallback of the rule for the others."""
         found = dict(known)
@@ -188,18 +151,11 @@ class KafkaSplitEnumerator:
         if missing and rule.fallback is None:
             names = ", ".join(f"{topic}-{partition}" for topic, partition in missing[:5])
             raise FlowletError(
-                f"group {self.topics.properties.get('group.id')!r} has committed no offset for {names} at "
-                f"{self.topics.servers}; say where "
+                f"group {self.split_set.properties.get('group.id')!r} has committed no offset for {names} at "
+                f"{self.split_set.servers}; say where "
                 "to begin then: KafkaOffsetsInitializer.committed_offsets(KafkaOffsetResetStrategy.EARLIEST)"
             )
         if missing:
             assert rule.fallback is not None, "checked above"
             found |= brokers.edges(missing, rule.fallback)
         return {each: found[each] for each in partitions}
-
-
-def connect_to_brokers(topics: KafkaTopics) -> Brokers:
-    """Real brokers.  Raises FlowletError: the package or a property is missing or wrong."""
-    from flowlet.splits.kafka_brokers import KafkaBrokers  # only sources that read Kafka need the package
-
-    return KafkaBrokers(topics)

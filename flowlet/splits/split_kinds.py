@@ -1,13 +1,204 @@
 """All kinds of splits, and what the JobManager finds them from: what messages can hold.
 
 Side:   pure.
+Rules:  plain data of the control protocol, whose whole numbers have 64 bits: the JobManager finds the splits of files,
+        topics and numbers, and unpickles nothing for it.  What a ``PlannedSplit`` says is pickled by the program and
+        opened by its reader alone: here it is bytes.
+Units:  offsets and sizes of files in bytes on disk; offsets of Kafka are positions in a partition; times in
+        milliseconds; the size of numbers is their count, in place of bytes: they are made, not read.
+Source: Flink ``SourceSplit``, ``FileSourceSplit``, ``KafkaPartitionSplit``, ``KafkaSubscriber``,
+        ``OffsetsInitializer``, ``NumberSequenceSource.NumberSequenceSplit``, ``HybridSourceSplit``;
+        ``SwitchSourceEvent``, which is the end of a source here, or the first split of the next one.
 """
 
-from flowlet.splits.file_split import FileSet, FileSplit
-from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
-from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
-from flowlet.splits.number_split import NumberRange, NumberSplit
-from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
+from enum import Enum
+
+import msgspec
+
+
+class FileSplit(msgspec.Struct, frozen=True, tag="file"):
+    r"""A part of a file: all pieces between two \n whose first byte is in ``start <= offset < end``.
+
+    ``end`` 0: the size is not known, as of the files in ``/proc``; then the split is the whole file.
+    """
+
+    path: str
+    start: int
+    end: int
+
+    @property
+    def split_id(self) -> str:
+        """Path and offset."""
+        return f"{self.path}:{self.start}"
+
+    @property
+    def size_bytes(self) -> int:
+        """The approximate size of the data."""
+        return self.end - self.start
+
+
+class FileSet(msgspec.Struct, frozen=True, tag="files"):
+    """The files of a source: what is needed to list them and cut them into splits.
+
+    ``paths``: files, and folders, which stand for everything in them that is not hidden by a leading ``.`` or ``_``; a
+        path given twice is
+    read twice.  ``split_bytes``: the size of a split, if a file can be read in parts; None: the whole file.
+    """
+
+    paths: tuple[str, ...]
+    charset: str = "UTF-8"
+    split_bytes: int | None = None
+
+
+class KafkaSplit(msgspec.Struct, frozen=True, tag="kafka"):
+    """The records of a partition from ``offset`` on, up to and without ``stop``; None: without an end."""
+
+    topic: str
+    partition: int
+    offset: int
+    stop: int | None = None
+
+    @property
+    def split_id(self) -> str:
+        """Topic and partition."""
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def size_bytes(self) -> int:
+        """Unknown."""
+        return 0
+
+
+class OffsetKind(Enum):
+    """Where a partition is read from, or up to; the values are for messages."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    TIMESTAMP = "timestamp"  # the first record that is not older
+    OFFSETS = "offsets"  # given by the program
+    COMMITTED = "committed"  # what the group committed
+
+
+class OffsetRule(msgspec.Struct, frozen=True):
+    """How the offset of each partition is found.
+
+    ``fallback`` stands in for offsets that are not known: ``EARLIEST``, ``LATEST``, or None, which is an error then.
+    """
+
+    kind: OffsetKind
+    timestamp_ms: int = 0
+    offsets: tuple[tuple[str, int, int], ...] = ()  # topic, partition, offset
+    fallback: OffsetKind | None = None
+
+
+class KafkaTopics(msgspec.Struct, frozen=True, tag="topics"):
+    """The topics of a source: by name, by a pattern that the whole name matches, or single partitions.
+
+    ``properties`` are those of librdkafka; they may hold passwords, so they belong in no message to people.
+    """
+
+    properties: dict[str, str]
+    start: OffsetRule
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
+    partitions: tuple[tuple[str, int], ...] = ()
+    stop: OffsetRule | None = None  # None: no end
+    discovery_interval_ms: int | None = None  # None: partitions are looked for once
+    timeout_ms: int = 30_000  # how long a broker may take to answer
+
+    def __repr__(self) -> str:
+        return f"<KafkaTopics {self.described} at {self.servers}>"
+
+    @property
+    def servers(self) -> str:
+        """Where the brokers are."""
+        return self.properties.get("bootstrap.servers", "")
+
+    @property
+    def described(self) -> str:
+        """The topics, for people."""
+        if self.pattern is not None:
+            return f"topics that match {self.pattern!r}"
+        return ", ".join([*self.topics, *(f"{topic}-{partition}" for topic, partition in self.partitions)])
+
+
+class NumberSplit(msgspec.Struct, frozen=True, tag="number"):
+    """The numbers ``start`` <= n < ``end``."""
+
+    start: int
+    end: int
+
+    @property
+    def split_id(self) -> str:
+        """Its end, which stays when a part of it was read."""
+        return f"up to {self.end}"
+
+    @property
+    def size_bytes(self) -> int:
+        """How many numbers there are."""
+        return self.end - self.start
+
+
+class NumberRange(msgspec.Struct, frozen=True, tag="numbers"):
+    """All numbers of a source: ``start`` <= n < ``end``."""
+
+    start: int
+    end: int
+
+
+class PlannedSplit(msgspec.Struct, frozen=True, tag="planned"):
+    """One part: its name, which is unique in the source, and what its reader needs to know, as a pickle."""
+
+    name: str
+    content: bytes
+
+    @property
+    def split_id(self) -> str:
+        """Its name."""
+        return self.name
+
+    @property
+    def size_bytes(self) -> int:
+        """Unknown."""
+        return 0
+
+
+class PlannedSplits(msgspec.Struct, frozen=True, tag="plan"):
+    """All parts of a source, in their order; ``is_on_demand``: whether readers ask for one after the other."""
+
+    splits: tuple[PlannedSplit, ...]
+    is_on_demand: bool = False
+
+
+PlainSplit = FileSplit | KafkaSplit | NumberSplit | PlannedSplit
+"""A part of a single source."""
+
+PlainSplitSet = FileSet | KafkaTopics | NumberRange | PlannedSplits
+"""What a single source reads."""
+
+
+class HybridSplit(msgspec.Struct, frozen=True, tag="hybrid"):
+    """A part of the source with number ``source``, from 0; ``split`` None: the reader gets nothing more of it."""
+
+    source: int
+    split: PlainSplit | None = None
+
+    @property
+    def split_id(self) -> str:
+        """The number of the source, and the id of its split."""
+        return f"{self.source}: {'end' if self.split is None else self.split.split_id}"
+
+    @property
+    def size_bytes(self) -> int:
+        """That of the split."""
+        return 0 if self.split is None else self.split.size_bytes
+
+
+class HybridSplits(msgspec.Struct, frozen=True, tag="sequel"):
+    """What the sources read, in their order; at least one."""
+
+    sources: tuple[PlainSplitSet, ...]
+
 
 AnySplit = FileSplit | KafkaSplit | NumberSplit | PlannedSplit | HybridSplit
 """A part of a source, as a reader gets it."""

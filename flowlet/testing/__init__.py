@@ -5,20 +5,16 @@ manual clock and without threads.  A whole job: ``MiniCluster``.  Code that uses
 ``MailboxHarness`` and the manual clocks.
 """
 
-from flowlet.testing.function_operators import operator_of
-from flowlet.testing.harness_environment import SubtaskPlace
+from flowlet.testing.harness_environment import MailboxHarness, ProcessResources, SubtaskPlace
 from flowlet.testing.input_harnesses import (
     KeyedOneInputOperatorHarness,
     KeyedTwoInputOperatorHarness,
     OneInputOperatorHarness,
     TwoInputOperatorHarness,
 )
-from flowlet.testing.leaks import ProcessResources
-from flowlet.testing.mailbox_harness import MailboxHarness
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.testing.mini_cluster import MiniCluster
-from flowlet.testing.operator_harness import OperatorHarness, OperatorSnapshot
-from flowlet.testing.recording_output import StreamRecord
+from flowlet.testing.operator_harness import OperatorHarness, OperatorSnapshot, StreamRecord, operator_of
 from netstack.testing.manual_clock import ManualClock
 
 __all__ = [

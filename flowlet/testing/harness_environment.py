@@ -1,28 +1,216 @@
-"""The services of a task for one operator, run step by step: mailbox, clock, timers, coroutines.
+"""The services of a task for one operator, run step by step: mailbox (``MailboxHarness``), clock, timers, coroutines;
+``ProcessResources`` finds threads and file descriptors that code under test left behind.
 
 Side:       any.
-Invariants: time moves only when the test moves it, or while the operator waits for a timer.
-Source:     Flink ``MockEnvironment``, ``StreamMockEnvironment``; ``AbstractStreamOperatorTestHarness`` for the
-            services.
+Invariants: nothing runs and no time passes unless the test says so; the loop never parks the thread.  Time moves only
+            when the test moves it, or while the operator waits for a timer.
+Units:      nanoseconds of the manual clock.
+Source:     Flink ``MailboxStepper`` and the mailbox parts of ``StreamTaskMailboxTestHarness``; ``MockEnvironment``,
+            ``StreamMockEnvironment``; ``AbstractStreamOperatorTestHarness`` for the services.
+Absent:     operators and their inputs: see the operator harnesses.  Memory; and threads and descriptors of other code
+            that runs meanwhile are reported, too.
 """
 
+import gc
+import os
+import threading
+import time
 from collections.abc import Callable
-from typing import Final
+from types import TracebackType
+from typing import Final, Self
 
 from flowlet.async_io.async_calls import CallRunner
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.keys.exact_keys import key_group_range
+from flowlet.mailbox.mailbox_executor import MailboxExecutor
+from flowlet.mailbox.mailbox_future import IMMEDIATE, Signal, StreamTaskActionExecutor
+from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxController, MailboxProcessor
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
+from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
-from flowlet.testing.mailbox_harness import MailboxHarness
-from flowlet.testing.mailed_timers import MailedProcessingTimeService
-from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
+from flowlet.testing.manual_processing_time_service import MailedProcessingTimeService, TestProcessingTimeService
 from flowlet.testing.stepped_async_loop import SteppedAsyncCalls, SteppedEventLoop
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
+from netstack.testing.manual_clock import ManualClock
+
+_GRACE_S: Final = 1.0  # how long threads may take to end; there is no wait if none is left
+_PAUSE_S: Final = 0.002
+_DESCRIPTORS: Final = "/proc/self/fd"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessResources:
+    """Threads and file descriptors at one moment.
+
+    Example::
+
+        before = ProcessResources.now()
+        ...
+        assert not before.left_behind()
+    """
+
+    threads: frozenset[threading.Thread]
+    descriptors: frozenset[tuple[str, str]]
+
+    @staticmethod
+    def now() -> "ProcessResources":
+        """The present ones; descriptors only if the system shows them (Linux)."""
+        return ProcessResources(frozenset(threading.enumerate()), frozenset(_descriptors()))
+
+    def left_behind(self) -> list[str]:
+        """What exists now and did not then, in words; waits a moment for threads that are ending."""
+        if self._more_now():
+            gc.collect()
+        deadline = time.monotonic() + _GRACE_S
+        while frozenset(threading.enumerate()) - self.threads and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+        return self._more_now()
+
+    def _more_now(self) -> list[str]:
+        now = ProcessResources.now()
+        threads = [f"the thread {thread.name!r}" for thread in now.threads - self.threads]
+        return sorted(threads) + sorted(
+            f"the descriptor {number} of {target}" for number, target in now.descriptors - self.descriptors
+        )
+
+
+def _descriptors() -> list[tuple[str, str]]:
+    found = []
+    try:
+        numbers = os.listdir(_DESCRIPTORS)
+    except OSError:
+        return []
+    for number in numbers:
+        try:
+            found.append((number, os.readlink(f"{_DESCRIPTORS}/{number}")))
+        except OSError:  # the descriptor of the listing itself
+            continue
+    return found
+
+
+_MAX_STEPS: Final = 100_000  # only a mail that posts itself for ever needs more
+
+
+def suspend(controller: MailboxController) -> None:
+    """A default action without input, for tests of mails."""
+    controller.suspend_default_action(WaitKind.IDLE, "the test")
+
+
+def wait_for_ever() -> None:
+    """Raise, because the operator waits for a mail and the test has said nothing about it."""
+    raise AssertionError("the operator waits for a mail, but nothing in the test puts one")
+
+
+class SteppedMailbox(TaskMailbox):
+    """A mailbox whose thread never sleeps: instead it calls ``when_parked`` until the wait is over.
+
+    ``when_parked`` must put a mail, end the wait in another way, or raise.
+    """
+
+    def __init__(self, when_parked: Callable[[], None] = wait_for_ever) -> None:
+        super().__init__("harness")
+        self.when_parked = when_parked
+
+    def take(self, priority: int = MIN_PRIORITY, *, is_lending: bool = False) -> Mail:
+        """As ``TaskMailbox.take``."""
+        while (mail := self.try_take(priority)) is None:
+            self.when_parked()
+        return mail
+
+    def take_until(self, signal: Signal, priority: int = MIN_PRIORITY) -> Mail | None:
+        """As ``TaskMailbox.take_until``."""
+        while not signal.is_done:
+            if (mail := self.try_take(priority)) is not None:
+                return mail
+            self.when_parked()
+        return None
+
+
+class MailboxHarness:
+    """A mailbox, its loop and a clock.
+
+    Example::
+
+        with MailboxHarness() as harness:
+            thing = Thing(harness.executor(priority=1))
+            thing.start()
+            assert harness.pending == ["start the thing"]
+            harness.run_until_idle()
+
+    Threading: the thread that created it; other threads may put mails.
+    Life cycle: usable at once, until ``close``, or in ``with``, which fails if mails are pending at its end.
+
+    Args:
+        default_action: called by ``step`` when there is no mail; by default it suspends itself.
+        when_parked: called when code under test waits for a mail; by default an error.
+    """
+
+    def __init__(
+        self,
+        default_action: DefaultAction = suspend,
+        *,
+        action_executor: StreamTaskActionExecutor = IMMEDIATE,
+        when_parked: Callable[[], None] = wait_for_ever,
+    ) -> None:
+        self.clock = ManualClock()
+        self.timings = TaskTimings(self.clock.now_ns)
+        self.timings.mark_start()
+        self.mailbox = SteppedMailbox(when_parked)
+        self.mailbox.bind_to_current_thread()
+        self.processor = MailboxProcessor(default_action, self.mailbox, self.timings, action_executor=action_executor)
+
+    def __repr__(self) -> str:
+        return f"<MailboxHarness {self.processor!r}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        left = self.pending
+        self.close()
+        if error is None and left:
+            raise AssertionError(f"the test ended before these mails ran: {left}")
+
+    def executor(self, priority: int = MIN_PRIORITY) -> MailboxExecutor:
+        """An executor whose mails run in this loop."""
+        return self.processor.executor(priority)
+
+    @property
+    def pending(self) -> list[str]:
+        """The pending mails as text, in the order in which they would run."""
+        return [repr(mail) for mail in self.mailbox.pending_mails()]
+
+    def step(self) -> bool:
+        """Run one mail, or else the default action once; False if there was neither.
+
+        Raises:
+            BaseException: from the mail or the default action.
+        """
+        return self.processor.run_mailbox_step()
+
+    def run_until_idle(self, max_steps: int = _MAX_STEPS) -> int:
+        """Step until there is nothing to do; return the number of steps.
+
+        Raises:
+            AssertionError: there is something to do after ``max_steps``.
+            BaseException: as ``step``.
+        """
+        for number in range(max_steps):
+            if not self.step():
+                return number
+        raise AssertionError(f"still not idle after {max_steps} steps, pending: {self.pending[:10]}")
+
+    def close(self) -> None:
+        """Close the mailbox, which cancels the futures of pending mails; idempotent."""
+        self.processor.close()
+
 
 _OPERATOR_ID: Final = bytes(range(16))
 _PRIORITY: Final = 1  # as the head of a chain
@@ -172,7 +360,8 @@ class HarnessEnvironment:
         return future
 
     def _end_delays(self) -> None:
-        now_ms, waiting = self.clock.current_time_ms(), self._delays
+        now_ms = self.clock.current_time_ms()
+        waiting = self._delays
         self._delays = [each for each in waiting if each[0] > now_ms]
         for due_ms, future in waiting:
             if due_ms <= now_ms:

@@ -100,7 +100,8 @@ class MiniCluster:
     def close(self) -> None:
         """End all jobs and the cluster, whatever one of them raises; idempotent."""
         with self._lock:
-            jobs, self._jobs = self._jobs, []
+            jobs = self._jobs
+            self._jobs = []
         run_all([*(job.close for job in jobs), self._cluster.close])
 
     def __enter__(self) -> Self:

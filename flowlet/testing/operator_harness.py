@@ -1,15 +1,20 @@
 """``OperatorHarness``: drives one operator as a task does, step by step, on the thread of the test.
 
+``operator_of``: the operator that a job would use to run a user's function.  ``RecordingOutput``: keeps what an
+operator emits, in order.
+
 Side:       any.
 Invariants: nothing happens unless the test says so.  The operator uses the real mailbox and timer services; only the
-            clock is manual, and coroutines run on the test's thread.
-Units:      milliseconds.
+            clock is manual, and coroutines run on the test's thread.  An emitted chunk has records, has as many
+            timestamps as records or none, and is not changed afterwards.
+Units:      timestamps in milliseconds.
 Source:     Flink ``AbstractStreamOperatorTestHarness``, ``OneInputStreamOperatorTestHarness``,
-            ``TwoInputStreamOperatorTestHarness``.
+            ``TwoInputStreamOperatorTestHarness``, ``ProcessFunctionTestHarnesses``; ``MockOutput`` and the output queue
+            of ``AbstractStreamOperatorTestHarness``.
 Absent:     chains of operators: use a ``MiniCluster`` for whole jobs.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from types import TracebackType
 from typing import Any, Self
@@ -18,18 +23,204 @@ from flowlet.async_io.async_calls import AsyncCalls
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
+from flowlet.datastream.functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    FilterFunction,
+    FlatMapFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+)
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
+from flowlet.datastream.user_functions.async_function import AsyncFunction
+from flowlet.errors import JobGraphError
+from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
+from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
+from flowlet.operators.process_operator import (
+    CoProcessOperator,
+    FilterOperator,
+    FlatMapOperator,
+    MapOperator,
+    ProcessOperator,
+)
+from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
 from flowlet.serde.types.basic_serializers import PickledSerializer
-from flowlet.testing.function_operators import operator_of
-from flowlet.testing.harness_environment import HarnessEnvironment, SubtaskPlace
-from flowlet.testing.leaks import ProcessResources
-from flowlet.testing.recording_output import OutputElement, RecordingOutput, StreamRecord
+from flowlet.testing.harness_environment import HarnessEnvironment, ProcessResources, SubtaskPlace
 from flowlet.timers.keyed_timer_service_manager import TimersByKeyGroup
 from flowlet.timers.time_api import Timer
 from netstack.late import dataclass
+
+_ASYNC_TIMEOUT_MS = 10_000
+_ASYNC_CAPACITY = 100
+
+
+def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
+    """The operator for a function object, such as ``operator_of(Alarm(), lambda reading: reading.sensor)``.
+
+    Args:
+        function: an object of a class of ``flowlet.datastream``, or an operator, which is returned.
+        key_selectors: one for each input of a keyed stream; none for a stream without keys.
+
+    Raises:
+        JobGraphError: the function is of another class (a plain callable could be any function), or key selectors are
+            missing.
+    """
+    match function:
+        case StreamOperator():
+            return function
+        case MapFunction():
+            return MapOperator(function, *key_selectors)
+        case FlatMapFunction():
+            return FlatMapOperator(function, *key_selectors)
+        case FilterFunction():
+            return FilterOperator(function, *key_selectors)
+        case AsyncFunction():
+            return AsyncWaitOperator(function, timeout_ms=_ASYNC_TIMEOUT_MS, capacity=_ASYNC_CAPACITY, is_ordered=True)
+        case ProcessFunction():
+            return ProcessOperator(function, *key_selectors)
+        case CoMapFunction():
+            return CoMapOperator(function, _pair(key_selectors))
+        case CoFlatMapFunction():
+            return CoFlatMapOperator(function, _pair(key_selectors))
+        case CoProcessFunction():
+            return CoProcessOperator(function, _pair(key_selectors))
+        case _:
+            return _keyed_operator_of(function, key_selectors)
+
+
+def _keyed_operator_of(function: Any, key_selectors: tuple[Any, ...]) -> StreamOperator:
+    if not isinstance(function, KeyedProcessFunction | ReduceFunction | KeyedCoProcessFunction):
+        raise JobGraphError(
+            f"no operator is known for a {type(function).__name__}; pass an operator, such as MapOperator(function)"
+        )
+    num_needed = 2 if isinstance(function, KeyedCoProcessFunction) else 1
+    if len(key_selectors) != num_needed:
+        raise JobGraphError(f"a {type(function).__name__} needs {num_needed} key selectors, got {len(key_selectors)}")
+    if isinstance(function, KeyedProcessFunction):
+        return ProcessOperator(function, *key_selectors)
+    if isinstance(function, ReduceFunction):
+        return KeyedReduceOperator(key_selectors[0], function)
+    return CoProcessOperator(function, _pair(key_selectors))
+
+
+def _pair(key_selectors: tuple[Any, ...]) -> tuple[Any, Any] | None:
+    if not key_selectors:
+        return None
+    first, second = key_selectors
+    return first, second
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    """A record and its timestamp, if it has one."""
+
+    value: Any
+    timestamp: int | None = None
+
+
+OutputElement = StreamRecord | Watermark | WatermarkStatus | LatencyMarker | CompletionMark
+
+
+class RecordingOutput:
+    """The ``Output`` of an operator under test.  Threading: the thread of the test."""
+
+    def __init__(self) -> None:
+        self.is_open = True  # if False, emitting is an error
+        # With the tag of a side output; None: main output, control element.
+        self._emitted: list[tuple[str | None, OutputElement]] = []
+        self._chunks: list[tuple[Chunk, list[Any], list[int] | None]] = []
+
+    def __repr__(self) -> str:
+        return f"<RecordingOutput of {len(self._emitted)} elements>"
+
+    # -- what the operator calls
+
+    def collect(self, chunk: Chunk) -> None:
+        """Keep records of the main output."""
+        self._collect(None, chunk)
+
+    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
+        """Keep records of a side output."""
+        self._collect(tag_id, chunk)
+
+    def emit_watermark(self, watermark: Watermark) -> None:
+        """Keep a watermark, which goes to all outputs."""
+        self._add(None, watermark)
+
+    def emit_watermark_status(self, status: WatermarkStatus) -> None:
+        """Keep a status, which goes to all outputs."""
+        self._add(None, status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> None:
+        """Keep a latency marker."""
+        self._add(None, marker)
+
+    def emit_mark(self, mark: CompletionMark) -> None:
+        """Keep a completion mark, which goes to all outputs."""
+        self._add(None, mark)
+
+    def _collect(self, tag_id: str | None, chunk: Chunk) -> None:
+        assert len(chunk), "an empty chunk was emitted, which costs a call and does nothing"
+        self._chunks.append((chunk, list(chunk.values), None if chunk.timestamps is None else list(chunk.timestamps)))
+        for element in records_of(chunk):
+            self._add(tag_id, element)
+
+    def _add(self, tag_id: str | None, element: OutputElement) -> None:
+        assert self.is_open, f"{element} was emitted after the operator was closed"
+        self._emitted.append((tag_id, element))
+
+    # -- what the test asks
+
+    @property
+    def elements(self) -> list[OutputElement]:
+        """The main output: single records and control elements."""
+        return self.elements_of(None)
+
+    def elements_of(self, tag_id: str | None) -> list[OutputElement]:
+        """One output as its readers see it: its records, and the control elements, which go to all outputs."""
+        return [element for tag, element in self._emitted if tag == tag_id or not isinstance(element, StreamRecord)]
+
+    def records_of(self, tag_id: str | None) -> list[StreamRecord]:
+        """The records of a side output, or of the main one (None)."""
+        return [element for tag, element in self._emitted if tag == tag_id and isinstance(element, StreamRecord)]
+
+    @property
+    def tag_ids(self) -> list[str]:
+        """The side outputs with records, in the order of their first one."""
+        return list(dict.fromkeys(tag for tag, _ in self._emitted if tag is not None))
+
+    def clear(self) -> None:
+        """Drop everything emitted so far."""
+        self.check_invariants()
+        self._emitted = []
+        self._chunks = []
+
+    def check_invariants(self) -> None:
+        """Raise AssertionError if a chunk was changed after it was emitted."""
+        for chunk, values, timestamps in self._chunks:
+            is_same = (
+                len(values) == len(chunk.values)
+                and all(map(_is, values, chunk.values))
+                and timestamps == chunk.timestamps
+            )
+            assert is_same, f"a chunk was changed after it was emitted: {values!r} became {chunk.values!r}"
+
+
+def records_of(chunk: Chunk) -> Iterator[StreamRecord]:
+    """The single records of a chunk."""
+    if chunk.timestamps is None:
+        return map(StreamRecord, chunk.values)
+    return map(StreamRecord, chunk.values, chunk.timestamps)
+
+
+def _is(one: object, other: object) -> bool:
+    return one is other
 
 
 class HarnessState(IntEnum):
@@ -174,7 +365,8 @@ class OperatorHarness:
         """
         if self.state is HarnessState.CLOSED:
             return
-        was, self.state = self.state, HarnessState.CLOSED
+        was = self.state
+        self.state = HarnessState.CLOSED
         mails = self.environment.mails.pending if was is HarnessState.FINISHED else []
         try:
             if was >= HarnessState.OPEN:

@@ -114,7 +114,8 @@ class SteppedAsyncCalls:
 
     def take_outcomes(self) -> list[tuple[AsyncCall, Any]]:
         """The calls that have ended since the last time, each with its result or ``Failed``."""
-        outcomes, self._outcomes = self._outcomes, []
+        outcomes = self._outcomes
+        self._outcomes = []
         return outcomes
 
     def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:

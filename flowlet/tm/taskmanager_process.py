@@ -67,7 +67,7 @@ _TASK_MODULES: Final = (
     "numpy",
     "flowlet.columns.number_tuples",
     "flowlet.connectors.remote_gate_source",
-    "flowlet.connectors.sinks",
+    "flowlet.sinks.function_sink",
     "flowlet.io.create_record_writer",
     "flowlet.checkpoint.input_recovery",
     "flowlet.operators.process_operator",

@@ -16,13 +16,13 @@ import msgspec
 import pytest
 
 from flowlet.client.executor import to_message
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.job_graph import JobGraph
 from flowlet.ingest import GateClient, GateEndpoint, GateError, PartitionOffer
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.scheduler import attempt_id
 from flowlet.operators.process_operator import MapOperator
 from flowlet.rpc.control_messages import DeployTask, Registered
+from flowlet.sinks.function_sink import DiscardSink
 from netstack.wire.message_bytes import MAGIC, encode
 from netstack.wire.messages import CloseRequest, ErrorCode, ErrorResponse
 from tests.attack.arena import Arena

@@ -19,8 +19,7 @@ from flowlet.operators.source_operator import Source, SourceOperator, SourceRead
 from flowlet.serde.pickles import program_pickle
 from flowlet.splits.kafka_brokers import KafkaBrokers
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
-from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
-from flowlet.splits.planned_split import PlannedSplit
+from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule, PlannedSplit
 from flowlet.testing import TestProcessingTimeService
 from netstack.handlers.offering_handler import OfferingHandler
 from netstack.testing.embedded_channel import EmbeddedChannel
@@ -155,7 +154,7 @@ def align_splits(num_items: int, counts: Counts) -> None:
         clock.advance(INTERVAL_MS)
 
 
-class Brokers:
+class Brokers(KafkaBrokers):
     """Brokers that know many partitions."""
 
     def __init__(self, num_items: int, counts: Counts) -> None:

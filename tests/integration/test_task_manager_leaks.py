@@ -14,10 +14,10 @@ from bench.memory import Held
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import execute, to_message
 from flowlet.client.remote import RemoteTarget
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.operators.process_operator import MapOperator
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
 from tests.flowlet.client.jobs import mapped, source, vertex

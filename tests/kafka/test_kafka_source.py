@@ -23,7 +23,7 @@ from flowlet.datastream.connectors.kafka import (
 from flowlet.datastream.formats.csv import CsvRowDeserializationSchema
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.splits.kafka_brokers import KafkaBrokers
-from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
+from flowlet.splits.split_kinds import KafkaTopics, OffsetKind, OffsetRule
 from tests.kafka.brokers import TestCluster
 
 pytestmark = pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.common.typeinfo import Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.datastream.connectors.base import WriterInitContext
 from flowlet.datastream.connectors.kafka import (
     DeliveryGuarantee,
     KafkaOffsetsInitializer,
@@ -21,7 +22,6 @@ from flowlet.datastream.connectors.kafka import (
     KafkaTopicPartition,
 )
 from flowlet.datastream.connectors.kafka_sink import ExactlyOnceKafkaSink
-from flowlet.datastream.connectors.sink_writer import WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 from tests.integration.killing_sink import KillingTarget, deaths, environment
 from tests.kafka.brokers import TestCluster

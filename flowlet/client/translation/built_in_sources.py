@@ -7,24 +7,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from flowlet.common.checks import is_name, is_whole_number
-from flowlet.connectors.number_source import NumberSource
+from flowlet.connectors.number_source import NumberSource, RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.planned_split_source import PlannedSplitSource
-from flowlet.connectors.rate_limits import RecordRateLimit, RecordsPerCheckpoint, RecordsPerSecond
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineSource
-from flowlet.datastream.connectors.base import BuiltInSource
+from flowlet.datastream.connectors.base import BuiltInSource, SplitSource
 from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy, RateUnit
 from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.kafka_source import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
-from flowlet.datastream.connectors.split_source import SplitSource
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.operators.source_operator import Source
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
-from flowlet.splits.file_split import FileSet
-from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
+from flowlet.splits.split_kinds import FileSet, PlannedSplit, PlannedSplits
 
 
 def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source:

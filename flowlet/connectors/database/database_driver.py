@@ -19,8 +19,7 @@ from typing import Any, ClassVar, Final
 
 from flowlet.common.time import Instant
 from flowlet.common.values.field_values import is_missing
-from flowlet.datastream.connectors.database_url import DatabaseUrl
-from flowlet.datastream.connectors.placeholders import Statement, Style
+from flowlet.datastream.connectors.database_statement import DatabaseUrl, Statement, Style
 from netstack.late import dataclass
 
 MARKER_TABLE: Final = "flowlet_commits"

@@ -17,7 +17,7 @@ from flowlet.connectors.database.row_values import (
     RefusedRowError,
     without_password,
 )
-from flowlet.datastream.connectors.placeholders import Statement
+from flowlet.datastream.connectors.database_statement import Statement
 from flowlet.serde.type_serializer import preview
 
 T = TypeVar("T")
@@ -76,7 +76,8 @@ class DatabaseSession:
 
     def close(self) -> None:
         """Close the connection, if there is one."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             try:
                 connection.close()

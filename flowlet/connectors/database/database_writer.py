@@ -9,7 +9,7 @@ From the options of a database sink to the objects that its task runs; loaded by
 Side:       task.
 Invariants: the marker of a writer is a row of the table ``flowlet_commits``; it is raised by one, from the number
             before, in the transaction of the rows.  So of two processes that commit the same rows one finds that there
-            is nothing left to do.  after ``flush`` the database has all rows.  Rows keep their order.
+            is nothing left to do.  After ``flush`` the database has all rows.  Rows keep their order.
 Source:     Flink ``JdbcOutputFormat``, ``GenericJdbcSinkFunction``.
 """
 
@@ -23,9 +23,8 @@ from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDr
 from flowlet.connectors.database.database_session import DatabaseSession
 from flowlet.connectors.database.postgres_driver import PostgresDriver
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
-from flowlet.datastream.connectors.database_url import DatabaseKind
-from flowlet.datastream.connectors.jdbc import DatabaseStatement, JdbcExecutionOptions
-from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
+from flowlet.datastream.connectors.database_statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 
 
@@ -206,7 +205,8 @@ class DatabaseWriter(SinkWriter[Any]):
         self.flush(end_of_input=False)
 
     def _stop_timer(self) -> None:
-        timer, self._timer = self._timer, None
+        timer = self._timer
+        self._timer = None
         if timer is not None:
             timer.cancel()
 

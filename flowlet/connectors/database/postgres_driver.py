@@ -22,8 +22,7 @@ from flowlet.connectors.database.database_driver import (
     marker_statements,
 )
 from flowlet.connectors.database.row_values import DatabaseError
-from flowlet.datastream.connectors.database_url import DatabaseUrl
-from flowlet.datastream.connectors.placeholders import Statement, Style
+from flowlet.datastream.connectors.database_statement import DatabaseUrl, Statement, Style
 
 # Not measured: a lost network is noticed after about half a minute.
 _CONNECTION: Final = {

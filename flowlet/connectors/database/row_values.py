@@ -124,7 +124,10 @@ class RowValues:
         raise error
 
     def _converted_column(self, place: int, column: Sequence[Any], records: Sequence[Any]) -> list[Any]:
-        convert, check, limits, values = self._converted, self._checks[place], self._limits[place], []
+        convert = self._converted
+        check = self._checks[place]
+        limits = self._limits[place]
+        values = []
         for value, record in zip(column, records, strict=True):
             try:
                 if check is not None:

@@ -7,7 +7,7 @@
 Side:       task.
 Invariants: a bucket has at most one open part file.  In front of a barrier each open part either is closed, durable and
             prepared for its commit, or is durable up to the length that the checkpoint names.  After a restart it goes
-            on in a copy of these bytes, because the process that made the file may still write into it.  what is
+            on in a copy of these bytes, because the process that made the file may still write into it.  What is
             committed is durable: folders are fsynced before ``commit`` returns.
 Units:      times in milliseconds.
 Source:     Flink ``FileWriter``, ``FileWriterBucket``, ``FileWriterBucketState``, ``FileSinkCommittable``.  Flink
@@ -35,18 +35,24 @@ from flowlet.connectors.files.part_files import (
     remove,
     sync_folders,
 )
-from flowlet.datastream.connectors.base import Sink, SupportsCommitter, SupportsWriterState
-from flowlet.datastream.connectors.bucket_assigner import BasePathBucketAssigner, BucketContext, DateTimeBucketAssigner
-from flowlet.datastream.connectors.committer import CommitRequest, Committer
-from flowlet.datastream.connectors.file_sink import FileSink
-from flowlet.datastream.connectors.sink_writer import (
+from flowlet.datastream.connectors.base import (
+    CommitRequest,
+    Committer,
     CommittingSinkWriter,
+    Sink,
     SinkWriterContext,
     StatefulSinkWriter,
+    SupportsCommitter,
+    SupportsWriterState,
     WriterInitContext,
 )
-from flowlet.datastream.formats.csv import CsvWriterFactory
-from flowlet.datastream.formats.parquet import ParquetWriterFactory
+from flowlet.datastream.connectors.file_sink import (
+    BasePathBucketAssigner,
+    BucketContext,
+    DateTimeBucketAssigner,
+    FileSink,
+)
+from flowlet.datastream.formats.bulk_formats import CsvWriterFactory, ParquetWriterFactory
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
 from flowlet.sinks.sink_calls import ChunkWriter, InitContext, RecordContext
@@ -202,7 +208,8 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             case DateTimeBucketAssigner() as assigner:
                 return [(assigner.bucket_at(now_ms), chunk)]
             case assigner:
-                context, values = _Context(now_ms, record), chunk.values
+                context = _Context(now_ms, record)
+                values = chunk.values
                 found: dict[str, list[Any]] = {}
                 stamps: Sequence[int | None] = chunk.timestamps or [None] * len(values)
                 for value, context.record_timestamp in zip(values, stamps, strict=True):
@@ -259,7 +266,8 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
 
     def _end(self, bucket: _Bucket) -> None:
         """Complete the open part of a bucket."""
-        part, bucket.part = bucket.part, None
+        part = bucket.part
+        bucket.part = None
         assert part is not None, "there is one"
         try:
             with explained(part.draft, "written"):
@@ -295,7 +303,8 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         """The files that are complete, and those that are not needed once this checkpoint is."""
         self._sync()
         prepared: list[PendingFile | StaleFile] = [*self._pending, *self._stale]
-        self._pending, self._stale = [], []
+        self._pending = []
+        self._stale = []
         self._named.clear()
         # A bucket that got no record since the last checkpoint; its next file has another name, as in Flink.
         self._buckets = {bucket_id: each for bucket_id, each in self._buckets.items() if each.part is not None}
@@ -314,14 +323,16 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
         return found
 
     def _sync(self) -> None:
-        folders, self._unsynced = self._unsynced, set()
+        folders = self._unsynced
+        self._unsynced = set()
         sync_folders(folders)
 
     def close(self) -> None:
         """Close all files; remove those that no checkpoint can name."""
         unnamed = [each.draft for each in self._pending if each.draft not in self._named]
         parts = [bucket.part for bucket in self._buckets.values() if bucket.part is not None]
-        self._buckets, self._pending = {}, []
+        self._buckets = {}
+        self._pending = []
         unnamed += [part.draft for part in parts if not part.is_in_checkpoint]
         try:
             for part in parts:

@@ -25,8 +25,7 @@ from flowlet.columns import Column, Columns, Shape
 from flowlet.common.serialization import Encoder
 from flowlet.common.types import RowFieldsError, fields_by_name, fields_of_record, fields_of_records
 from flowlet.common.values.field_values import is_missing
-from flowlet.datastream.formats.csv import CsvColumn, CsvSchema
-from flowlet.datastream.formats.parquet import ParquetWriterFactory
+from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema, ParquetWriterFactory
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import ValueMismatchError
 from flowlet.serde.types.arrow_types import arrow_type_of, exact_array
@@ -131,7 +130,8 @@ class CsvWriter:
         return [null if each is None else each for each in values]
 
     def _lines(self, rows: Iterable[Iterable[Any]]) -> bytes:
-        end, text = self._schema.line_separator, io.StringIO(newline="")
+        end = self._schema.line_separator
+        text = io.StringIO(newline="")
         rows = rows if isinstance(rows, Sequence) else list(rows)
         self._csv_writer(text, end).writerows(rows)
         data = text.getvalue()
@@ -249,7 +249,8 @@ class ParquetFormatWriter:
     num_bytes = 0
 
     def __init__(self, factory: ParquetWriterFactory, file: BinaryIO) -> None:
-        names, types = factory.row_type.get_field_names(), factory.row_type.get_field_types()
+        names = factory.row_type.get_field_names()
+        types = factory.row_type.get_field_types()
         self._names = names
         kinds = [_in_utc(arrow_type_of(each)) if factory.utc_timestamp else arrow_type_of(each) for each in types]
         self._declared = pa.schema(list(zip(names, kinds, strict=True)))
@@ -283,7 +284,9 @@ class ParquetFormatWriter:
             self._writer.close()
 
     def _write(self) -> None:
-        batches, self._waiting, self._num_waiting = self._waiting, [], 0
+        batches = self._waiting
+        self._waiting = []
+        self._num_waiting = 0
         if batches:
             self._writer.write_table(pa.Table.from_batches(batches))
 

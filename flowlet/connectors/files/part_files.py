@@ -52,7 +52,8 @@ def explained(path: str, done: str) -> Iterator[None]:
 def file_failure(error: OSError, path: str, done: str) -> FlowletError:
     """The error for a user."""
     if error.errno in (errno.EACCES, errno.EPERM):
-        cause, advice = f"user {os.geteuid()} has no permission", f"give it the permission (chown, chmod), {_ELSEWHERE}"
+        cause = f"user {os.geteuid()} has no permission"
+        advice = f"give it the permission (chown, chmod), {_ELSEWHERE}"
     else:
         cause, advice = _SENTENCES.get(error.errno or 0, (error.strerror or str(error), f"mend that, {_ELSEWHERE}"))
     return FlowletError(f"part file {path} cannot be {done}: {cause}; {advice}")
@@ -95,7 +96,8 @@ class DraftOwner:
         found = _DRAFT.fullmatch(file_name)
         if found is None or found["owner"] != self.owner or int(found["subtask"], 16) != self.subtask:
             return False
-        restored, attempt = int(found["restored"], 16), int(found["attempt"], 16)
+        restored = int(found["restored"], 16)
+        attempt = int(found["attempt"], 16)
         # Another run of the JobManager may count attempts anew, but goes on from a newer checkpoint.
         return restored < self.restored or (restored == self.restored and attempt < self.attempt)
 

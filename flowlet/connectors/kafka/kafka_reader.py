@@ -8,7 +8,7 @@ Hot path: one call into librdkafka per 1,000 messages, one comprehension per par
 Side:       task.
 Invariants: the thread touches the consumer only between ``watch`` and the end of its future; the task thread does not
             consume meanwhile.  A watch ends with a message, an error or ``close``.  Its wait has a limit, so ``close``
-            takes a quarter of a second at most.  the offset of a partition is behind the last record that was polled,
+            takes a quarter of a second at most.  The offset of a partition is behind the last record that was polled,
             not behind what was fetched: so state and records agree.  Nothing blocks the task: librdkafka fetches on its
             own threads, and an idle reader waits on a future (``ArrivalWatch``).  A partition is over when a record or
             the end of the log is at or behind its stop: the last offsets may belong to markers of transactions, which
@@ -26,6 +26,7 @@ from uuid import uuid4
 
 from flowlet.chain.stream_operator import OperatorCounters
 from flowlet.common.serialization import ByteArraySchema, DeserializationSchema, SimpleStringSchema
+from flowlet.connectors.split_reader import ReaderWait
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_event_time import OpenSplits
@@ -33,9 +34,9 @@ from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
 from flowlet.records import Chunk
 from flowlet.splits.kafka_brokers import CLIENT_ID_PREFIX, ClientEvents, failure, kafka_client, kafka_module
 from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator
-from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics
+from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics
 from flowlet.state.state_snapshots import StateShare
-from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.availability import AvailabilityFuture
 from netstack.log_lines import LogLines
 
 _SLICE_S: Final = 0.25  # how long close may have to wait; four wakeups a second per idle reader
@@ -87,8 +88,10 @@ class ArrivalWatch:
     def take(self) -> Sequence[Any]:
         """The messages that came.  Raises what the consumer raised."""
         with self._lock:
-            found, self._found = self._found, ()
-            error, self._error = self._error, None
+            found = self._found
+            error = self._error
+            self._found = ()
+            self._error = None
         if error is not None:
             raise error
         return found
@@ -120,8 +123,10 @@ class ArrivalWatch:
 
     def _end(self, found: Sequence[Any], error: BaseException | None) -> None:
         with self._lock:
-            future, self._future = self._future, None
-            self._found, self._error = found, error
+            future = self._future
+            self._future = None
+            self._found = found
+            self._error = error
         assert future is not None, "only this thread ends a watch"
         future.complete()
 
@@ -228,7 +233,7 @@ class KafkaReader:
         self._ended: set[str] = set()
         self._has_all = False
         self._fetched: deque[tuple[str, list[Any]]] = deque()  # messages by partition, not yet polled
-        self._available = AvailabilityHelper()  # while there are no partitions
+        self._wait = ReaderWait(is_waiting=True)  # while there are no partitions
         self._arrival: AvailabilityFuture | None = None  # while the watch has the consumer
         self._taken: dict[int, tuple[KafkaSplit, ...]] = {}  # offsets by checkpoint that is under way
         # Ended, and not in a complete checkpoint: the group does not know their ends.
@@ -266,7 +271,7 @@ class KafkaReader:
     def no_more_splits(self) -> None:
         """End after the partitions received so far, if they have an end."""
         self._has_all = True
-        self._wake()
+        self._wait.end()
 
     def pause_or_resume_splits(self, pause: Collection[str], resume: Collection[str]) -> None:
         """Fetch nothing of some partitions; what is fetched already still comes."""
@@ -281,21 +286,16 @@ class KafkaReader:
         if to_read:
             self._consumer.incremental_assign([self._partition(split) for split in to_read])
         self.open_splits.add(split.split_id for split in to_read)
-        self._wake()
+        self._wait.end()
 
     def _partition(self, split: KafkaSplit) -> Any:
         return self._kafka.TopicPartition(split.topic, split.partition, split.offset)
-
-    def _wake(self) -> None:
-        pending = self._available.unavailable_to_reset_available()
-        if pending is not None:
-            pending.complete()
 
     # -- records
 
     def available_future(self) -> AvailabilityFuture:
         """Done when a message has come, or when there are partitions."""
-        return self._available.future if self._arrival is None else self._arrival
+        return self._wait.future if self._arrival is None else self._arrival
 
     def poll_chunk(self) -> Chunk | None:
         """The next records of one partition, 1,000 at most; an empty chunk if there are none just now, None at the end.
@@ -309,7 +309,7 @@ class KafkaReader:
             if not self._splits:
                 if self._has_all:
                     return None
-                self._available.reset_unavailable()
+                self._wait.begin()
                 return Chunk([])
             if not self._fetch():
                 return Chunk([])
@@ -374,7 +374,8 @@ class KafkaReader:
             if len(values) < len(with_value):
                 num_done = messages.index(with_value[len(values)])
                 self._fetched.appendleft((split_id, messages[num_done:]))
-                messages, with_value = messages[:num_done], with_value[: len(values)]
+                messages = messages[:num_done]
+                with_value = with_value[: len(values)]
             chunk = self._chunk_of(split, with_value, values)
             self._counters.num_null_records_dropped += len(messages) - len(with_value)
             if messages:
@@ -395,7 +396,8 @@ class KafkaReader:
             self._counters.num_schema_records_dropped += len(values) - len(pairs) - num_unparsable
             if self._commits_offsets:
                 with_value = [message for message, value in zip(with_value, values, strict=True) if value is not None]
-            values, timestamps = [value for value, _ in pairs], [time for _, time in pairs]
+            values = [value for value, _ in pairs]
+            timestamps = [time for _, time in pairs]
         if self._commits_offsets:
             self._given = split.split_id, with_value
         return Chunk(values, None if timestamps and min(timestamps) < 0 else timestamps)
@@ -489,7 +491,8 @@ class KafkaReader:
     def close(self) -> None:
         """End the thread, then the consumer; idempotent."""
         self._watch.close()
-        consumer, self._consumer = self._consumer, None
+        consumer = self._consumer
+        self._consumer = None
         if consumer is not None:
             consumer.close()
 

@@ -8,27 +8,32 @@ The marker of a writer is an offset that the transaction commits for the group `
 ever joins.
 
 Side:       task.
-Invariants: the first failed delivery fails the task: nothing that a checkpoint counts as written is missing.  a
+Invariants: the first failed delivery fails the task: nothing that a checkpoint counts as written is missing.  A
             writer's transactions have an id of their own, ``<prefix>-<writer>``.  Its marker is read only after
             ``init_transactions``: that ends what a process that was believed dead had begun, and no such process can
-            commit afterwards.  So the marker tells whether a transaction happened, and nobody else can change that.  A
-            call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A call about
-            transactions goes on in the background after a timeout, and the same call, made again, takes it up; a
-            question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than its
-            request does, after ``socket.timeout.ms`` (60 s) at the latest.
+            commit afterwards.  So the marker tells whether a transaction happened, and no other process can change
+            that.  A call that waits for brokers is made in slices, and a cancelled task ends between two of them.  A
+            call about transactions goes on in the background after a timeout, and the same call, made again, takes it
+            up; a question for an offset is asked anew.  ``send_offsets_to_transaction`` alone returns no sooner than
+            its request does, after ``socket.timeout.ms`` (60 s) at the latest.
 Source:     Flink ``KafkaWriter``.  Kafka KIP-98 (fencing by the epoch of a transactional id), KIP-447; Flink's
             ``KafkaCommitter`` resumes a transaction in another process instead, which librdkafka cannot do.
 """
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from __future__ import annotations
 
-from flowlet.datastream.connectors.kafka_serialization import KafkaMessage, KafkaRecordSerializationSchema
-from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterContext
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
 from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
+
+if TYPE_CHECKING:
+    from flowlet.datastream.connectors.kafka_sink import KafkaMessage, KafkaRecordSerializationSchema
 
 # How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a
 # limit, message.timeout.ms, which is longer than a cancelled task may take.
@@ -56,7 +61,9 @@ class KafkaDelivery:
         Raises:
             FlowletError: one cannot be sent, or one before could not be delivered; names topic, partition and servers.
         """
-        produce, poll, delivered = self._producer.produce, self._producer.poll, self._delivered
+        produce = self._producer.produce
+        poll = self._producer.poll
+        delivered = self._delivered
         for topic, key, value in messages:
             while True:
                 try:
@@ -149,7 +156,8 @@ class KafkaWriter(SinkWriter[Any]):
 
     def close(self) -> None:
         """Drop what is still on its way: after a failure it is sent again, and at the end nothing is left."""
-        producer, self._producer = self._producer, None
+        producer = self._producer
+        self._producer = None
         if producer is not None:
             producer.purge()
             producer.poll(0)
@@ -276,10 +284,8 @@ class KafkaTarget(WriteAheadTarget):
             clients.producer.begin_transaction()
             clients.delivery.send(rows)
             clients.delivery.wait()  # waits for acknowledgements; ended by message.timeout.ms, or a cancellation
-            marker, group = (
-                self._kafka.TopicPartition(self._marker_topic, 0, number),
-                clients.consumer.consumer_group_metadata(),
-            )
+            marker = self._kafka.TopicPartition(self._marker_topic, 0, number)
+            group = clients.consumer.consumer_group_metadata()
             self._in_slices(lambda slice_s: clients.producer.send_offsets_to_transaction([marker], group, slice_s))
             self._in_slices(clients.producer.commit_transaction)
         self._clients[writer] = self._clients.pop(writer)
@@ -308,7 +314,8 @@ class KafkaTarget(WriteAheadTarget):
             TaskCancelled: the task is being cancelled; or whatever ``check_cancelled`` raises.
             KafkaException: the call failed, or the time is over.
         """
-        slice_s, left_s = SLICE_S, self._timeout_s
+        slice_s = SLICE_S
+        left_s = self._timeout_s
         deadline_s = self._monotonic() + left_s
         while True:
             try:
@@ -328,10 +335,15 @@ class KafkaTarget(WriteAheadTarget):
         if clients is not None:
             clients.close()
 
-    def _failures(self, writer: str, what: str) -> "_Failures":
-        return _Failures(self, writer, what)
+    @contextmanager
+    def _failures(self, writer: str, what: str) -> Iterator[None]:
+        """Turns errors of the client into those of a target."""
+        try:
+            yield
+        except Exception as error:
+            raise self._failed(writer, what, error) from error
 
-    def failed(self, writer: str, what: str, error: Exception) -> FlowletError:
+    def _failed(self, writer: str, what: str, error: Exception) -> FlowletError:
         """The error to raise; the clients are dropped, so that the next ones find out what happened."""
         clients = self._clients.get(writer)
         events = ClientEvents() if clients is None else clients.events
@@ -350,21 +362,3 @@ class KafkaTarget(WriteAheadTarget):
             or cause.name() in ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN")
         )
         return CommitLaterError(text) if is_passing and events.refusal is None else FlowletError(text)
-
-
-class _Failures:
-    """Turns errors of the client into those of a target."""
-
-    __slots__ = ("_target", "_what", "_writer")
-
-    def __init__(self, target: KafkaTarget, writer: str, what: str) -> None:
-        self._target = target
-        self._writer = writer
-        self._what = what
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if isinstance(error, Exception):
-            raise self._target.failed(self._writer, self._what, error) from error

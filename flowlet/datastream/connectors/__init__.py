@@ -7,15 +7,23 @@ from netstack.late import late_names
 
 if TYPE_CHECKING:
     from flowlet.datastream.connectors.base import (
+        NO_RECORD,
+        CommitRequest,
+        Committer,
+        CommittingSinkWriter,
         DeliveryGuarantee,
         DiscardingSink,
         Sink,
+        SinkWriter,
+        SinkWriterContext,
         Source,
+        SplitSource,
+        StatefulSinkWriter,
         SupportsCommitter,
         SupportsGlobalCommitter,
         SupportsWriterState,
+        WriterInitContext,
     )
-    from flowlet.datastream.connectors.committer import CommitRequest, Committer
     from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy
     from flowlet.datastream.connectors.file_system import (
         BucketAssigner,
@@ -45,14 +53,6 @@ if TYPE_CHECKING:
         KafkaTopicPartition,
     )
     from flowlet.datastream.connectors.number_seq import NumberSequenceSource
-    from flowlet.datastream.connectors.sink_writer import (
-        CommittingSinkWriter,
-        SinkWriter,
-        SinkWriterContext,
-        StatefulSinkWriter,
-        WriterInitContext,
-    )
-    from flowlet.datastream.connectors.split_source import NO_RECORD, SplitSource
     from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
 
 __all__ = [
@@ -105,10 +105,10 @@ if not TYPE_CHECKING:
         __name__,
         {
             "datastream.connectors.base": (
-                "DeliveryGuarantee DiscardingSink Sink Source SupportsCommitter SupportsGlobalCommitter "
-                "SupportsWriterState"
+                "NO_RECORD CommitRequest Committer CommittingSinkWriter DeliveryGuarantee DiscardingSink Sink "
+                "SinkWriter SinkWriterContext Source SplitSource StatefulSinkWriter SupportsCommitter "
+                "SupportsGlobalCommitter SupportsWriterState WriterInitContext"
             ),
-            "datastream.connectors.committer": "CommitRequest Committer",
             "datastream.connectors.datagen": "DataGeneratorSource RateLimiterStrategy",
             "datastream.connectors.file_system": (
                 "BucketAssigner BulkWriterFactory DefaultRollingPolicy FileSink FileSource FileSourceBuilder "
@@ -121,10 +121,6 @@ if not TYPE_CHECKING:
                 "KafkaTopicPartition"
             ),
             "datastream.connectors.number_seq": "NumberSequenceSource",
-            "datastream.connectors.sink_writer": (
-                "CommittingSinkWriter SinkWriter SinkWriterContext StatefulSinkWriter WriterInitContext"
-            ),
-            "datastream.connectors.split_source": "NO_RECORD SplitSource",
             "datastream.connectors.write_ahead_sink": "WriteAheadSink WriteAheadTarget",
         },
         missing_names(__name__),

@@ -1,17 +1,19 @@
-"""The base classes of connectors.
+"""The base classes of connectors: what sources and sinks of users are, and what tasks call.
 
-Side:   pure.  A connector describes; the task that runs it opens files and sockets.
-Source: PyFlink ``pyflink.datastream.connectors.base``; Flink ``DiscardingSink``, ``Sink`` and its mix-ins.
+Side:   pure.  A connector describes; the task that runs it opens files and sockets, makes its writers and committers,
+        and makes all calls on its own thread.
+Source: PyFlink ``pyflink.datastream.connectors.base``; Flink ``DiscardingSink``, ``Sink`` and its mix-ins.  Not in
+        PyFlink, with names in the style of Python: Flink ``SinkWriter``, ``StatefulSinkWriter``,
+        ``CommittingSinkWriter``, ``WriterInitContext``, ``Committer``, ``Committer.CommitRequest``; FLIP-27 (Flink
+        ``Source``, ``SourceSplit``, ``SplitEnumerator``, ``SourceReader``) in one class, ``SplitSource``.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
-from flowlet.datastream.connectors.committer import Committer
-from flowlet.datastream.connectors.sink_writer import SinkWriter, StatefulSinkWriter, WriterInitContext
-
+# What PyFlink's module of this name has; the package has all.
 __all__ = [
     "BuiltInSource",
     "DeliveryGuarantee",
@@ -22,6 +24,155 @@ __all__ = [
     "SupportsGlobalCommitter",
     "SupportsWriterState",
 ]
+
+
+InputT = TypeVar("InputT")
+
+
+class WriterInitContext(ABC):
+    """The subtask that a writer or a committer is made for."""
+
+    @abstractmethod
+    def get_index_of_this_subtask(self) -> int:
+        """The index of the subtask, from 0."""
+
+    @abstractmethod
+    def get_number_of_parallel_subtasks(self) -> int:
+        """The parallelism of the sink."""
+
+    @abstractmethod
+    def get_attempt_number(self) -> int:
+        """How often the subtask was restarted."""
+
+    @abstractmethod
+    def get_job_id(self) -> str:
+        """The id of the job, 32 hex digits; another one after a start from a savepoint."""
+
+    @abstractmethod
+    def get_restored_checkpoint_id(self) -> int | None:
+        """The checkpoint that the job goes on from; None: it began anew."""
+
+    @abstractmethod
+    def get_processing_time_service(self) -> Any:
+        """The clock of the task, with ``current_time_ms()`` and ``register_timer(timestamp_ms, callback)``; Flink's,
+        with our names.
+        """
+
+    def check_cancelled(self) -> None:  # noqa: B027  # a context without a task is never cancelled
+        """Raise if the task is being cancelled, an error that must be let through; not in Flink, which interrupts the
+        thread.
+
+        A writer, or a committer, that waits for another system calls this about once a second meanwhile.  One that does
+        not, and waits for longer than ``task.cancellation.timeout``, ends its TaskManager with the tasks of all other
+        jobs.
+        """
+
+
+class SinkWriterContext(ABC):
+    """The record that is being written; valid during one call of ``write``."""
+
+    @abstractmethod
+    def timestamp(self) -> int | None:
+        """The timestamp of the record, in milliseconds; None: it has none."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """The watermark, in milliseconds."""
+
+
+class SinkWriter(ABC, Generic[InputT]):
+    """Writes the records of one subtask.
+
+    Life cycle: ``write`` any number of times; ``flush`` before each checkpoint and at the end of the input; ``close``,
+        always.
+    """
+
+    @abstractmethod
+    def write(self, value: InputT, context: SinkWriterContext) -> None:
+        """Take one record."""
+
+    def write_all(self, values: Sequence[InputT], context: SinkWriterContext) -> None:
+        """Take records in their order; override it where one call for many is cheaper.
+
+        ``context`` has no timestamp.  Not in Flink.
+        """
+        for value in values:
+            self.write(value, context)
+
+    @abstractmethod
+    def flush(self, *, end_of_input: bool) -> None:
+        """Write out what waits; when this returns, all records so far are as safe as the sink promises."""
+
+    def close(self) -> None:  # nothing to do unless overridden
+        """Release what the writer holds; also called after a failure."""
+
+
+class StatefulSinkWriter(SinkWriter[InputT]):
+    """A writer with state; its sink is a ``SupportsWriterState``."""
+
+    @abstractmethod
+    def snapshot_state(self, checkpoint_id: int) -> Sequence[Any]:
+        """The state, as parts that can be dealt out to other subtasks; after ``flush`` and ``prepare_commit``."""
+
+
+class CommittingSinkWriter(SinkWriter[InputT]):
+    """A writer whose records count when a checkpoint is complete; its sink is a ``SupportsCommitter``."""
+
+    @abstractmethod
+    def prepare_commit(self) -> Sequence[Any]:
+        """What was written since the last call, as committables that can be pickled; after ``flush``, before
+        ``snapshot_state``.
+        """
+
+
+CommittableT = TypeVar("CommittableT")
+
+
+class CommitRequest(ABC, Generic[CommittableT]):
+    """One committable; unless one of its methods is called, it is committed when ``Committer.commit`` returns."""
+
+    @abstractmethod
+    def get_committable(self) -> CommittableT:
+        """What the writer prepared."""
+
+    @abstractmethod
+    def get_number_of_retries(self) -> int:
+        """How often it was tried before."""
+
+    @abstractmethod
+    def retry_later(self) -> None:
+        """Try it again after a pause: the failure will pass."""
+
+    @abstractmethod
+    def update_and_retry_later(self, committable: CommittableT) -> None:
+        """Try this one instead after a pause."""
+
+    @abstractmethod
+    def signal_already_committed(self) -> None:
+        """It was committed before the restart; that is no failure."""
+
+    @abstractmethod
+    def signal_failed_with_known_reason(self, error: Exception) -> None:
+        """It can never be committed, and its records are lost: logged as an error and counted."""
+
+    @abstractmethod
+    def signal_failed_with_unknown_reason(self, error: Exception) -> None:
+        """It failed: the job fails, and commits it again after the restart."""
+
+
+class Committer(ABC, Generic[CommittableT]):
+    """Commits what writers prepared, once the checkpoint that holds it is complete.
+
+    After a restart committables come again that may be committed already: ``commit`` must be idempotent.  An exception
+    is an unknown failure of all requests.
+    """
+
+    @abstractmethod
+    def commit(self, requests: Sequence[CommitRequest[Any]]) -> None:
+        """Commit, in the order of the requests."""
+
+    def close(self) -> None:  # nothing to do unless overridden
+        """Release what the committer holds; also called after a failure."""
 
 
 class DeliveryGuarantee(Enum):
@@ -87,3 +238,47 @@ class SupportsGlobalCommitter(ABC):
 
 class DiscardingSink(Sink):
     """Drops every record; to measure a job without its output."""
+
+
+class NoRecord(Enum):
+    """The type of ``NO_RECORD``."""
+
+    NO_RECORD = "no record"
+
+
+NO_RECORD: Final = NoRecord.NO_RECORD
+"""What a split yields when it has nothing just now; the other splits of its reader go on, and it is asked again some
+milliseconds later.
+"""
+
+
+class SplitSource(BuiltInSource):
+    """Base class of a source that consists of parts (splits), such as the partitions of a log or the pages of a table.
+
+    Each split is read in order by one subtask, and a subtask reads its splits side by side.  A ``WatermarkStrategy``
+    follows every split by itself: the source's watermark is the lowest one of its open splits, splits without records
+    become idle one by one, and with ``with_watermark_alignment`` a split that is too far ahead is paused.  How many
+    records of each split were read belongs to checkpoints; splits that are left can be dealt out to another number of
+    subtasks.
+
+    ``is_bounded`` is False for a source whose splits have no end.  ``max_open_splits``: how many splits a subtask reads
+    at once; the next one goes to the subtask that asks first.  None: all, each subtask its share from the start, so
+    that no split can be late.
+    """
+
+    max_open_splits: int | None = None
+
+    @abstractmethod
+    def create_splits(self, parallelism: int) -> Mapping[str, Any]:
+        """All splits: by name, what ``read_split`` needs to know of them, which is pickled.
+
+        Called in the program, when the job starts.
+        """
+
+    @abstractmethod
+    def read_split(self, split: Any, num_read: int) -> Iterable[Any]:
+        """The records of a split, without the first ``num_read``, which were read before a restart; runs in the tasks.
+
+        Often a generator.  It must not block: where it has nothing just now, it yields ``NO_RECORD``.  A split that is
+        read again has the same records in the same order.
+        """

@@ -12,10 +12,12 @@ from flowlet.common.checks import is_name
 from flowlet.common.not_yet import missing_names
 from flowlet.common.paths import local_path
 from flowlet.datastream.connectors.base import BuiltInSource
-from flowlet.datastream.connectors.bucket_assigner import BucketAssigner, BucketContext
-from flowlet.datastream.connectors.file_sink import BulkWriterFactory, FileSink
-from flowlet.datastream.connectors.rolling_policy import (
+from flowlet.datastream.connectors.file_sink import (
+    BucketAssigner,
+    BucketContext,
+    BulkWriterFactory,
     DefaultRollingPolicy,
+    FileSink,
     OnCheckpointRollingPolicy,
     OutputFileConfig,
     RollingPolicy,

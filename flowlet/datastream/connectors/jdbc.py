@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.checks import is_name
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
     ListTypeInfo,
@@ -22,182 +22,22 @@ from flowlet.common.typeinfo import (
     TypeInformation,
 )
 from flowlet.common.values.field_values import field_form
-from flowlet.datastream.connectors.base import Sink
-from flowlet.datastream.connectors.database_url import DatabaseKind, DatabaseUrl, parse_database_url
-from flowlet.datastream.connectors.placeholders import Statement, parse_statement
-from flowlet.datastream.connectors.sink_writer import SinkWriter, WriterInitContext
+from flowlet.datastream.connectors.base import Sink, SinkWriter, WriterInitContext
+from flowlet.datastream.connectors.database_statement import (
+    DatabaseKind,
+    DatabaseStatement,
+    JdbcConnectionOptions,
+    JdbcExecutionOptions,
+    parse_statement,
+)
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
 from flowlet.errors import JobGraphError
-from netstack.late import dataclass
 
 __all__ = ["JdbcConnectionOptions", "JdbcExactlyOnceSink", "JdbcExecutionOptions", "JdbcSink"]
 
 _MAX_COMMIT_RETRIES: Final = 10  # of a sink operator
 _ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
 _PARTS_MODULE: Final = "flowlet.connectors.database.database_writer"
-_DRIVERS: Final = {
-    DatabaseKind.SQLITE: ("sqlite3", "org.sqlite.JDBC"),
-    DatabaseKind.POSTGRESQL: ("psycopg", "org.postgresql.Driver"),
-}
-
-
-class JdbcConnectionOptions:
-    """Which database, and who writes; made by ``JdbcConnectionOptionsBuilder``."""
-
-    def __init__(self, database: DatabaseUrl, driver_name: str, user_name: str | None, password: str | None) -> None:
-        self.database = database
-        self._driver_name = driver_name
-        self._user_name = user_name
-        self._password = password
-
-    def __repr__(self) -> str:
-        return f"JdbcConnectionOptions({self.database.text!r})"
-
-    def get_db_url(self) -> str:
-        """The URL, without its password."""
-        return self.database.text
-
-    def get_driver_name(self) -> str:
-        """The name of Python's module."""
-        return self._driver_name
-
-    def get_user_name(self) -> str | None:
-        """The user; None: neither the URL nor ``with_user_name`` says it."""
-        return self._user_name
-
-    def get_password(self) -> str | None:
-        """The password; None: neither the URL nor ``with_password`` has one."""
-        return self._password
-
-    class JdbcConnectionOptionsBuilder:
-        """Builds a ``JdbcConnectionOptions``."""
-
-        def __init__(self) -> None:
-            self._url: DatabaseUrl | None = None
-            self._driver_name: str | None = None
-            self._user_name: str | None = None
-            self._password: str | None = None
-
-        def with_url(self, url: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
-            """``sqlite:///folder/file.db`` or ``postgresql://user@host:port/database``; also with ``jdbc:`` in front.
-
-            Raises:
-                JobGraphError: it is neither.
-            """
-            if not is_name(url):
-                raise JobGraphError("with_url() needs a text")  # which is not shown: it may have a password
-            self._url = parse_database_url(url)
-            return self
-
-        def with_driver_name(self, driver_name: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
-            """The driver; it follows from the URL, so it may be left out."""
-            self._driver_name = driver_name
-            return self
-
-        def with_user_name(self, user_name: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
-            """The user, in place of the URL's."""
-            self._user_name = user_name
-            return self
-
-        def with_password(self, password: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
-            """The password, in place of the URL's; without any the TaskManagers' environment (PGPASSWORD, PGPASSFILE)
-            has it.
-            """
-            self._password = password
-            return self
-
-        def build(self) -> "JdbcConnectionOptions":
-            """Build the options.  Raises JobGraphError: there is no URL, or the driver is not that of the URL."""
-            if self._url is None:
-                raise JobGraphError("JdbcConnectionOptions needs with_url(), such as sqlite:///folder/file.db")
-            known = _DRIVERS[self._url.kind]
-            module = known[0]
-            if self._driver_name not in (None, *known):
-                raise JobGraphError(
-                    f"with_driver_name(): {self._url.text} is written with {module}, got {self._driver_name!r}; leave "
-                    "it out"
-                )
-            user = self._user_name if self._user_name is not None else self._url.user
-            password = self._password if self._password is not None else self._url.password
-            return JdbcConnectionOptions(self._url, module, user, password)
-
-
-class JdbcExecutionOptions:
-    """Size and interval of batches, and retries; made by ``builder``."""
-
-    # Flink's defaults.
-    def __init__(self, batch_interval_ms: int = 0, batch_size: int = 5_000, max_retries: int = 3) -> None:
-        self._batch_interval_ms = batch_interval_ms
-        self._batch_size = batch_size
-        self._max_retries = max_retries
-
-    def __repr__(self) -> str:
-        return (
-            f"JdbcExecutionOptions({self._batch_interval_ms} ms, {self._batch_size} rows, {self._max_retries} retries)"
-        )
-
-    def get_batch_interval_ms(self) -> int:
-        """The time after which rows are written although their batch is not full; 0: they wait for the batch or the
-        checkpoint.
-        """
-        return self._batch_interval_ms
-
-    def get_batch_size(self) -> int:
-        """The number of rows of a batch."""
-        return self._batch_size
-
-    def get_max_retries(self) -> int:
-        """How often a batch is tried again before the job fails and restarts."""
-        return self._max_retries
-
-    @staticmethod
-    def defaults() -> "JdbcExecutionOptions":
-        """5000 rows, no interval, 3 retries."""
-        return JdbcExecutionOptions()
-
-    @staticmethod
-    def builder() -> "JdbcExecutionOptions.Builder":
-        """A builder that begins with the defaults."""
-        return JdbcExecutionOptions.Builder()
-
-    class Builder:
-        """Builds a ``JdbcExecutionOptions``."""
-
-        def __init__(self) -> None:
-            self._values = {"batch_interval_ms": 0, "batch_size": 5_000, "max_retries": 3}
-
-        def with_batch_size(self, size: int) -> "JdbcExecutionOptions.Builder":
-            """The number of rows of a batch, from 1."""
-            return self._with("batch_size", size, at_least=1)
-
-        def with_batch_interval_ms(self, interval_ms: int) -> "JdbcExecutionOptions.Builder":
-            """The longest time that a row waits for its batch; 0: for ever."""
-            return self._with("batch_interval_ms", interval_ms, at_least=0)
-
-        def with_max_retries(self, max_retries: int) -> "JdbcExecutionOptions.Builder":
-            """How often a batch is tried again, from 0."""
-            return self._with("max_retries", max_retries, at_least=0)
-
-        def build(self) -> "JdbcExecutionOptions":
-            """Build the options."""
-            return JdbcExecutionOptions(**self._values)
-
-        def _with(self, name: str, value: int, *, at_least: int) -> "JdbcExecutionOptions.Builder":
-            if not is_whole_number(value) or value < at_least:
-                raise JobGraphError(f"with_{name}() needs a whole number of {at_least} or more, got {value!r}")
-            self._values[name] = value
-            return self
-
-
-@dataclass(frozen=True, slots=True)
-class DatabaseStatement:
-    """What both sinks know: a statement, the fields that it takes, the database, and the options."""
-
-    parsed: Statement
-    field_names: tuple[str, ...]
-    field_types: tuple[TypeInformation, ...]
-    connection: JdbcConnectionOptions
-    execution: JdbcExecutionOptions
 
 
 class JdbcSink(Sink):

@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
 from flowlet.datastream.connectors.base import DeliveryGuarantee
-from flowlet.datastream.connectors.kafka_offsets import (
-    KafkaOffsetResetStrategy,
-    KafkaOffsetsInitializer,
-    KafkaTopicPartition,
-)
-from flowlet.datastream.connectors.kafka_serialization import (
+from flowlet.datastream.connectors.kafka_sink import (
     KafkaRecordSerializationSchema,
     KafkaRecordSerializationSchemaBuilder,
+    KafkaSink,
+    KafkaSinkBuilder,
     KafkaTopicSelector,
 )
-from flowlet.datastream.connectors.kafka_sink import KafkaSink, KafkaSinkBuilder
-from flowlet.datastream.connectors.kafka_source import KafkaSource, KafkaSourceBuilder
+from flowlet.datastream.connectors.kafka_source import (
+    KafkaOffsetResetStrategy,
+    KafkaOffsetsInitializer,
+    KafkaSource,
+    KafkaSourceBuilder,
+    KafkaTopicPartition,
+)
 
 __all__ = [
     "DeliveryGuarantee",

@@ -1,27 +1,138 @@
-"""``KafkaSink`` and its builder; see ``flowlet.datastream.connectors.kafka``.
+"""``KafkaSink`` and its builder, and how its messages are made of records: ``KafkaRecordSerializationSchema``; see
+``flowlet.datastream.connectors.kafka``.
 
-Side:   pure.  Writers and targets are loaded by name, in the tasks.
-Source: PyFlink ``KafkaSink``, ``KafkaSinkBuilder``; Flink ``KafkaWriter``.  Exactly once is another way than Flink's:
-        see docs/kafka.md.
+Side:   pure.  It travels with the job; writers and targets are loaded by name, in the tasks.
+Source: PyFlink ``KafkaSink``, ``KafkaSinkBuilder``, ``KafkaRecordSerializationSchema``, ``KafkaTopicSelector``; Flink
+        ``KafkaWriter``.  Exactly once is another way than Flink's: see docs/kafka.md.
+Absent: headers, partitioners of the user's own (messages with a key go by its hash, others go round), timestamps (the
+        client sets them).
 """
 
 import importlib
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
 from flowlet.common.checks import is_name
 from flowlet.common.not_yet import java_only
-from flowlet.datastream.connectors.base import DeliveryGuarantee, Sink
-from flowlet.datastream.connectors.kafka_serialization import KafkaRecordSerializationSchema
+from flowlet.common.serialization import SerializationSchema
+from flowlet.datastream.connectors.base import DeliveryGuarantee, Sink, SinkWriter, WriterInitContext
 from flowlet.datastream.connectors.kafka_source import set_kafka_property
-from flowlet.datastream.connectors.sink_writer import SinkWriter, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
 from flowlet.errors import JobGraphError
 
-__all__ = ["KafkaSink", "KafkaSinkBuilder"]
+__all__ = [
+    "KafkaMessage",
+    "KafkaRecordSerializationSchema",
+    "KafkaRecordSerializationSchemaBuilder",
+    "KafkaSink",
+    "KafkaSinkBuilder",
+    "KafkaTopicSelector",
+]
 
-_WRITER_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
-_TARGET_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
+
+KafkaMessage = tuple[str, bytes | None, bytes | None]
+"""Topic, key and value."""
+
+
+class KafkaTopicSelector(ABC):
+    """Says to which topic a record goes."""
+
+    @abstractmethod
+    def apply(self, data: Any) -> str:
+        """The topic of the record."""
+
+
+class KafkaRecordSerializationSchema:
+    """Makes messages of records; made by ``KafkaRecordSerializationSchema.builder()``."""
+
+    __slots__ = ("_key", "_selector", "_value", "topic")
+
+    def __init__(
+        self,
+        topic: str | None,
+        selector: Callable[[Any], str] | None,
+        key: SerializationSchema | None,
+        value: SerializationSchema,
+    ) -> None:
+        self.topic = topic  # None: the selector says it
+        self._selector = selector
+        self._key = key
+        self._value = value
+
+    @staticmethod
+    def builder() -> "KafkaRecordSerializationSchemaBuilder":
+        """Says what messages look like, step by step."""
+        return KafkaRecordSerializationSchemaBuilder()
+
+    def messages(self, records: Sequence[Any]) -> list[KafkaMessage]:
+        """The messages of some records, in order."""
+        value = self._value.serialize
+        key = None if self._key is None else self._key.serialize
+        selector = self._selector
+        if selector is None:
+            topic = self.topic
+            assert topic is not None, "the builder wants one of both"
+            if key is None:
+                return [(topic, None, value(record)) for record in records]
+            return [(topic, key(record), value(record)) for record in records]
+        return [(selector(record), None if key is None else key(record), value(record)) for record in records]
+
+
+class KafkaRecordSerializationSchemaBuilder:
+    """Builds a ``KafkaRecordSerializationSchema``; its methods raise JobGraphError for a wrong argument."""
+
+    def __init__(self) -> None:
+        self._topic: str | None = None
+        self._selector: Callable[[Any], str] | None = None
+        self._key: SerializationSchema | None = None
+        self._value: SerializationSchema | None = None
+
+    def set_topic(self, topic: str) -> Self:
+        """All records go to this topic."""
+        if not is_name(topic):
+            raise JobGraphError(f"set_topic() needs the name of a topic, got {topic!r}")
+        self._topic = topic
+        self._selector = None
+        return self
+
+    def set_topic_selector(self, topic_selector: Callable[[Any], str] | KafkaTopicSelector) -> Self:
+        """Each record goes to the topic that this says."""
+        selector = topic_selector.apply if isinstance(topic_selector, KafkaTopicSelector) else topic_selector
+        if not callable(selector):
+            raise JobGraphError(f"set_topic_selector() needs a function of a record, got {topic_selector!r}")
+        self._topic = None
+        self._selector = selector
+        return self
+
+    def set_key_serialization_schema(self, key_serialization_schema: SerializationSchema) -> Self:
+        """How the key of a message is made of the record; without it messages have no key."""
+        self._key = _schema("set_key_serialization_schema", key_serialization_schema)
+        return self
+
+    def set_value_serialization_schema(self, value_serialization_schema: SerializationSchema) -> Self:
+        """How the value of a message is made of the record."""
+        self._value = _schema("set_value_serialization_schema", value_serialization_schema)
+        return self
+
+    def build(self) -> KafkaRecordSerializationSchema:
+        """Build the schema.  Raises JobGraphError: something is missing."""
+        if self._topic is None and self._selector is None:
+            raise JobGraphError("messages need a topic: set_topic() or set_topic_selector()")
+        if self._value is None:
+            raise JobGraphError(
+                "messages need a value: set_value_serialization_schema(), such as with SimpleStringSchema()"
+            )
+        return KafkaRecordSerializationSchema(self._topic, self._selector, self._key, self._value)
+
+
+def _schema(method: str, schema: SerializationSchema) -> SerializationSchema:
+    if not isinstance(schema, SerializationSchema):
+        raise JobGraphError(f"{method}() needs a SerializationSchema such as SimpleStringSchema(), got {schema!r}")
+    return schema
+
+
+_PARTS_MODULE: Final = "flowlet.connectors.kafka.kafka_writer"
 _OWN: Final = ("transactional.id", "enable.idempotence", "key.serializer", "value.serializer")
 # Markers are offsets, which Kafka keeps for 7 days by default (offsets.retention.minutes).
 _MARKER_RETENTION_MS: Final = 6 * 86_400_000
@@ -53,7 +164,7 @@ class FlushingKafkaSink(KafkaSink):
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         """The writer of one subtask, with a client of its own."""
-        made: SinkWriter[Any] = importlib.import_module(_WRITER_MODULE).KafkaWriter(
+        made: SinkWriter[Any] = importlib.import_module(_PARTS_MODULE).KafkaWriter(
             self.properties, self.serializer, check_cancelled=context.check_cancelled, flushes=self.flushes
         )
         return made
@@ -83,7 +194,7 @@ class ExactlyOnceKafkaSink(WriteAheadSink, KafkaSink):
 
     def create_target(self, context: WriterInitContext) -> WriteAheadTarget:
         """The transactions of one subtask."""
-        made: WriteAheadTarget = importlib.import_module(_TARGET_MODULE).KafkaTarget(
+        made: WriteAheadTarget = importlib.import_module(_PARTS_MODULE).KafkaTarget(
             self.properties, self.transactional_id_prefix, self.marker_topic, check_cancelled=context.check_cancelled
         )
         return made

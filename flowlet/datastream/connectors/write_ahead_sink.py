@@ -15,15 +15,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flowlet.datastream.connectors.base import Sink, SupportsCommitter
-from flowlet.datastream.connectors.committer import Committer
-from flowlet.datastream.connectors.sink_writer import SinkWriter, WriterInitContext
+from flowlet.datastream.connectors.base import Committer, Sink, SinkWriter, SupportsCommitter, WriterInitContext
 from flowlet.errors import FlowletError
 
 __all__ = ["CommitLaterError", "WriteAheadSink", "WriteAheadTarget"]
 
-_WRITER_MODULE: Final = "flowlet.connectors.write_ahead.write_ahead_writer"
-_COMMITTER_MODULE: Final = "flowlet.connectors.write_ahead.write_ahead_writer"
+_PARTS_MODULE: Final = "flowlet.connectors.write_ahead_writer"
 
 
 class CommitLaterError(FlowletError):
@@ -98,14 +95,14 @@ class WriteAheadSink(Sink, SupportsCommitter):
 
     def create_writer(self, context: WriterInitContext) -> SinkWriter[Any]:
         """The writer of one subtask, which keeps rows for the checkpoint."""
-        writer: SinkWriter[Any] = importlib.import_module(_WRITER_MODULE).WriteAheadWriter(
+        writer: SinkWriter[Any] = importlib.import_module(_PARTS_MODULE).WriteAheadWriter(
             self.rows_of, self.max_commit_bytes
         )
         return writer
 
     def create_committer(self, context: WriterInitContext) -> Committer[Any]:
         """The committer of one subtask, which owns its target."""
-        committer: Committer[Any] = importlib.import_module(_COMMITTER_MODULE).WriteAheadCommitter(
+        committer: Committer[Any] = importlib.import_module(_PARTS_MODULE).WriteAheadCommitter(
             self.create_target(context), marker_retention_ms=self.marker_retention_ms, max_retries=self.max_retries
         )
         return committer

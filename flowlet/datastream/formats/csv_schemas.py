@@ -29,6 +29,7 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
 from flowlet.common.values.field_values import Convert, FieldForm, field_form, misfit
+from flowlet.datastream.formats.bulk_formats import checked_character, checked_text
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 
@@ -154,7 +155,7 @@ class CsvRowDeserializationSchema(DeserializationSchema):
 
         def set_field_delimiter(self, delimiter: str) -> Self:
             """Between fields; a comma by default."""
-            return self._set(delimiter=_character(delimiter, "set_field_delimiter"))
+            return self._set(delimiter=checked_character(delimiter, "set_field_delimiter"))
 
         def set_allow_comments(self, allow_comments: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
             """Leave out lines that begin with ``#``."""
@@ -163,19 +164,19 @@ class CsvRowDeserializationSchema(DeserializationSchema):
 
         def set_array_element_delimiter(self, delimiter: str) -> Self:
             """Between the elements of an array; a semicolon by default."""
-            return self._set(array_delimiter=_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
+            return self._set(array_delimiter=checked_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
 
         def set_quote_character(self, c: str) -> Self:
             """Around fields that need it; a double quote by default."""
-            return self._set(quote=_character(c, "set_quote_character"))
+            return self._set(quote=checked_character(c, "set_quote_character"))
 
         def set_escape_character(self, c: str) -> Self:
             """In front of a character that stands for itself; none by default."""
-            return self._set(escape=_character(c, "set_escape_character"))
+            return self._set(escape=checked_character(c, "set_escape_character"))
 
         def set_null_literal(self, null_literal: str) -> Self:
             """The field of None, also among texts; none by default."""
-            return self._set(null=_text(null_literal, "set_null_literal"))
+            return self._set(null=checked_text(null_literal, "set_null_literal"))
 
         def set_ignore_parse_errors(self, ignore_parse_errors: bool) -> Self:  # noqa: FBT001  # PyFlink's signature
             """Let fields that do not fit be None, and leave out lines that are none; by default they fail the job."""
@@ -240,15 +241,15 @@ class CsvRowSerializationSchema(SerializationSchema):
 
         def set_field_delimiter(self, c: str) -> Self:
             """Between fields; a comma by default."""
-            return self._set(delimiter=_character(c, "set_field_delimiter"))
+            return self._set(delimiter=checked_character(c, "set_field_delimiter"))
 
         def set_line_delimiter(self, delimiter: str) -> Self:
             r"""At the end of the line: \n by default; it may be empty."""
-            return self._set(line_end=_text(delimiter, "set_line_delimiter"))
+            return self._set(line_end=checked_text(delimiter, "set_line_delimiter"))
 
         def set_array_element_delimiter(self, delimiter: str) -> Self:
             """Between the elements of an array; a semicolon by default."""
-            return self._set(array_delimiter=_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
+            return self._set(array_delimiter=checked_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
 
         def disable_quote_character(self) -> Self:
             """No quotes; a field that would need them fails the job, unless there is an escape character."""
@@ -256,15 +257,15 @@ class CsvRowSerializationSchema(SerializationSchema):
 
         def set_quote_character(self, c: str) -> Self:
             """Around fields that need it; a double quote by default."""
-            return self._set(quote=_character(c, "set_quote_character"))
+            return self._set(quote=checked_character(c, "set_quote_character"))
 
         def set_escape_character(self, c: str) -> Self:
             """In front of a quote inside a field, instead of a second quote; none by default."""
-            return self._set(escape=_character(c, "set_escape_character"))
+            return self._set(escape=checked_character(c, "set_escape_character"))
 
         def set_null_literal(self, s: str) -> Self:
             """The field of None; empty by default."""
-            return self._set(null=_text(s, "set_null_literal"))
+            return self._set(null=checked_text(s, "set_null_literal"))
 
         def build(self) -> "CsvRowSerializationSchema":
             """The schema."""
@@ -400,15 +401,3 @@ def _checked_type(type_info: Any) -> RowTypeInfo:
                 "these"
             )
     return type_info
-
-
-def _text(text: Any, method: str, *, may_be_empty: bool = True) -> str:
-    if not isinstance(text, str) or not (text or may_be_empty):
-        raise JobGraphError(f"{method}() needs a text, got {text!r}")
-    return text
-
-
-def _character(char: Any, method: str) -> str:
-    if not isinstance(char, str) or len(char) != 1 or char in "\r\n":
-        raise JobGraphError(f"{method}() needs one character, got {char!r}")
-    return char

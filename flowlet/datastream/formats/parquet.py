@@ -5,27 +5,15 @@ Source: PyFlink ``pyflink.datastream.formats.parquet``.
 Absent: readers, Avro, and the Hadoop configuration.
 """
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
 from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory
+from flowlet.datastream.formats.bulk_formats import ParquetWriterFactory
 from flowlet.errors import JobGraphError
-from netstack.late import dataclass
 
 __all__ = ["ParquetBulkWriters", "ParquetWriterFactory"]
-
-
-@dataclass(frozen=True, slots=True)
-class ParquetWriterFactory(BulkWriterFactory):
-    """Writes files with one column per field; made by ``ParquetBulkWriters``.
-
-    ``utc_timestamp``: whether timestamps are points in time, not local dates and times.
-    """
-
-    row_type: RowTypeInfo
-    utc_timestamp: bool
-    suffix: ClassVar[str] = ".parquet"
 
 
 class ParquetBulkWriters:

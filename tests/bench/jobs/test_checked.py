@@ -18,7 +18,7 @@ from bench.jobs.checked import (
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.columns import columns_of
 from flowlet.records import Chunk
-from flowlet.testing.recording_output import RecordingOutput
+from flowlet.testing.operator_harness import RecordingOutput
 
 ALL = Keep(0, 1_000_000)
 

@@ -8,11 +8,11 @@ from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.operator_output import OperatorOutput, StandaloneOutput, output_for
 from flowlet.chain.stream_operator import OperatorContext, OperatorCounters, StreamOperator
 from flowlet.common.types import Row
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.datastream import OutputTag, ProcessFunction
 from flowlet.errors import UserFunctionError
 from flowlet.operators.process_operator import FilterOperator, FlatMapOperator, MapOperator, ProcessOperator
 from flowlet.records import IDLE, MIN_TIMESTAMP, Chunk, LatencyMarker, Watermark
+from flowlet.sinks.function_sink import DiscardSink
 from tests.flowlet.operators.fake_time import FakeClock
 from tests.flowlet.operators.harness import RecordingOutput
 

@@ -10,7 +10,7 @@ import pytest
 from flowlet.checkpoint import state_codec
 from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
 from flowlet.checkpoint.state_codec import decode_state, encode_state
-from flowlet.connectors.write_ahead.committable_rows import CommittableRows, decoded_rows, encoded_part
+from flowlet.connectors.write_ahead_writer import CommittableRows, decoded_rows, encoded_part
 from flowlet.errors import StateRestoreError
 from flowlet.keys.exact_keys import key_group
 from flowlet.serde.pickles import program_pickle

@@ -16,7 +16,6 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
 from flowlet.columns import columns_of
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import SplitPosition, TextLineSource, TextPosition
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import StateRestoreError
@@ -25,7 +24,8 @@ from flowlet.operators.keyed_aggregation_operator import AggregationSnapshot, St
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator, SourceReader
 from flowlet.records import Chunk, Watermark
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.sinks.function_sink import DiscardSink
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.state.state_snapshots import (
     KeyedStateSnapshot,
     OperatorStateRows,

@@ -16,13 +16,13 @@ from typing import Any
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
 from flowlet.records import Chunk
+from flowlet.sinks.function_sink import DiscardSink
 from tests.waiting import PATIENCE_S
 
 LINES = ["the quick brown fox", "jumps over the lazy dog", "", "the end"] * 500

@@ -13,10 +13,10 @@ import pytest
 from flowlet.client.embedded import EmbeddedCluster, EmbeddedTarget, write_secret
 from flowlet.client.executor import execute, to_message
 from flowlet.client.remote import JobManagerApi
-from flowlet.connectors.sinks import PrintSink
 from flowlet.errors import ConfigError, FlowletError, JobExecutionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
+from flowlet.sinks.function_sink import PrintSink
 from flowlet.tm.fork_server import PROCESS_NAME
 from tests.flowlet.client.jobs import endless_shuffle, expected_counts, source, vertex, word_count
 from tests.flowlet.client.programs import Program, running

@@ -12,7 +12,6 @@ import pytest
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import RemoteTarget, execute, to_message
 from flowlet.client.remote import ClusterClient
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
@@ -23,7 +22,8 @@ from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.shipping.bundle_maker import NeededCode
-from flowlet.splits.file_split import FileSet
+from flowlet.sinks.function_sink import DiscardSink
+from flowlet.splits.split_kinds import FileSet
 from tests.flowlet.client.jobs import source, vertex, word_count
 
 NOWHERE = RemoteTarget("127.0.0.1", 1, secret=bytes(32))

@@ -8,11 +8,11 @@ import pytest
 from flowlet.client.program.interrupts import Latch
 from flowlet.client.running_job import RunningJob, describe_end, failure_of
 from flowlet.common.job_status import JobStatus
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
 from flowlet.rpc.control_messages import FailureInfo
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import (

@@ -221,7 +221,7 @@ def test_a_gate_without_a_jobmanager_is_one_line(address: str, reason: str, tmp_
         code, _, errors = program.end()
 
     assert code == 1
-    assert errors == [f"flowlet.ingest.errors.GateUnreachableError: gate 'clicks': JobManager {address}: {reason}"]
+    assert errors == [f"flowlet.ingest.description.GateUnreachableError: gate 'clicks': JobManager {address}: {reason}"]
 
 
 @pytest.mark.slow

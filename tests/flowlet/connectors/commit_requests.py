@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from flowlet.datastream.connectors.committer import CommitRequest
-from flowlet.datastream.connectors.sink_writer import SinkWriterContext
+from flowlet.datastream.connectors.base import CommitRequest, SinkWriterContext
 
 
 @dataclass

@@ -3,12 +3,18 @@ from typing import Any
 
 import pytest
 
-from flowlet.connectors.number_source import LimitedNumberReader, NumberPosition, NumberReader, NumberSource
-from flowlet.connectors.rate_limits import RecordsPerCheckpoint, RecordsPerSecond
+from flowlet.connectors.number_source import (
+    LimitedNumberReader,
+    NumberPosition,
+    NumberReader,
+    NumberSource,
+    RecordsPerCheckpoint,
+    RecordsPerSecond,
+)
 from flowlet.errors import FlowletError, StateRestoreError, UserFunctionError
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, SourceOperator
-from flowlet.splits.number_enumerator import NumberSplitEnumerator
-from flowlet.splits.number_split import NumberSplit
+from flowlet.splits.known_splits import NumberSplitEnumerator
+from flowlet.splits.split_kinds import NumberSplit
 from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import Harness

@@ -12,7 +12,7 @@ from flowlet.client.translation.built_in_sources import planned_source
 from flowlet.connectors.planned_split_source import RETRY_MS, PlannedSplitReader, Position
 from flowlet.datastream.connectors import NO_RECORD, SplitSource
 from flowlet.errors import FlowletError, JobGraphError, JobSubmissionError
-from flowlet.splits.planned_split import PlannedSplitEnumerator
+from flowlet.splits.known_splits import PlannedSplitEnumerator
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 
 
@@ -38,7 +38,7 @@ class Driver:
         self.enumerator = planned.create_enumerator()
         self.enumerator.discover(1)
         if position is not None:
-            self.enumerator = PlannedSplitEnumerator(planned.create_enumerator().planned)  # nothing waits
+            self.enumerator = PlannedSplitEnumerator(planned.create_enumerator().split_set)  # nothing waits
         self.clock = TestProcessingTimeService()
         self.num_asked = 0
         self.reader = PlannedSplitReader(source, 1)

@@ -5,10 +5,10 @@ import pytest
 
 from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext
-from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.errors import ClosedOutputError, UserFunctionError
 from flowlet.operators.process_operator import MapOperator
 from flowlet.records import Chunk
+from flowlet.sinks.function_sink import DiscardSink, PrintSink
 from tests.flowlet.operators.harness import Harness
 
 PREFIXES = [(None, 1, 0, ""), ("", 1, 0, ""), ("out", 1, 0, "out> "), (None, 4, 2, "3> "), ("out", 4, 0, "out:1> ")]

@@ -6,15 +6,12 @@ from typing import Any
 
 import pytest
 
-from flowlet.connectors.number_source import NumberPosition, NumberSource
-from flowlet.connectors.rate_limits import RecordsPerCheckpoint
+from flowlet.connectors.number_source import NumberPosition, NumberSource, RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import ReaderInTurn, SourcesInTurn, TurnPosition
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.splits.file_split import FileSet, FileSplit
-from flowlet.splits.hybrid_split import HybridSplit
-from flowlet.splits.number_split import NumberSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplit, NumberSplit
 from flowlet.state.state_snapshots import StateShare
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import Harness

@@ -14,12 +14,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from flowlet.connectors import text_line_source
+from flowlet.connectors.split_reader import EARLY_BYTES
 from flowlet.connectors.text_line_source import SplitPosition, TextLineReader, TextLineSource, TextPosition
 from flowlet.errors import FlowletError
 from flowlet.operators.source_operator import SourceOperator, SourceReader
 from flowlet.records import Chunk
-from flowlet.splits.assigned_splits import EARLY_BYTES
-from flowlet.splits.file_split import FileSet, FileSplit, compression_of
+from flowlet.splits.file_enumerator import compression_of
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from tests.flowlet.operators.harness import Harness
 from tests.flowlet.operators.local_splits import requests_to
 from tests.flowlet.splits.all_splits import all_splits

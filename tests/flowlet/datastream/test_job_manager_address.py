@@ -9,7 +9,7 @@ from flowlet.common.units.host_address import parse_address
 from flowlet.datastream.environment.job_manager_address import is_in_process, job_manager_address
 from flowlet.errors import ConfigError
 from flowlet.ingest import close_producers, open_gate
-from flowlet.ingest.errors import GateUnreachableError
+from flowlet.ingest.description import GateUnreachableError
 from tests.flowlet.ingest.conftest import write_secret
 
 ELSEWHERE = {"FLOWLET_JOBMANAGER": "elsewhere:1"}

@@ -13,7 +13,7 @@ from flowlet.datastream.connectors.kafka import (
     KafkaTopicPartition,
 )
 from flowlet.errors import JobGraphError
-from flowlet.splits.kafka_split import OffsetKind, OffsetRule
+from flowlet.splits.split_kinds import OffsetKind, OffsetRule
 
 
 def builder() -> KafkaSourceBuilder:

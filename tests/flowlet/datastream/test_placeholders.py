@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.datastream.connectors.placeholders import Style, parse_statement
+from flowlet.datastream.connectors.database_statement import Style, parse_statement
 from flowlet.errors import JobGraphError
 
 

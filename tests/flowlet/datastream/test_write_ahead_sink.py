@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.datastream.connectors.sink_writer import WriterInitContext
+from flowlet.datastream.connectors.base import WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
 from tests.flowlet.connectors.commit_requests import FakeRequest, NoTimeContext
 

@@ -14,10 +14,10 @@ from flowlet.common.time import Duration, Instant
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.common.watermark_strategy import WatermarkStrategy
+from flowlet.connectors.remote_gate_source import EventTimeColumn
 from flowlet.datastream.functions import ProcessFunction
 from flowlet.errors import JobGraphError, SerdeError
 from flowlet.ingest import GateTypeError, PartitionOffer
-from flowlet.ingest.event_time import EventTimeColumn
 from flowlet.records import Chunk
 from tests.flowlet.ingest.conftest import GateCluster, collecting
 from tests.waiting import PATIENCE_S

@@ -44,8 +44,8 @@ from flowlet.ingest import (
     open_gate,
     partition_push,
     runtime,
-    stall,
 )
+from flowlet.ingest import runtime as stall
 from flowlet.serde.deploy_blobs import dump_type
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig

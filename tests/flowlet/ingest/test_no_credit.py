@@ -13,11 +13,11 @@ from flowlet.ingest import (
     GateLostError,
     GateNotFoundError,
     PartitionOffer,
-    no_credit,
     runtime,
-    stall,
 )
-from flowlet.ingest.no_credit import why_in_vain
+from flowlet.ingest import lookup as no_credit
+from flowlet.ingest import runtime as stall
+from flowlet.ingest.lookup import why_in_vain
 from flowlet.ingest.runtime import producer_runtime
 from tests.flowlet.client.jobs import released
 from tests.flowlet.ingest.conftest import GateCluster

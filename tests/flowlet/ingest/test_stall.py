@@ -1,6 +1,6 @@
 """When a wait for credit, or for the job, is too long."""
 
-from flowlet.ingest.stall import CREDIT, NO_CREDIT_QUESTION_S, WARN_AFTER_S, StallWatch
+from flowlet.ingest.runtime import CREDIT, NO_CREDIT_QUESTION_S, WARN_AFTER_S, StallWatch
 
 
 def test_a_stall_is_reported_once_and_the_next_one_again() -> None:

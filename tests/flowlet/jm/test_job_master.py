@@ -21,7 +21,7 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
     WatermarkAlignmentMessage,
 )
-from flowlet.splits.file_split import FileSet
+from flowlet.splits.split_kinds import FileSet
 from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, SOURCE_ID, user_failure, word_count
 from tests.flowlet.rpc.manual_timers import ManualTimers

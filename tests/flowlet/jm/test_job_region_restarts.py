@@ -30,7 +30,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
     WatermarkAlignmentMessage,
 )
-from flowlet.splits.file_split import FileSet
+from flowlet.splits.split_kinds import FileSet
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 from tests.flowlet.jm.conftest import Connect, StartJobManager

@@ -31,7 +31,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
     WatermarkAlignmentMessage,
 )
-from flowlet.splits.file_split import FileSet
+from flowlet.splits.split_kinds import FileSet
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from tests.flowlet.jm.recorder import PLACE, Recorder
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, JOB_ID, SINK_ID, SOURCE_ID, user_failure, word_count

@@ -10,13 +10,10 @@ from flowlet.errors import FlowletError
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.enumerators import enumerator_for
-from flowlet.splits.file_split import FileSet, FileSplit
-from flowlet.splits.hybrid_split import HybridSplits
-from flowlet.splits.number_split import NumberRange
-from flowlet.splits.split_kinds import AnySplit
+from flowlet.splits.split_kinds import AnySplit, FileSet, FileSplit, HybridSplits, NumberRange
 
 
-class Enumerator:
+class Enumerator(SplitEnumerator):
     """Gives single splits of one byte."""
 
     def __init__(self, num_splits: int) -> None:

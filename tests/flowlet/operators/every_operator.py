@@ -23,7 +23,6 @@ from flowlet.common.types import Row
 from flowlet.common.watermark_generator import WatermarkGenerator, WatermarkOutput
 from flowlet.common.watermark_strategy import TimestampAssigner, WatermarkStrategy
 from flowlet.connectors.files.file_sink_writer import RunningFileSink
-from flowlet.connectors.sinks import DiscardSink, PrintSink
 from flowlet.datastream import (
     BroadcastProcessFunction,
     CoFlatMapFunction,
@@ -64,7 +63,7 @@ from flowlet.operators.record_batches import (
     ToColumnsOperator,
     ToRecordsOperator,
 )
-from flowlet.sinks.function_sink import FunctionSink
+from flowlet.sinks.function_sink import DiscardSink, FunctionSink, PrintSink
 from flowlet.sinks.sink_operator import SinkOperator
 
 MakeRecord = Callable[[random.Random], Any]

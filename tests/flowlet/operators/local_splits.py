@@ -5,8 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
-from flowlet.splits.assigned_splits import SplitReceiver
-from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
+from flowlet.splits.enumerator import SplitEnumerator, SplitReceiver
 
 
 def requests_to(
@@ -16,7 +15,7 @@ def requests_to(
 
     def request() -> None:
         splits = enumerator.next_splits(reader)
-        if not splits and isinstance(enumerator, SwitchingEnumerator) and not enumerator.is_discovered:
+        if not splits and not enumerator.is_discovered:
             enumerator.restore(enumerator.snapshot(), num_readers=1)  # the next source
             splits = enumerator.next_splits(reader)
         if splits:

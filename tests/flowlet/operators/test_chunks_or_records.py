@@ -26,8 +26,7 @@ from flowlet.errors import FlowletError, UserFunctionError
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import ACTIVE, IDLE, LatencyMarker
-from flowlet.testing.operator_harness import OperatorHarness
-from flowlet.testing.recording_output import StreamRecord
+from flowlet.testing.operator_harness import OperatorHarness, StreamRecord
 from tests.flowlet.operators.every_operator import CASES, Case
 from tests.flowlet.serde.exact import exact
 

@@ -16,7 +16,7 @@ from flowlet.connectors.text_line_source import TextLineReader
 from flowlet.operators.source_event_time import OpenSplits
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, MAX_WATERMARK, Chunk, Watermark
-from flowlet.splits.file_split import FileSplit
+from flowlet.splits.split_kinds import FileSplit
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from tests.flowlet.operators.harness import RecordingOutput
 

@@ -12,7 +12,7 @@ from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, CollectionSourc
 from flowlet.records import Chunk
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from tests.flowlet.operators.harness import Harness, RecordingOutput
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowlet.sinks.global_commit_operator import Committed, GlobalCommitOperator
+from flowlet.sinks.commit_runner import Committed, GlobalCommitOperator
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
 from flowlet.testing.operator_harness import OperatorSnapshot

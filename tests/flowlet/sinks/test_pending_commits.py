@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from flowlet.sinks.pending_commits import MAX_RETRIES, PendingCommits
+from flowlet.sinks.commit_runner import MAX_RETRIES, PendingCommits
 
 
 def committables(requests: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit
 
 
 def all_splits(

@@ -24,7 +24,7 @@ from flowlet.connectors.number_source import NumberSource
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
 from flowlet.jm.source_coordinator import SourceCoordinator
-from flowlet.splits.file_split import FileSet
+from flowlet.splits.split_kinds import FileSet
 from flowlet.state.state_snapshots import StateShare
 
 MAX_READERS = 3

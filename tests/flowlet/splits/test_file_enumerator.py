@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowlet.errors import ConfigError, FlowletError, StateRestoreError
 from flowlet.splits import file_enumerator
 from flowlet.splits.file_enumerator import FileSplitEnumerator
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from tests.flowlet.splits.all_splits import all_splits
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.splits.file_split import Compression, compression_of, keeps_line_ends, needs_head
+from flowlet.splits.file_enumerator import Compression, compression_of, keeps_line_ends, needs_head
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,23 @@
-"""Tests of ``flowlet.splits.hybrid_enumerator``: no reader gets ahead of the others by more than a source."""
+"""Tests of ``HybridSplitEnumerator``: no reader gets ahead of the others by more than a source."""
 
 import msgspec
 import pytest
 
 from flowlet.errors import StateRestoreError
 from flowlet.rpc.control_messages import AddSplits
-from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
-from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator
-from flowlet.splits.hybrid_split import HybridSplit, HybridSplits
-from flowlet.splits.kafka_split import KafkaTopics, OffsetKind, OffsetRule
-from flowlet.splits.number_split import NumberRange, NumberSplit
-from flowlet.splits.planned_split import PlannedSplit, PlannedSplits
+from flowlet.splits.enumerator import SplitEnumerator
+from flowlet.splits.enumerators import HybridSplitEnumerator, enumerator_for, split_set_of
+from flowlet.splits.split_kinds import (
+    HybridSplit,
+    HybridSplits,
+    KafkaTopics,
+    NumberRange,
+    NumberSplit,
+    OffsetKind,
+    OffsetRule,
+    PlannedSplit,
+    PlannedSplits,
+)
 
 A, B = PlannedSplit("a", b""), PlannedSplit("b", b"")
 TWO = HybridSplits((PlannedSplits((A, B), is_on_demand=True), NumberRange(0, 7)))
@@ -91,7 +97,7 @@ def test_only_the_last_source_is_looked_at_again() -> None:
 def test_the_job_manager_makes_the_enumerator_of_plain_data() -> None:
     enumerator = enumerator_for(msgspec.msgpack.decode(msgspec.msgpack.encode(TWO), type=HybridSplits))
 
-    assert isinstance(enumerator, SwitchingEnumerator)
+    assert isinstance(enumerator, HybridSplitEnumerator)
     assert split_set_of(enumerator) == TWO
     assert enumerator.find_new() == []
     order = AddSplits(bytes(40), [HybridSplit(0, A), HybridSplit(1)], 0)

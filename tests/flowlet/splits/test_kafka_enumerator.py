@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator, Offsets, Partition
-from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
+from flowlet.splits.kafka_brokers import KafkaBrokers, Partition
+from flowlet.splits.kafka_enumerator import KafkaSplitEnumerator, Offsets
+from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
 
 EARLIEST, LATEST = OffsetRule(OffsetKind.EARLIEST), OffsetRule(OffsetKind.LATEST)
 
 
-class Table:
+class Table(KafkaBrokers):
     """Partitions with their first offset and the one behind the last."""
 
     def __init__(self, edges: dict[Partition, tuple[int, int]], committed: Offsets | None = None) -> None:
@@ -26,13 +27,13 @@ class Table:
     def partitions(self, topics: KafkaTopics) -> list[Partition]:
         return sorted(self.found)
 
-    def edges(self, partitions: Sequence[Partition], kind: OffsetKind) -> Offsets:
+    def edges(self, partitions: Sequence[Partition], kind: OffsetKind) -> dict[Partition, int]:
         return {each: self.found[each][0 if kind is OffsetKind.EARLIEST else 1] for each in partitions}
 
-    def at_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> Offsets:
+    def at_time(self, partitions: Sequence[Partition], timestamp_ms: int) -> dict[Partition, int]:
         return dict.fromkeys(partitions, timestamp_ms)
 
-    def committed(self, partitions: Sequence[Partition]) -> Offsets:
+    def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
         return {each: self.group[each] for each in partitions if each in self.group}
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.splits.number_enumerator import NumbersLeft, Runs, share_of_runs
+from flowlet.splits.known_splits import NumbersLeft, Runs, share_of_runs
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7)), max_size=6)
 

@@ -1,11 +1,12 @@
-"""Tests of ``flowlet.splits.planned_split``: who gets which split of a user's source."""
+"""Tests of ``PlannedSplitEnumerator``: who gets which split of a user's source."""
 
 import msgspec
 import pytest
 
 from flowlet.errors import StateRestoreError
 from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.planned_split import PlannedSplit, PlannedSplitEnumerator, PlannedSplits
+from flowlet.splits.known_splits import PlannedSplitEnumerator
+from flowlet.splits.split_kinds import PlannedSplit, PlannedSplits
 
 SPLITS = tuple(PlannedSplit(name, name.encode()) for name in "abcde")
 

@@ -12,8 +12,7 @@ from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.datastream.connectors import Sink, SupportsCommitter
-from flowlet.datastream.connectors.committer import Committer
-from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter
+from flowlet.datastream.connectors.base import Committer, CommittingSinkWriter
 from flowlet.datastream.functions import CheckpointedFunction, CheckpointListener, MapFunction
 from flowlet.errors import TaskCancelled
 from flowlet.operators.process_operator import MapOperator

@@ -23,12 +23,11 @@ from flowlet.client.translation.built_in_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.connectors.number_source import NumberSource
-from flowlet.connectors.rate_limits import RecordsPerCheckpoint
+from flowlet.connectors.number_source import NumberSource, RecordsPerCheckpoint
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.datastream import CoMapFunction, KeyedProcessFunction
 from flowlet.datastream.connectors import Sink, SplitSource
-from flowlet.datastream.connectors.sink_writer import SinkWriter
+from flowlet.datastream.connectors.base import SinkWriter
 from flowlet.datastream.functions import ReduceFunction, WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec

@@ -19,7 +19,7 @@ from flowlet.errors import TaskCancelled
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.operators.source_operator import KeptRecords, PositionWithRest, Source, SourceOperator, SourceReader
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark
-from flowlet.splits.file_split import FileSet, FileSplit
+from flowlet.splits.split_kinds import FileSet, FileSplit
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTask
 from flowlet.task.task_environment import Checkpointing

@@ -5,7 +5,7 @@ import pytest
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_processor import MailboxController
 from flowlet.mailbox.task_mailbox import MailOptions
-from flowlet.testing.mailbox_harness import MailboxHarness
+from flowlet.testing.harness_environment import MailboxHarness
 
 
 def test_a_step_runs_one_mail() -> None:

@@ -14,10 +14,10 @@ import pytest
 
 from flowlet.client.executor import RemoteTarget, execute
 from flowlet.common.units.host_address import parse_address
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import ConfigError, JobExecutionError
 from flowlet.graph.job_graph import JobGraph
 from flowlet.operators.process_operator import MapOperator
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.tm.taskmanager_process import parse_memory_size
 from tests.flowlet.client.jobs import endless_shuffle, mapped, source, vertex
 from tests.forked_processes import ForkServer, fork_server, users_environment

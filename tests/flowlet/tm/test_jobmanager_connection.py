@@ -37,7 +37,7 @@ from flowlet.rpc.control_messages import (
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
 from flowlet.rpc.signed_websocket import SignedWebSocket
-from flowlet.splits.file_split import FileSplit
+from flowlet.splits.split_kinds import FileSplit
 from flowlet.tm.jobmanager_connection import JobManagerConnection, ReconnectConfig, heartbeat_interval_s
 from tests.flowlet.rpc.frames import frames_of
 from tests.waiting import PATIENCE_S

@@ -16,7 +16,6 @@ import structlog
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.process_operator import MapOperator
@@ -34,6 +33,7 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
 )
 from flowlet.serde.deploy_blobs import dump_chain
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment

@@ -24,7 +24,6 @@ from flowlet.checkpoint.snapshots import (
 from flowlet.checkpoint.state_codec import encode_state
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
@@ -41,6 +40,7 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
 from netstack.wire.events import Alignment, CheckpointOptions

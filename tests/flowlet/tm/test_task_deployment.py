@@ -15,7 +15,6 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
 from flowlet.rpc.control_messages import (
@@ -25,6 +24,7 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
 )
 from flowlet.serde.deploy_blobs import DeploymentError, dump_chain, dump_partitioner
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.tm.task_deployment import channel_spec, create_task_from_descriptor, owner_name
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment

@@ -23,8 +23,9 @@ from flowlet.connectors.database.database_writer import (
     row_values_of,
     writer_of,
 )
-from flowlet.datastream.connectors.jdbc import DatabaseStatement, JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
-from flowlet.datastream.connectors.sink_writer import WriterInitContext
+from flowlet.datastream.connectors.base import WriterInitContext
+from flowlet.datastream.connectors.database_statement import DatabaseStatement
+from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcExecutionOptions, JdbcSink
 from flowlet.errors import FlowletError, JobGraphError, TaskCancelled
 from flowlet.sinks.sink_operator import SinkOperator
 from flowlet.testing.input_harnesses import OneInputOperatorHarness

@@ -8,9 +8,8 @@ import pytest
 
 from flowlet.common.serialization import SimpleStringSchema
 from flowlet.connectors.kafka.kafka_writer import KafkaTarget, KafkaWriter
-from flowlet.datastream.connectors.base import Sink
+from flowlet.datastream.connectors.base import Sink, SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.kafka import DeliveryGuarantee, KafkaRecordSerializationSchema, KafkaSink
-from flowlet.datastream.connectors.sink_writer import SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError
 from flowlet.errors import JobExecutionError, TaskCancelled
 from flowlet.testing.mini_cluster import MiniCluster

@@ -11,7 +11,7 @@ from flowlet.common.serialization import ByteArraySchema, DeserializationSchema,
 from flowlet.connectors.kafka.kafka_reader import KafkaLogSource, KafkaReader
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.splits.kafka_split import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
+from flowlet.splits.split_kinds import KafkaSplit, KafkaTopics, OffsetKind, OffsetRule
 from flowlet.state.state_snapshots import StateShare
 
 kafka = pytest.importorskip("confluent_kafka")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flowlet.common.serialization import Encoder
-from flowlet.datastream.connectors.bucket_assigner import DateTimeBucketAssigner
+from flowlet.datastream.connectors.file_sink import DateTimeBucketAssigner
 from flowlet.datastream.connectors.file_system import BucketAssigner, FileSink, OutputFileConfig, RollingPolicy
 from flowlet.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from flowlet.errors import JobGraphError

@@ -15,7 +15,7 @@ from flowlet.rpc.control_messages import (
     VertexMessage,
     WatermarkAlignmentMessage,
 )
-from flowlet.splits.file_split import FileSet
+from flowlet.splits.split_kinds import FileSet
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, edge, vertex, word_count
 
 A, B, C, D = (f"{number:032x}" for number in range(11, 15))

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from flowlet.connectors.write_ahead.committable_rows import CommittableRows, decoded_rows
-from flowlet.connectors.write_ahead.write_ahead_writer import WriteAheadWriter
+from flowlet.connectors.write_ahead_writer import CommittableRows, WriteAheadWriter, decoded_rows
 from tests.flowlet.connectors.commit_requests import NoTimeContext
 
 CONTEXT = NoTimeContext()

@@ -1,27 +1,104 @@
-"""``WriteAheadWriter``: keeps rows until a checkpoint takes them.
+"""Rows that wait in the checkpoint for their transaction: ``WriteAheadWriter`` keeps them until a checkpoint takes
+them, and ``WriteAheadCommitter`` writes those of complete checkpoints, each once.
 
 Hot path, per chunk: one pickle of a list.  Single records are collected first.
 
-``WriteAheadCommitter``: writes the rows of complete checkpoints, each once.
-
 Side:       task.
-Invariants: the numbers of what a writer prepared are 0, 1, 2, ... without a gap, in the order of its records.  a
-            writer's transactions are committed in the order of their numbers, whichever subtasks hold them now. Without
-            that, the marker of a later one would say that an earlier one is there, and its rows would be lost.
-Source:     Flink ``GenericWriteAheadSink``.  Flink ``GenericWriteAheadSink.notifyCheckpointComplete``,
-            ``CheckpointCommitter``.
+Invariants: the numbers of what a writer prepared are 0, 1, 2, ... without a gap, in the order of its records.  A
+            writer's transactions are committed in the order of their numbers, whichever subtasks hold them now.
+            Without that, the marker of a later one would say that an earlier one is there, and its rows would be lost.
+Format:     ``CommittableRows.rows`` has any number of parts, each a u32 size and so many bytes: the pickle of a list of
+            rows (``record_pickle.dumps_value``).
+Source:     Flink ``GenericWriteAheadSink``, its ``PendingCheckpoint``, which names a file (here the rows are state),
+            and ``CheckpointCommitter``.
 """
 
 import secrets
+import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
 from typing import Any, Final
 
-from flowlet.connectors.write_ahead.committable_rows import CommittableRows, decoded_rows, encoded_part
-from flowlet.datastream.connectors.committer import CommitRequest, Committer
-from flowlet.datastream.connectors.sink_writer import CommittingSinkWriter, SinkWriterContext
+from flowlet.datastream.connectors.base import CommitRequest, Committer, CommittingSinkWriter, SinkWriterContext
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, SerdeError
+from flowlet.serde.pickles.record_pickle import dumps_value, has_class_table, is_of_another_program, loads_value
+from netstack.late import dataclass
+
+_SIZE: Final = struct.Struct(">I")
+
+
+@dataclass(frozen=True, slots=True)
+class CommittableRows:
+    """The rows of one transaction.
+
+    Attributes:
+        writer: the random id of the attempt that wrote them.
+        number: which transaction of the writer it is, from 0.
+        prepared_ms: when it was prepared, in ms since 1970.
+        num_rows: for people.
+        rows: see the header.
+
+    What another program prepared is read with the classes of the one that runs, as soon as it is restored
+    (``classes_found_by``).
+    """
+
+    writer: str
+    number: int
+    prepared_ms: int
+    num_rows: int
+    rows: bytes
+
+    def __getstate__(self) -> list[Any]:
+        """The values of the fields in their order, as of any frozen dataclass with slots."""
+        return [getattr(self, each.name) for each in fields(self)]
+
+    def __setstate__(self, state: list[Any]) -> None:
+        """Take the fields; rows are written anew where they would bring classes of another program along."""
+        for field, value in zip(fields(self), state, strict=True):
+            object.__setattr__(self, field.name, _with_running_classes(value) if field.name == "rows" else value)
+
+    def __repr__(self) -> str:
+        return f"<CommittableRows {self.writer}-{self.number}, {self.num_rows} rows>"
+
+
+def encoded_part(rows: Sequence[Any]) -> bytes:
+    """Some rows as a part of ``CommittableRows.rows``.  Raises SerdeError: one cannot be pickled."""
+    data = dumps_value(list(rows))
+    return b"".join((_SIZE.pack(len(data)), data))
+
+
+def decoded_rows(data: bytes) -> list[Any]:
+    """The rows of all parts, in order.
+
+    Raises:
+        SerdeError: the bytes are cut off.
+        Exception: whatever rebuilding a row raises.
+    """
+    return [row for part in _parts(data) for row in loads_value(part)]
+
+
+def _with_running_classes(data: bytes) -> bytes:
+    if not is_of_another_program() or not any(map(has_class_table, _parts(data))):
+        return data
+    return b"".join([encoded_part(loads_value(part)) for part in _parts(data)])
+
+
+def _parts(data: bytes) -> Iterator[memoryview]:
+    view = memoryview(data)
+    position = 0
+    while position < len(data):
+        end = position + _SIZE.size
+        if end <= len(data):
+            size = _SIZE.unpack_from(data, position)[0]
+            position = end
+            end += size
+        if end > len(data):
+            raise SerdeError(f"rows that wait for a commit are cut off: {len(data)} bytes, a part ends at {end}")
+        yield view[position:end]
+        position = end
+
 
 # Of records that come one by one; one pickle of so many costs little more than its rows.
 _RECORDS_OF_A_PART: Final = 1_000
@@ -84,12 +161,14 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
         """The transactions since the last call."""
         self._keep_records()
         self._end_transaction()
-        prepared, self._prepared = self._prepared, []
+        prepared = self._prepared
+        self._prepared = []
         return prepared
 
     def _keep_records(self) -> None:
         if self._records:
-            records, self._records = self._records, []
+            records = self._records
+            self._records = []
             self._keep(records)
 
     def _keep(self, values: Sequence[Any]) -> None:
@@ -105,7 +184,9 @@ class WriteAheadWriter(CommittingSinkWriter[Any]):
             rows = b"".join(self._parts)
             self._prepared.append(CommittableRows(self._writer, self._number, self._now_ms(), self._num_rows, rows))
             self._number += 1
-            self._parts, self._num_rows, self._num_bytes = [], 0, 0
+            self._parts = []
+            self._num_rows = 0
+            self._num_bytes = 0
 
 
 _FORGET_INTERVAL_MS: Final = 3_600_000

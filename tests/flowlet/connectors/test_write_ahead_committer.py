@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.connectors.write_ahead.committable_rows import CommittableRows, encoded_part
-from flowlet.connectors.write_ahead.write_ahead_writer import WriteAheadCommitter
+from flowlet.connectors.write_ahead_writer import CommittableRows, WriteAheadCommitter, encoded_part
 from flowlet.datastream.connectors.write_ahead_sink import CommitLaterError, WriteAheadTarget
 from flowlet.errors import FlowletError
 from tests.flowlet.connectors.commit_requests import FakeRequest

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from flowlet.connectors.write_ahead.committable_rows import CommittableRows, decoded_rows, encoded_part
+from flowlet.connectors.write_ahead_writer import CommittableRows, decoded_rows, encoded_part
 from flowlet.errors import SerdeError
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.splits.assigned_splits import EARLY_BYTES, AssignedSplits
+from flowlet.connectors.split_reader import EARLY_BYTES, AssignedSplits
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
-"""The splits that a reader was given and has not begun, and when it asks for more.
+"""What readers of splits share: ``AssignedSplits`` that were given and not begun, and when to ask for more;
+``ReaderWait`` while there is nothing to read.
 
 Side:       task.
 Invariants: at most one question is open; nothing is asked once there are no more; a reader that got no split waits on a
-            future that is done with the next answer.
+            future that is done with the next answer.  A wait has one timer at most.
 Units:      bytes.
 Source:     Flink ``SourceReaderBase`` (``addSplits``, ``notifyNoMoreSplits``),
             ``SourceReaderContext.sendSplitRequest``; Flink's file reader asks when it has nothing left, this one a
@@ -12,35 +13,54 @@ Source:     Flink ``SourceReaderBase`` (``addSplits``, ``notifyNoMoreSplits``),
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Final, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Final, Generic, TypeVar
 
 from flowlet.splits.enumerator import SourceSplit
+from flowlet.timers.time_api import ProcessingTimeService, TimerHandle
 from netstack.availability import AvailabilityFuture, AvailabilityHelper
 
 # What a reader still has when it asks for more: several milliseconds of work, an answer takes about one.  Not measured.
 EARLY_BYTES: Final = 512 << 10
 
 SplitT = TypeVar("SplitT", bound=SourceSplit)
-SplitT_contra = TypeVar("SplitT_contra", bound=SourceSplit, contravariant=True)
 
 
-@runtime_checkable
-class SplitReceiver(Protocol[SplitT_contra]):
-    """What a reader must be whose source has an enumerator.
+class ReaderWait:
+    """Whether it is worth to poll a reader again; a wait ends by ``end`` or with its timer.  Threading: task thread."""
 
-    Threading: task thread.
-    Life cycle: ``start`` once, before the first poll; then ``add_splits`` after each request, or ``no_more_splits``
-        after the last one.
-    """
+    def __init__(self, *, is_waiting: bool = False) -> None:
+        self._available = AvailabilityHelper(is_available=not is_waiting)
+        self._timer: TimerHandle | None = None
 
-    def start(self, request_splits: Callable[[], None]) -> None:
-        """The task runs; ``request_splits`` asks the enumerator for more."""
+    @property
+    def future(self) -> AvailabilityFuture:
+        """Done while there is no wait."""
+        return self._available.future
 
-    def add_splits(self, splits: Sequence[SplitT_contra], waiting_bytes: int) -> None:
-        """The enumerator gives these; it keeps so much for all readers together."""
+    def begin(self) -> None:
+        """There is nothing just now."""
+        self._available.reset_unavailable()
 
-    def no_more_splits(self) -> None:
-        """The enumerator has nothing left."""
+    def begin_for(self, clock: ProcessingTimeService, pause_ms: int) -> None:
+        """There is nothing until so many milliseconds have passed, or until a timer fires that is set already."""
+        self.begin()
+        if self._timer is None:
+            self._timer = clock.register_timer(clock.current_time_ms() + pause_ms, self._fired)
+
+    def end(self) -> None:
+        """There may be something again."""
+        pending = self._available.unavailable_to_reset_available()
+        if pending is not None:
+            pending.complete()
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _fired(self, _: int) -> None:
+        self._timer = None
+        self.end()
 
 
 class _Supply(Enum):
@@ -68,7 +88,7 @@ class AssignedSplits(Generic[SplitT]):
         self._supply = _Supply.IDLE
         self._splits: deque[SplitT] = deque()
         self._stock_bytes = 0
-        self._available = AvailabilityHelper()
+        self._wait = ReaderWait(is_waiting=True)
         self.expected_bytes = 0.0  # Written by the task thread; read anywhere, one answer stale is fine.
         self._assigned_bytes = 0
 
@@ -83,7 +103,7 @@ class AssignedSplits(Generic[SplitT]):
     @property
     def available_future(self) -> AvailabilityFuture:
         """Done once ``take`` gives a split, or everything is over."""
-        return self._available.future
+        return self._wait.future
 
     @property
     def not_begun(self) -> tuple[SplitT, ...]:
@@ -112,7 +132,7 @@ class AssignedSplits(Generic[SplitT]):
     def take(self) -> SplitT | None:
         """The next split to begin; None if there is none just now."""
         if not self._splits and self._supply is not _Supply.OVER:
-            self._available.reset_unavailable()  # before the question: the answer may come at once
+            self._wait.begin()  # before the question: the answer may come at once
             self.keep_stocked(0)
         if not self._splits:
             return None
@@ -128,15 +148,33 @@ class AssignedSplits(Generic[SplitT]):
         self._assigned_bytes += size_bytes
         self.expected_bytes = self._assigned_bytes + waiting_bytes / self._num_readers
         self._supply = _Supply.IDLE
-        self._wake()
+        self._wait.end()
 
     def end(self) -> None:
         """There are no more."""
         self._supply = _Supply.OVER
         self.expected_bytes = self._assigned_bytes
-        self._wake()
+        self._wait.end()
 
-    def _wake(self) -> None:
-        pending = self._available.unavailable_to_reset_available()
-        if pending is not None:
-            pending.complete()
+
+class AssignedSplitReader(Generic[SplitT]):
+    """Base class of a ``SplitReceiver`` whose splits wait in ``AssignedSplits``.  Threading: task thread."""
+
+    def __init__(self, splits: AssignedSplits[SplitT]) -> None:
+        self._splits = splits
+
+    def start(self, request_splits: Callable[[], None]) -> None:
+        """Ask for the first splits."""
+        self._splits.start(request_splits)
+
+    def add_splits(self, splits: Sequence[SplitT], waiting_bytes: int) -> None:
+        """Read these splits, too."""
+        self._splits.add(splits, waiting_bytes)
+
+    def no_more_splits(self) -> None:
+        """End after the splits received so far."""
+        self._splits.end()
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done when there is a split to read, or none will come."""
+        return self._splits.available_future

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.splits.number_enumerator``: who gets which numbers."""
+"""Tests of ``flowlet.splits.known_splits``: who gets which numbers."""
 
 from itertools import pairwise
 
@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from flowlet.errors import StateRestoreError
 from flowlet.rpc.control_messages import AddSplits
 from flowlet.splits.enumerators import enumerator_for, split_set_of
-from flowlet.splits.number_enumerator import LEAST_SPLIT, NumberSplitEnumerator
-from flowlet.splits.number_split import NumberRange, NumberSplit
+from flowlet.splits.known_splits import LEAST_SPLIT, NumberSplitEnumerator
+from flowlet.splits.split_kinds import NumberRange, NumberSplit
 
 
 def discovered(start: int, end: int, num_readers: int) -> NumberSplitEnumerator:
