@@ -24,6 +24,7 @@ from flowlet.operators.keyed_aggregation_operator import MIN_COLUMN_ROWS, MISSIN
 from flowlet.operators.keyed_operator import is_state_used, write_current_key
 from flowlet.records import Chunk
 from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
+from flowlet.typed.value_conversion import changes_values
 
 
 class KeyedReduceOperator(KeyedAggregationOperator):
@@ -35,13 +36,11 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         reduce_function: a callable of two records, or an object with ``reduce(value1, value2)``.
         emit_on_finish: only the last result of each key, at the end (``RuntimeExecutionMode.BATCH``).
         emits_batches: only the last result of each key in a chunk.
+        result_type: results are converted to it before the function sees them again; None: they stay as they are.
         name: for people.
     """
 
     state_refusal: str | None = None
-    result_type: TypeInformation | None = (
-        None  # what results are converted to before the function sees them again; None: they stay as they are
-    )
 
     def __init__(
         self,
@@ -50,6 +49,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         *,
         emit_on_finish: bool = False,
         emits_batches: bool = False,
+        result_type: TypeInformation | None = None,
         name: str = "Keyed Reduce",
     ) -> None:
         known = _known(reduce_function)
@@ -57,6 +57,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         super().__init__(
             key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
         )
+        self.result_type = None if result_type is None or not changes_values(result_type) else result_type
         self._reduce_function = self._add(reduce_function, "reduce")
         self._allows_null = isinstance(key_selector, ColumnKey)
         # A declared reduction, and one that emits no single results, is given chunks when it is chained.
