@@ -13,7 +13,6 @@ from flowlet.common.time import Duration
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import data_stream
-from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.formats.arrow_schemas import (
     check_comparable,
@@ -27,6 +26,7 @@ from flowlet.datastream.formats.arrow_schemas import (
 from flowlet.datastream.functions import KeySelector
 from flowlet.datastream.joins.joined_columns import JoinedColumnStreams
 from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batches_of
+from flowlet.datastream.user_functions.aggregations import Aggregation, Total, extreme_of
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.datastream.windowed_columns import WindowedColumnStream
 from flowlet.errors import JobGraphError

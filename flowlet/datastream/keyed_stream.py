@@ -12,7 +12,6 @@ from typing import Any
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.common.types import Row
-from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import (
@@ -25,6 +24,7 @@ from flowlet.datastream.functions import (
     RuntimeContext,
 )
 from flowlet.datastream.joins.interval_join import IntervalJoin
+from flowlet.datastream.user_functions.aggregations import Aggregation, extreme_of
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, result_type
 from flowlet.datastream.window.window_assigners import WindowAssigner
 from flowlet.datastream.windowed_stream import WindowedStream, count_windows

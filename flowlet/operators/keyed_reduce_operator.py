@@ -14,7 +14,7 @@ from flowlet.chain.preview import preview
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns import Column, column_of
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream.aggregations import Aggregation, KnownReduction
+from flowlet.datastream.user_functions.aggregations import Aggregation, KnownReduction
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.kernels.slot_index import SlotIndex, Slots
 from flowlet.keys.column_key import ColumnKey
