@@ -2,11 +2,18 @@
 
 Side:   shared.  Resolves the factories that transformations name; the DataStream API loads this module by name when a
         job starts.
-Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``.
+Rules:  as in PyFlink, records are converted to their declared types where they leave the Python functions that are
+        fused: at every edge but one between two functions in one chain, the first of which has no other reader.  If
+        everything that reads a remote gate is keyed by one selector and has one parallelism, the gate takes that
+        parallelism and that number of key groups over, its producers send each record to the subtask that owns its key,
+        and the edges behind it go forward: records travel once.  In any other case, or if the selector has ``open`` or
+        ``close``, producers send in turns, and the job shuffles as it does behind any source.
+Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``; PyFlink
+        ``PythonOperatorChainingOptimizer``, ``DataStream._align_output_type`` for ``print``.
 """
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,27 +22,40 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, Target, execute
 from flowlet.client.running_job import RunningJob
-from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
-from flowlet.client.translation.gate_routing import routed_at_producers
-from flowlet.client.translation.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.settings.dependency_settings import DependencySettings
-from flowlet.common.typeinfo import TypeInformation
+from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, TypeInformation
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.datastream.connectors.base import DiscardingSink, Sink
 from flowlet.datastream.remote_gate import RemoteGate
+from flowlet.datastream.user_functions.function import CheckpointedFunction, has_life_cycle
+from flowlet.datastream.user_functions.source_function import SourceFunction, can_be_replayed
 from flowlet.errors import JobGraphError
-from flowlet.graph.chaining import build_job_graph
+from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph
-from flowlet.graph.partitioner import KeyGroups
+from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
-from flowlet.graph.transformation import GraphValue, OperatorFactory, SourceTransformation
+from flowlet.graph.transformation import GraphValue, OperatorFactory, OperatorTransformation, SourceTransformation
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.timestamps_and_watermarks_operator import TimestampsAndWatermarksOperator
 from flowlet.sinks.sink_operator import SinkOperator
+from flowlet.typed.record_conversion import DeclaredOutput
 from netstack.late import is_instance_of_late
+from netstack.log_lines import LogLines
+
+_log = LogLines(__name__)
+_BEGINS_ANEW = (
+    "it begins anew after a restart, and records that it emits again count again; override restore_position(), or make "
+    "it a "
+    "CheckpointedFunction, to prevent that"
+)
+_PUSHED = (
+    "flowlet.gate.acknowledge is processed, so partitions that producers pushed since the last checkpoint are lost by "
+    "a restart, also if "
+    "they were acknowledged"
+)
 
 
 def submit(
@@ -248,3 +268,125 @@ def _sorted_inputs(node: StreamNode, stream_graph: StreamGraph) -> tuple[Any, ..
             # Inputs with keys of a function and of a column meet: both are sorted by the value.
             selectors[edge.input_id - 1] = ColumnValue(selector.name) if isinstance(selector, ColumnKey) else selector
     return tuple(selectors) if any(each is not None for each in selectors) else ()
+
+
+def is_fused(edge: StreamEdge, graph: StreamGraph) -> bool:
+    """Whether the reader of an edge gets records as the function before it returned them."""
+    if edge.target is None or edge.tag is not None or len(graph.outputs_of(edge.source)) != 1:
+        return False
+    return (
+        graph.nodes[edge.target].transformation.takes_unconverted
+        and not isinstance(graph.nodes[edge.source].transformation, SourceTransformation)
+        and isinstance(edge.partitioner, Forward)
+        and is_chainable(edge, graph)
+    )
+
+
+def declared_outputs_of(node: StreamNode, graph: StreamGraph) -> dict[str | None, DeclaredOutput]:
+    """The outputs of an operator whose records are converted, by side output; None is the main one."""
+    step = node.transformation
+    outputs = graph.outputs_of(node.id)
+    found: dict[str | None, TypeInformation] = {}
+    if not _comes_typed(step) and not _is_passed_on(node, graph):
+        found[None] = step.output_type
+    found |= {edge.tag: edge.side_type for edge in outputs if edge.tag is not None and edge.side_type is not None}
+    collected = {edge.tag for edge in outputs if edge.target is None}
+    return {
+        tag: DeclaredOutput(type_info, is_collected=tag in collected)
+        for tag, type_info in found.items()
+        if not isinstance(type_info, PickledBytesTypeInfo | ArrowTypeInfo)
+    }
+
+
+def _comes_typed(step: OperatorTransformation) -> bool:
+    """Whether a source gives records of its declared type; what a user's function emits is not sure to be."""
+    return isinstance(step, SourceTransformation) and not isinstance(step.source, SourceFunction)
+
+
+def _is_passed_on(node: StreamNode, graph: StreamGraph) -> bool:
+    inputs = graph.inputs_of(node.id)
+    return node.transformation.passes_records_on and not any(is_fused(edge, graph) for edge in inputs)
+
+
+def routed_at_producers(graph: StreamGraph) -> StreamGraph:
+    """The graph with the edges behind its gates as the rules above want them."""
+    for node in list(graph.nodes.values()):
+        key_groups = _key_groups_behind(graph, node)
+        if key_groups is not None:
+            graph = _routed(graph, node, key_groups)
+    return graph
+
+
+def _key_groups_behind(graph: StreamGraph, node: StreamNode) -> KeyGroups | None:
+    """What everything that reads this gate is keyed by."""
+    step, edges = node.transformation, graph.outputs_of(node.id)
+    if not isinstance(step, SourceTransformation) or not isinstance(step.source, RemoteGate) or not edges:
+        return None
+    if isinstance(step.source.type_info, ArrowTypeInfo):
+        return None  # a producer has messages in hand, not the batches that a selector wants
+    first = edges[0].partitioner
+    if not isinstance(first, KeyGroups):
+        return None
+    if has_life_cycle(first.key_selector):
+        return None  # nobody opens it at a producer
+    shapes = set()
+    for edge in edges:
+        # The same object: two selectors that look alike may differ in what they close over.
+        if (
+            edge.target is None
+            or not isinstance(edge.partitioner, KeyGroups)
+            or edge.partitioner.key_selector is not first.key_selector
+        ):
+            return None
+        target = graph.nodes[edge.target]
+        shapes.add((target.parallelism, target.max_parallelism, target.slot_sharing_group))
+    return first if len(shapes) == 1 else None
+
+
+def _routed(graph: StreamGraph, node: StreamNode, key_groups: KeyGroups) -> StreamGraph:
+    edges = graph.outputs_of(node.id)
+    assert edges[0].target is not None, "keyed edges end at operators"
+    target = graph.nodes[edges[0].target]
+    step = node.transformation
+    assert isinstance(step, SourceTransformation), "a gate is a source"
+    gate = replace(
+        node,
+        parallelism=target.parallelism,
+        max_parallelism=target.max_parallelism,
+        transformation=replace(
+            step, source=replace(step.source, key_groups=key_groups), parallelism=target.parallelism
+        ),
+    )
+    forward: list[StreamEdge] = [
+        replace(edge, partitioner=Forward()) if edge in edges else edge for edge in graph.edges
+    ]
+    return replace(graph, nodes={**graph.nodes, node.id: gate}, edges=forward)
+
+
+def warn_of_sources_without_position(stream_graph: StreamGraph) -> None:
+    """Log a warning per source of a job with checkpoints that keeps no position."""
+    if stream_graph.settings.job.checkpoints is None:
+        return
+    for name, consequence in sources_without_position(stream_graph):
+        _log.warning(
+            "a source has no position in checkpoints", job=stream_graph.name, source=name, consequence=consequence
+        )
+
+
+def sources_without_position(stream_graph: StreamGraph) -> Iterator[tuple[str, str]]:
+    """Name and consequence of each; not of a user's own ``Source``, whose readers are made in the
+    tasks and warn there.
+    """
+    for node in stream_graph.nodes.values():
+        step = node.transformation
+        if not isinstance(step, SourceTransformation):
+            continue
+        match step.source:
+            case RemoteGate() if not stream_graph.settings.job.acknowledges_checkpointed:
+                yield node.name, _PUSHED
+            case SourceFunction() as function if not can_be_replayed(function) and not isinstance(
+                function, CheckpointedFunction
+            ):
+                yield node.name, _BEGINS_ANEW
+            case _:
+                pass

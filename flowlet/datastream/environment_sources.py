@@ -115,7 +115,7 @@ class EnvironmentSources(ABC):
         runtime_source: OperatorFactory | GraphValue = GraphValue.SOURCE
         if isinstance(source, BuiltInSource):
             runtime_source = OperatorFactory.of(
-                "flowlet.client.translation.sources:runtime_source",
+                "flowlet.client.runtime_sources:runtime_source",
                 source=GraphValue.SOURCE,
                 name=GraphValue.STEP_NAME,
                 parallelism=GraphValue.PARALLELISM,
@@ -183,7 +183,7 @@ class EnvironmentSources(ABC):
                 name=f"Gate {name}",
                 source=RemoteGate(name, output_type, producers, event_time=event_time, allow_pickle=allow_pickle),
                 factory=_source_operator(
-                    OperatorFactory.of("flowlet.client.translation.sources:remote_gate_source", gate=GraphValue.SOURCE),
+                    OperatorFactory.of("flowlet.client.runtime_sources:remote_gate_source", gate=GraphValue.SOURCE),
                     watermark_strategy,
                 ),
                 is_bounded=False,
