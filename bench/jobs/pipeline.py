@@ -24,7 +24,7 @@ from flowlet.common.job_client import JobControl, SubmittedJob
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.data_stream import DataStream, DataStreamSink
 from flowlet.graph.stream_graph import StreamGraph
-from flowlet.graph.transformation import OperatorTransformation
+from flowlet.graph.transformation import OperatorFactory
 
 END_TIMEOUT_S: Final = 600.0
 
@@ -59,13 +59,13 @@ def into_operator(stream: DataStream, name: str, make: Callable[[], StreamOperat
 
     As ``sink_to`` does; the API has no sinks of one's own yet.
     """
+    factory = OperatorFactory.of("bench.jobs.pipeline:made_operator", make=make)
+    return stream._into(stream._step(name, factory, stream.get_type()))
 
-    def make_operator(_: str) -> StreamOperator:
-        return make()
 
-    return stream._into(
-        OperatorTransformation(name=name, make_operator=make_operator, **stream._inherited(stream.get_type()))
-    )
+def made_operator(make: Callable[[], StreamOperator], *, name: str) -> StreamOperator:  # noqa: ARG001  # a factory's
+    """The operator that ``make`` makes, which has a name of its own."""
+    return make()
 
 
 @dataclass(frozen=True)

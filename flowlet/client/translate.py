@@ -1,12 +1,19 @@
 """From a program to a running job: stream graph -> operators -> job graph -> executor.
 
-Side:   shared.  The only module that knows both what users write (transformations, connectors) and what runs
-        (operators); the DataStream API loads it by name when a job starts.
-Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``.
+Side:   shared.  Resolves the factories that transformations name; the DataStream API loads this module by name when a
+        job starts.
+Rules:  as in PyFlink, records are converted to their declared types where they leave the Python functions that are
+        fused: at every edge but one between two functions in one chain, the first of which has no other reader.  If
+        everything that reads a remote gate is keyed by one selector and has one parallelism, the gate takes that
+        parallelism and that number of key groups over, its producers send each record to the subtask that owns its key,
+        and the edges behind it go forward: records travel once.  In any other case, or if the selector has ``open`` or
+        ``close``, producers send in turns, and the job shuffles as it does behind any source.
+Source: Flink ``StreamingJobGraphGenerator``, the transformation translators, ``PipelineExecutor``; PyFlink
+        ``PythonOperatorChainingOptimizer``, ``DataStream._align_output_type`` for ``print``.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,72 +22,40 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, Target, execute
 from flowlet.client.running_job import RunningJob
-from flowlet.client.translation.declared_outputs import declared_outputs_of, is_fused
-from flowlet.client.translation.gate_routing import routed_at_producers
-from flowlet.client.translation.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.options.known_options import AFTER_TASKS_FINISH
 from flowlet.common.settings.dependency_settings import DependencySettings
-from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.connectors.blocking_source import BlockingSource
-from flowlet.datastream.connectors.base import BuiltInSource, DiscardingSink, Sink
+from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, TypeInformation
+from flowlet.datastream.connectors.base import DiscardingSink, Sink
 from flowlet.datastream.remote_gate import RemoteGate
-from flowlet.datastream.user_functions.source_function import SourceFunction
+from flowlet.datastream.user_functions.function import CheckpointedFunction, has_life_cycle
+from flowlet.datastream.user_functions.source_function import SourceFunction, can_be_replayed
 from flowlet.errors import JobGraphError
-from flowlet.graph.chaining import build_job_graph
+from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph
-from flowlet.graph.partitioner import KeyGroups
+from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
-from flowlet.graph.transformation import (
-    ArrowSourceTransformation,
-    AsyncWaitTransformation,
-    BroadcastProcessTransformation,
-    CoFlatMapTransformation,
-    CollectionSourceTransformation,
-    CoMapTransformation,
-    CoProcessTransformation,
-    CountTransformation,
-    FilterTransformation,
-    FlatMapTransformation,
-    GlobalCommitTransformation,
-    IntervalJoinTransformation,
-    JoinColumnsTransformation,
-    LocalWindowColumnsTransformation,
-    MapBatchesTransformation,
-    MapTransformation,
-    OperatorTransformation,
-    PrintTransformation,
-    ProcessTransformation,
-    ReduceTransformation,
-    SelectColumnsTransformation,
-    SinkFunctionTransformation,
-    SinkTransformation,
-    SourceTransformation,
-    SplitTransformation,
-    SumTransformation,
-    TimestampsAndWatermarksTransformation,
-    ToColumnsTransformation,
-    ToRecordsTransformation,
-    TwoInputTransformation,
-    WindowColumnsTransformation,
-    WindowTransformation,
-)
+from flowlet.graph.transformation import GraphValue, OperatorFactory, OperatorTransformation, SourceTransformation
 from flowlet.keys.column_key import ColumnKey, ColumnValue
-from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
-from flowlet.operators.process_operator import (
-    CoProcessOperator,
-    FilterOperator,
-    FlatMapOperator,
-    MapOperator,
-    ProcessOperator,
-)
-from flowlet.operators.source_operator import CollectionSource, Source, SourceOperator
-from flowlet.sinks.commit_runner import GlobalCommitOperator
-from flowlet.sinks.function_sink import DiscardSink, FunctionSink, PrintSink
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.sinks.function_sink import DiscardSink
 from flowlet.sinks.sink_operator import SinkOperator
-from flowlet.typed.value_conversion import changes_values
+from flowlet.typed.record_conversion import DeclaredOutput
 from netstack.late import is_instance_of_late
+from netstack.log_lines import LogLines
+
+_log = LogLines(__name__)
+_BEGINS_ANEW = (
+    "it begins anew after a restart, and records that it emits again count again; override restore_position(), or make "
+    "it a "
+    "CheckpointedFunction, to prevent that"
+)
+_PUSHED = (
+    "flowlet.gate.acknowledge is processed, so partitions that producers pushed since the last checkpoint are lost by "
+    "a restart, also if "
+    "they were acknowledged"
+)
 
 
 def submit(
@@ -182,134 +157,73 @@ def embedded_target(
 
 
 def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
-    """The operator that does what a transformation says.
+    """The operator that the factory of a transformation makes.
 
     Raises:
-        JobGraphError: see ``translate``.
+        JobGraphError: see ``translate``; or there is no such factory, or it takes other arguments.
     """
     step = node.transformation
-    match step:
-        case SourceTransformation():
-            return _source_of(step, node.name, is_batch=is_batch)
-        case MapTransformation():
-            return MapOperator(step.function, step.key_selector, name=node.name)
-        case FlatMapTransformation():
-            return FlatMapOperator(step.function, step.key_selector, name=node.name)
-        case FilterTransformation():
-            return FilterOperator(step.function, step.key_selector, name=node.name)
-        case AsyncWaitTransformation():
-            from flowlet.async_io.async_wait_operator import AsyncWaitOperator  # here and below, as most jobs have none
-
-            return AsyncWaitOperator(
-                step.function,
-                timeout_ms=step.timeout_ms,
-                capacity=step.capacity,
-                is_ordered=step.is_ordered,
-                retry_strategy=step.retry_strategy,
-                name=node.name,
-            )
-        case ReduceTransformation() | SumTransformation() | CountTransformation():
-            return _aggregation_of(step, node.name, is_batch=is_batch)
-        case MapBatchesTransformation() | ToColumnsTransformation() | ToRecordsTransformation():
-            return _column_operator(step, node.name)
-        case (
-            SelectColumnsTransformation()
-            | LocalWindowColumnsTransformation()
-            | WindowColumnsTransformation()
-            | JoinColumnsTransformation()
-        ):
-            columns = importlib.import_module("flowlet.client.translation.translate_columns")
-            return columns.operator_on_columns(step, node.name, is_batch=is_batch)  # type: ignore[no-any-return]  # it is loaded by name
-        case ProcessTransformation():
-            return ProcessOperator(step.function, step.key_selector, is_batch=is_batch, name=node.name)
-        case WindowTransformation():
-            from flowlet.windows.window_operator import WindowOperator
-
-            return WindowOperator(step.spec, step.key_selector, is_batch=is_batch, name=node.name)
-        case CoMapTransformation():
-            return CoMapOperator(step.function, _key_selectors(step), name=node.name)
-        case CoFlatMapTransformation():
-            return CoFlatMapOperator(step.function, _key_selectors(step), name=node.name)
-        case CoProcessTransformation():
-            return CoProcessOperator(step.function, _key_selectors(step), is_batch=is_batch, name=node.name)
-        case BroadcastProcessTransformation():
-            return BroadcastProcessOperator(
-                step.function, step.descriptors, step.key_selector, is_batch=is_batch, name=node.name
-            )
-        case IntervalJoinTransformation():
-            return _interval_join_of(step, node.name, is_batch=is_batch)
-        case SplitTransformation():
-            return SplitOperator(step.function, step.selections, name=node.name)
-        case TimestampsAndWatermarksTransformation():
-            return TimestampsAndWatermarksOperator(step.strategy, emits_watermarks=not is_batch, name=node.name)
-        case OperatorTransformation():
-            operator: StreamOperator = step.make_operator(node.name)
-            return operator
-        case PrintTransformation() | SinkTransformation():
-            return _sink_of(step, node.name)
-        case GlobalCommitTransformation():
-            return GlobalCommitOperator(step.sink, name=node.name)
-        case SinkFunctionTransformation():
-            return FunctionSink(step.function, name=node.name)
-        case _:
-            raise JobGraphError(f"operator {node.name!r}: no operator is known for a {type(step).__name__}")
+    values: dict[GraphValue, Any] = {
+        GraphValue.IS_BATCH: is_batch,
+        GraphValue.IS_STREAMING: not is_batch,
+        GraphValue.STEP_NAME: step.name,
+        GraphValue.PARALLELISM: step.parallelism,
+    }
+    if isinstance(step, SourceTransformation):
+        values[GraphValue.SOURCE] = step.source
+    operator: StreamOperator = _made(step.factory, node.name, values, name=node.name)
+    return operator
 
 
-def _aggregation_of(
-    step: ReduceTransformation | SumTransformation | CountTransformation, name: str, *, is_batch: bool
-) -> StreamOperator:
-    """Keyed aggregations give running results, or final ones in BATCH mode."""
-    emitted = {"emit_on_finish": is_batch, "emits_batches": step.emits_batches and not is_batch}
-    match step:
-        case ReduceTransformation():
-            from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
-
-            reduce = KeyedReduceOperator(step.key_selector, step.function, name=name, **emitted)
-            # As in PyFlink the result so far is kept in its declared type: the function sees its names, for example.
-            reduce.result_type = step.output_type if changes_values(step.output_type) and not step.is_declared else None
-            return reduce
-        case SumTransformation():
-            from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-
-            return KeyedSumOperator(step.key_selector, step.position, name=name, **emitted)
-        case CountTransformation():
-            from flowlet.operators.keyed_sum_operator import KeyedCountOperator
-
-            return KeyedCountOperator(step.key_selector, field_names=step.field_names, name=name, **emitted)
-
-
-def _sink_of(step: PrintTransformation | SinkTransformation, name: str) -> StreamOperator:
-    match step:
-        case PrintTransformation():
-            return PrintSink(step.identifier, step.output_type, name=name)
-        case SinkTransformation(sink=DiscardingSink()):
-            return DiscardSink(name=name)
-        case SinkTransformation() if is_instance_of_late(
-            step.sink, "flowlet.datastream.connectors.file_sink", "FileSink"
-        ):
-            from flowlet.connectors.files.file_sink_writer import RunningFileSink
-
-            return SinkOperator(RunningFileSink(step.sink, step.output_type), name=name)
-        case _:
-            if type(step.sink).create_writer is not Sink.create_writer:
-                return SinkOperator(step.sink, name=name)
-            known = "DiscardingSink(), a FileSink, a sink with create_writer() or print()"
-            raise JobGraphError(f"operator {name!r}: a {type(step.sink).__name__} cannot be run; use {known}")
+def _made(factory: OperatorFactory, operator: str, values: Mapping[GraphValue, Any], **arguments: Any) -> Any:
+    """What a factory makes; ``operator``: the name, for errors."""
+    module, _, name = factory.target.partition(":")
+    try:
+        make = getattr(importlib.import_module(module), name)
+    except (AttributeError, ImportError, ValueError) as error:
+        raise JobGraphError(
+            f"operator {operator!r}: its factory {factory.target!r} cannot be loaded: {error}"
+        ) from error
+    for argument, value in factory.arguments.items():
+        match value:
+            case OperatorFactory():
+                arguments[argument] = _made(value, operator, values)
+            case GraphValue():
+                arguments[argument] = values[value]
+            case _:
+                arguments[argument] = value
+    try:
+        return make(**arguments)
+    except TypeError:
+        _check_arguments(make, arguments, f"operator {operator!r}: its factory {factory.target!r}")
+        raise
 
 
-def _column_operator(
-    step: MapBatchesTransformation | ToColumnsTransformation | ToRecordsTransformation, name: str
-) -> StreamOperator:
-    # Only jobs with columns need pyarrow, whose import takes longer than all of ours.
-    from flowlet.operators.record_batches import MapBatchesOperator, ToColumnsOperator, ToRecordsOperator
+def _check_arguments(make: Any, arguments: Mapping[str, Any], what: str) -> None:
+    import inspect  # only a factory that failed needs it
 
-    match step:
-        case MapBatchesTransformation():
-            return MapBatchesOperator(step.function, step.schema, step.output_schema, name=name)
-        case ToColumnsTransformation():
-            return ToColumnsOperator(step.schema, name=name)
-        case _:
-            return ToRecordsOperator(name=name)
+    try:
+        inspect.signature(make).bind(**arguments)
+    except TypeError as error:
+        raise JobGraphError(f"{what} takes other arguments than {', '.join(sorted(arguments))}: {error}") from error
+
+
+def sink_operator(sink: Sink, type_info: TypeInformation, *, name: str) -> StreamOperator:
+    """The operator that writes records of a declared type into a sink.
+
+    Raises:
+        JobGraphError: nothing can run it.
+    """
+    if isinstance(sink, DiscardingSink):
+        return DiscardSink(name=name)
+    if is_instance_of_late(sink, "flowlet.datastream.connectors.file_sink", "FileSink"):
+        from flowlet.connectors.files.file_sink_writer import RunningFileSink
+
+        return SinkOperator(RunningFileSink(sink, type_info), name=name)  # type: ignore[arg-type]  # a FileSink
+    if type(sink).create_writer is Sink.create_writer:
+        known = "DiscardingSink(), a FileSink, a sink with create_writer() or print()"
+        raise JobGraphError(f"operator {name!r}: a {type(sink).__name__} cannot be run; use {known}")
+    return SinkOperator(sink, name=name)
 
 
 def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
@@ -318,8 +232,9 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     operator.operator_id = bytes.fromhex(node.hash)
     operator.uid = node.transformation.uid or ""
     operator.sorted_inputs = _sorted_inputs(node, stream_graph)
-    if isinstance(node.transformation, BroadcastProcessTransformation) and stream_graph.exchanges_are_blocking:
-        operator.inputs_read_last = (0,)  # with pipelined exchanges a producer of both inputs would wait for ever
+    if node.transformation.inputs_read_last and stream_graph.exchanges_are_blocking:
+        # With pipelined exchanges a producer of both inputs would wait for ever.
+        operator.inputs_read_last = node.transformation.inputs_read_last
     operator.declared_outputs = declared_outputs_of(node, stream_graph)
     if isinstance(operator, SourceOperator):
         operator.latency_tracking_interval_ms = stream_graph.settings.latency_tracking_interval_ms
@@ -355,54 +270,123 @@ def _sorted_inputs(node: StreamNode, stream_graph: StreamGraph) -> tuple[Any, ..
     return tuple(selectors) if any(each is not None for each in selectors) else ()
 
 
-def _key_selectors(step: TwoInputTransformation) -> tuple[Any, Any] | None:
-    """Those of both inputs; None where one is not keyed: the function sees no keys then."""
-    selectors = (step.key_selector, step.second_key_selector)
-    return None if None in selectors else selectors
-
-
-def _interval_join_of(step: IntervalJoinTransformation, name: str, *, is_batch: bool) -> StreamOperator:
-    from flowlet.joins.interval_join_operator import IntervalJoinOperator
-
-    selectors = _key_selectors(step)
-    assert selectors is not None, "the streams of an interval join are keyed"
-    return IntervalJoinOperator(
-        step.function, selectors, step.bounds, late_tags=step.late_tags, is_batch=is_batch, name=name
+def is_fused(edge: StreamEdge, graph: StreamGraph) -> bool:
+    """Whether the reader of an edge gets records as the function before it returned them."""
+    if edge.target is None or edge.tag is not None or len(graph.outputs_of(edge.source)) != 1:
+        return False
+    return (
+        graph.nodes[edge.target].transformation.takes_unconverted
+        and not isinstance(graph.nodes[edge.source].transformation, SourceTransformation)
+        and isinstance(edge.partitioner, Forward)
+        and is_chainable(edge, graph)
     )
 
 
-def _source_of(step: SourceTransformation, name: str, *, is_batch: bool) -> SourceOperator:
-    return SourceOperator(_reading(step), strategy=_needed(step), emits_watermarks=not is_batch, name=name)
+def declared_outputs_of(node: StreamNode, graph: StreamGraph) -> dict[str | None, DeclaredOutput]:
+    """The outputs of an operator whose records are converted, by side output; None is the main one."""
+    step = node.transformation
+    outputs = graph.outputs_of(node.id)
+    found: dict[str | None, TypeInformation] = {}
+    if not _comes_typed(step) and not _is_passed_on(node, graph):
+        found[None] = step.output_type
+    found |= {edge.tag: edge.side_type for edge in outputs if edge.tag is not None and edge.side_type is not None}
+    collected = {edge.tag for edge in outputs if edge.target is None}
+    return {
+        tag: DeclaredOutput(type_info, is_collected=tag in collected)
+        for tag, type_info in found.items()
+        if not isinstance(type_info, PickledBytesTypeInfo | ArrowTypeInfo)
+    }
 
 
-def _reading(step: SourceTransformation) -> Source:
-    if isinstance(step, CollectionSourceTransformation):
-        return CollectionSource(step.source)
-    if isinstance(step, ArrowSourceTransformation):
-        from flowlet.connectors.arrow_table_source import ArrowTableSource  # see above
-        from flowlet.operators.record_batches import ArrowSource
-
-        return ArrowSource(step.source, step.schema) if callable(step.source) else ArrowTableSource(step.source)
-    if isinstance(step.source, BuiltInSource):
-        from flowlet.client.translation.built_in_sources import runtime_source
-
-        return runtime_source(step.source, step.name, step.parallelism)
-    if isinstance(step.source, RemoteGate):
-        from flowlet.connectors.remote_gate_source import EventTimeColumn, RemoteGateSource
-
-        gate = step.source
-        event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)
-        return RemoteGateSource(gate.name, gate.type_info, gate.producers, gate.key_groups, event_time)
-    if isinstance(step.source, SourceFunction):
-        return BlockingSource(step.source)
-    source: Source = step.source
-    return source
+def _comes_typed(step: OperatorTransformation) -> bool:
+    """Whether a source gives records of its declared type; what a user's function emits is not sure to be."""
+    return isinstance(step, SourceTransformation) and not isinstance(step.source, SourceFunction)
 
 
-def _needed(step: SourceTransformation) -> WatermarkStrategy | None:
-    """None for a strategy that leaves everything as the source gives it; lines of text have no timestamps to follow."""
-    strategy = step.strategy
-    if strategy is None or strategy.is_refined:
-        return strategy
-    has_lines = is_instance_of_late(step.source, "flowlet.datastream.connectors.file_system", "FileSource")
-    return strategy if strategy.reads_timestamps and not has_lines else None
+def _is_passed_on(node: StreamNode, graph: StreamGraph) -> bool:
+    inputs = graph.inputs_of(node.id)
+    return node.transformation.passes_records_on and not any(is_fused(edge, graph) for edge in inputs)
+
+
+def routed_at_producers(graph: StreamGraph) -> StreamGraph:
+    """The graph with the edges behind its gates as the rules above want them."""
+    for node in list(graph.nodes.values()):
+        key_groups = _key_groups_behind(graph, node)
+        if key_groups is not None:
+            graph = _routed(graph, node, key_groups)
+    return graph
+
+
+def _key_groups_behind(graph: StreamGraph, node: StreamNode) -> KeyGroups | None:
+    """What everything that reads this gate is keyed by."""
+    step, edges = node.transformation, graph.outputs_of(node.id)
+    if not isinstance(step, SourceTransformation) or not isinstance(step.source, RemoteGate) or not edges:
+        return None
+    if isinstance(step.source.type_info, ArrowTypeInfo):
+        return None  # a producer has messages in hand, not the batches that a selector wants
+    first = edges[0].partitioner
+    if not isinstance(first, KeyGroups):
+        return None
+    if has_life_cycle(first.key_selector):
+        return None  # nobody opens it at a producer
+    shapes = set()
+    for edge in edges:
+        # The same object: two selectors that look alike may differ in what they close over.
+        if (
+            edge.target is None
+            or not isinstance(edge.partitioner, KeyGroups)
+            or edge.partitioner.key_selector is not first.key_selector
+        ):
+            return None
+        target = graph.nodes[edge.target]
+        shapes.add((target.parallelism, target.max_parallelism, target.slot_sharing_group))
+    return first if len(shapes) == 1 else None
+
+
+def _routed(graph: StreamGraph, node: StreamNode, key_groups: KeyGroups) -> StreamGraph:
+    edges = graph.outputs_of(node.id)
+    assert edges[0].target is not None, "keyed edges end at operators"
+    target = graph.nodes[edges[0].target]
+    step = node.transformation
+    assert isinstance(step, SourceTransformation), "a gate is a source"
+    gate = replace(
+        node,
+        parallelism=target.parallelism,
+        max_parallelism=target.max_parallelism,
+        transformation=replace(
+            step, source=replace(step.source, key_groups=key_groups), parallelism=target.parallelism
+        ),
+    )
+    forward: list[StreamEdge] = [
+        replace(edge, partitioner=Forward()) if edge in edges else edge for edge in graph.edges
+    ]
+    return replace(graph, nodes={**graph.nodes, node.id: gate}, edges=forward)
+
+
+def warn_of_sources_without_position(stream_graph: StreamGraph) -> None:
+    """Log a warning per source of a job with checkpoints that keeps no position."""
+    if stream_graph.settings.job.checkpoints is None:
+        return
+    for name, consequence in sources_without_position(stream_graph):
+        _log.warning(
+            "a source has no position in checkpoints", job=stream_graph.name, source=name, consequence=consequence
+        )
+
+
+def sources_without_position(stream_graph: StreamGraph) -> Iterator[tuple[str, str]]:
+    """Name and consequence of each; not of a user's own ``Source``, whose readers are made in the
+    tasks and warn there.
+    """
+    for node in stream_graph.nodes.values():
+        step = node.transformation
+        if not isinstance(step, SourceTransformation):
+            continue
+        match step.source:
+            case RemoteGate() if not stream_graph.settings.job.acknowledges_checkpointed:
+                yield node.name, _PUSHED
+            case SourceFunction() as function if not can_be_replayed(function) and not isinstance(
+                function, CheckpointedFunction
+            ):
+                yield node.name, _BEGINS_ANEW
+            case _:
+                pass

@@ -18,7 +18,7 @@ from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.user_functions.argument_checks import name_of
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
-from flowlet.graph.transformation import AsyncWaitTransformation
+from flowlet.graph.transformation import OperatorFactory
 
 __all__ = ["AsyncDataStream"]
 
@@ -120,17 +120,15 @@ def _wait(
     if retry_strategy is not _UNUSED:
         _check_retry(method, retry_strategy, timeout_ms)
     declared = PickledBytesTypeInfo() if output_type is None else output_type
-    return stream._then(
-        AsyncWaitTransformation(
-            name="async wait operator",
-            function=_checked_function(method, function),
-            timeout_ms=timeout_ms,
-            capacity=capacity,
-            is_ordered=method.startswith("ordered"),
-            retry_strategy=None if retry_strategy is _UNUSED else retry_strategy,
-            **stream._inherited(declared),
-        )
+    factory = OperatorFactory.of(
+        "flowlet.async_io.async_wait_operator:AsyncWaitOperator",
+        function=_checked_function(method, function),
+        timeout_ms=timeout_ms,
+        capacity=capacity,
+        is_ordered=method.startswith("ordered"),
+        retry_strategy=None if retry_strategy is _UNUSED else retry_strategy,
     )
+    return stream._then(stream._step("async wait operator", factory, declared))
 
 
 def _timeout_ms(method: str, timeout: Any) -> int:

@@ -13,7 +13,6 @@ from flowlet.common.time import Duration
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream import data_stream
-from flowlet.datastream.aggregations import Aggregation, Total, extreme_of
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.formats.arrow_schemas import (
     check_comparable,
@@ -27,18 +26,15 @@ from flowlet.datastream.formats.arrow_schemas import (
 from flowlet.datastream.functions import KeySelector
 from flowlet.datastream.joins.joined_columns import JoinedColumnStreams
 from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batches_of
+from flowlet.datastream.user_functions.aggregations import Aggregation, Total, extreme_of
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
 from flowlet.datastream.windowed_columns import WindowedColumnStream
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
-    CountTransformation,
-    MapBatchesTransformation,
+    OperatorFactory,
+    OperatorTransformation,
     PartitionTransformation,
-    ReduceTransformation,
-    SelectColumnsTransformation,
-    ToColumnsTransformation,
-    ToRecordsTransformation,
     Transformation,
 )
 from flowlet.kernels.time_column import TimeColumn
@@ -76,11 +72,13 @@ class ColumnStream(DataStream):
         """
         function = checked_batch_function(func)
         schema = self.schema if output_schema is None else check_schema(output_schema, "map_batches")
-        inherited = self._inherited(PickledBytesTypeInfo())
-        transformation = MapBatchesTransformation(
-            name="Map Batches", function=function, schema=self.schema, output_schema=schema, **inherited
+        factory = OperatorFactory.of(
+            "flowlet.operators.record_batches:MapBatchesOperator",
+            function=function,
+            schema=self.schema,
+            output_schema=schema,
         )
-        return self._columns(transformation, schema)
+        return self._columns(self._step("Map Batches", factory, PickledBytesTypeInfo()), schema)
 
     @overload
     def key_by(self, key_selector: str, key_type: TypeInformation | None = None) -> "KeyedColumnStream": ...
@@ -158,7 +156,8 @@ class ColumnStream(DataStream):
 
     def to_records(self) -> DataStream:
         """The rows as single ``Row`` records."""
-        return self._then(ToRecordsTransformation(name="To Records", **self._inherited(PickledBytesTypeInfo())))
+        factory = OperatorFactory.of("flowlet.operators.record_batches:ToRecordsOperator")
+        return self._then(self._step("To Records", factory, PickledBytesTypeInfo()))
 
     def to_arrow(self, schema: Any = None) -> "ColumnStream":
         """The rows with another schema, for example with wider types; None: this stream."""
@@ -176,9 +175,10 @@ class ColumnStream(DataStream):
             return self
         rows = self._unpartitioned()
         positions = tuple(self.schema.get_field_index(name) for name in names)
-        step = SelectColumnsTransformation(
-            name="Select", positions=positions, schema=self.schema, **rows._inherited(PickledBytesTypeInfo())
+        factory = OperatorFactory.of(
+            "flowlet.operators.record_batches:SelectColumnsOperator", positions=positions, schema=self.schema
         )
+        step = rows._step("Select", factory, PickledBytesTypeInfo(), is_internal=True)
         step.parallelism = rows._transformation.parallelism  # so that it is in the task of its input
         return self._columns(step, pa.schema([self.schema.field(name) for name in names]))
 
@@ -195,7 +195,7 @@ class ColumnStream(DataStream):
     def _partitioned(self, partitioner: StreamPartitioner) -> "ColumnStream":
         return ColumnStream(self._environment, data_stream.partition(self, partitioner), self.schema)
 
-    def _columns(self, transformation: Transformation, schema: Any) -> "ColumnStream":
+    def _columns(self, transformation: OperatorTransformation, schema: Any) -> "ColumnStream":
         self._environment._add_operator(transformation)
         return ColumnStream(self._environment, transformation, schema)
 
@@ -237,13 +237,7 @@ class KeyedColumnStream(KeyedStream):
                 "count() adds a column 'count', but the key has that name; rename the key with map_batches(...)"
             )
         schema = pa.schema([self.schema.field(key), pa.field("count", pa.int64())])
-        transformation = CountTransformation(
-            name="Count",
-            field_names=(key, "count"),
-            emits_batches=emits_batches_of("count", emit),
-            **self._inherited(PickledBytesTypeInfo()),
-        )
-        return self._columns(transformation, schema)
+        return self._columns(self._counted((key, "count"), emit), schema)
 
     def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> ColumnStream:
         """The first row of each key, its column replaced by the lowest value so far; ``emit``: see ``sum``."""
@@ -280,7 +274,7 @@ class KeyedColumnStream(KeyedStream):
 
     @property
     def _key_name(self) -> str:
-        name: str = self._transformation.key_selector.name
+        name: str = self._key_selector.name
         return name
 
     def _extreme(self, method: str, position: int | str, emit: str) -> ColumnStream:
@@ -291,13 +285,9 @@ class KeyedColumnStream(KeyedStream):
 
     def _aggregated(self, name: str, function: Aggregation, emit: str, schema: Any) -> ColumnStream:
         emits_batches = emits_batches_of(name, emit)
-        inherited = self._inherited(PickledBytesTypeInfo())
-        step = ReduceTransformation(
-            name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited
-        )
-        return self._columns(step, schema)
+        return self._columns(self._reduced(name, function, PickledBytesTypeInfo(), emits_batches=emits_batches), schema)
 
-    def _columns(self, transformation: Transformation, schema: Any) -> ColumnStream:
+    def _columns(self, transformation: OperatorTransformation, schema: Any) -> ColumnStream:
         self._environment._add_operator(transformation)
         return ColumnStream(self._environment, transformation, schema)
 
@@ -305,6 +295,6 @@ class KeyedColumnStream(KeyedStream):
 def to_columns(stream: DataStream, schema: Any) -> ColumnStream:
     """See ``DataStream.to_arrow``."""
     known = declared_schema(stream.get_type()) if schema is None else check_schema(schema, "to_arrow")
-    transformation = ToColumnsTransformation(name="To Arrow", schema=known, **stream._inherited(PickledBytesTypeInfo()))
-    stream._environment._add_operator(transformation)
-    return ColumnStream(stream._environment, transformation, known)
+    factory = OperatorFactory.of("flowlet.operators.record_batches:ToColumnsOperator", schema=known)
+    rows = stream._then(stream._step("To Arrow", factory, PickledBytesTypeInfo()))
+    return ColumnStream(stream._environment, rows._transformation, known)

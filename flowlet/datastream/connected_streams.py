@@ -19,14 +19,7 @@ from flowlet.datastream.functions import (
 )
 from flowlet.datastream.user_functions.argument_checks import checked_object, declared_type
 from flowlet.errors import JobGraphError
-from flowlet.graph.transformation import (
-    BroadcastProcessTransformation,
-    CoFlatMapTransformation,
-    CoMapTransformation,
-    CoProcessTransformation,
-    PartitionTransformation,
-    TwoInputTransformation,
-)
+from flowlet.graph.transformation import GraphValue, OperatorFactory, OperatorTransformation
 
 if TYPE_CHECKING:
     from flowlet.datastream.data_stream import DataStream
@@ -44,7 +37,7 @@ class ConnectedStreams:
         self,
         stream1: "DataStream",
         stream2: "DataStream",
-        then: "Callable[[TwoInputTransformation], DataStream] | None" = None,
+        then: "Callable[[OperatorTransformation], DataStream] | None" = None,
     ) -> None:
         if stream1.get_execution_environment() is not stream2.get_execution_environment():
             raise JobGraphError("connect() needs two streams of the same environment")
@@ -66,14 +59,18 @@ class ConnectedStreams:
     def map(self, func: CoMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns one record, or None for none, for each record of either stream."""
         function = checked_object(func, "map", CoMapFunction)
-        return self._then(CoMapTransformation(name="Co-Map", function=function, **self._inherited(output_type)))
+        factory = OperatorFactory.of(
+            "flowlet.operators.co_functions:CoMapOperator", function=function, key_selectors=self._key_selectors
+        )
+        return self._then(self._step("Co-Map", factory, output_type))
 
     def flat_map(self, func: CoFlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns any number of records for each record of either stream."""
         function = checked_object(func, "flat_map", CoFlatMapFunction)
-        return self._then(
-            CoFlatMapTransformation(name="Co-Flat Map", function=function, **self._inherited(output_type))
+        factory = OperatorFactory.of(
+            "flowlet.operators.co_functions:CoFlatMapOperator", function=function, key_selectors=self._key_selectors
         )
+        return self._then(self._step("Co-Flat Map", factory, output_type))
 
     def process(
         self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None
@@ -86,7 +83,7 @@ class ConnectedStreams:
         Raises:
             JobGraphError: it is no such function, or the function needs keys.
         """
-        is_keyed = is_keyed_stream(self.stream1) and is_keyed_stream(self.stream2)
+        is_keyed = self._key_selectors is not None
         if isinstance(func, KeyedCoProcessFunction) and not is_keyed:
             raise JobGraphError(
                 "process() with a KeyedCoProcessFunction needs both streams keyed; call key_by(selector1, selector2)"
@@ -94,11 +91,23 @@ class ConnectedStreams:
         function = checked_object(
             func, "process", KeyedCoProcessFunction if is_keyed else CoProcessFunction, CoProcessFunction
         )
-        name = "Keyed Co-Process" if is_keyed else "Co-Process"
-        return self._then(CoProcessTransformation(name=name, function=function, **self._inherited(output_type)))
+        factory = OperatorFactory.of(
+            "flowlet.operators.process_operator:CoProcessOperator",
+            function=function,
+            key_selectors=self._key_selectors,
+            is_batch=GraphValue.IS_BATCH,
+        )
+        return self._then(self._step("Keyed Co-Process" if is_keyed else "Co-Process", factory, output_type))
 
-    def _inherited(self, output_type: TypeInformation | None) -> dict[str, Any]:
-        return {**self.stream1._inherited(declared_type(output_type)), "second_input": self.stream2._transformation}
+    @property
+    def _key_selectors(self) -> tuple[Any, Any] | None:
+        """Those of both streams; None where one is not keyed: the function sees no keys then."""
+        selectors = (self.stream1._key_selector, self.stream2._key_selector)
+        return None if None in selectors else selectors
+
+    def _step(self, name: str, factory: OperatorFactory, output_type: TypeInformation | None) -> OperatorTransformation:
+        second_input = self.stream2._transformation
+        return self.stream1._step(name, factory, declared_type(output_type), second_input=second_input)
 
 
 class BroadcastStream:
@@ -145,7 +154,7 @@ class BroadcastConnectedStream:
             JobGraphError: it is no such function, or one for the other kind of stream.
         """
         stream = self.non_broadcast_stream
-        is_keyed = is_keyed_stream(stream)
+        is_keyed = stream._key_selector is not None
         if isinstance(func, BroadcastProcessFunction) and is_keyed:
             raise JobGraphError(
                 "process() of a keyed stream and a broadcast stream needs a KeyedBroadcastProcessFunction"
@@ -158,18 +167,14 @@ class BroadcastConnectedStream:
         function = checked_object(
             func, "process", KeyedBroadcastProcessFunction if is_keyed else BroadcastProcessFunction
         )
-        return stream._then(
-            BroadcastProcessTransformation(
-                name="Co-Process-Broadcast-Keyed" if is_keyed else "Co-Process-Broadcast",
-                function=function,
-                descriptors=tuple(self.broadcast_state_descriptors),
-                second_input=self.broadcast_stream.input_stream._transformation,
-                **stream._inherited(declared_type(output_type)),
-            )
+        factory = OperatorFactory.of(
+            "flowlet.operators.co_functions:BroadcastProcessOperator",
+            function=function,
+            descriptors=tuple(self.broadcast_state_descriptors),
+            key_selector=stream._key_selector,
+            is_batch=GraphValue.IS_BATCH,
         )
-
-
-def is_keyed_stream(stream: "DataStream") -> bool:
-    """Whether it was made by ``key_by``; the output of a keyed operator is not keyed."""
-    transformation = stream._transformation
-    return isinstance(transformation, PartitionTransformation) and transformation.key_selector is not None
+        name = "Co-Process-Broadcast-Keyed" if is_keyed else "Co-Process-Broadcast"
+        step = stream._step(name, factory, declared_type(output_type), inputs_read_last=(0,))
+        step.second_input = self.broadcast_stream.input_stream._transformation
+        return stream._then(step)

@@ -14,7 +14,7 @@ from flowlet.common.checks import is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.not_yet import missing_attribute, missing_names
-from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.common.typeinfo import RowTypeInfo, TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
@@ -46,20 +46,14 @@ from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
-    FilterTransformation,
-    FlatMapTransformation,
-    GlobalCommitTransformation,
-    MapTransformation,
+    GraphValue,
+    OperatorFactory,
+    OperatorTransformation,
     PartitionTransformation,
-    PrintTransformation,
-    ProcessTransformation,
     SideOutputTransformation,
-    SinkFunctionTransformation,
-    SinkTransformation,
-    SplitTransformation,
-    TimestampsAndWatermarksTransformation,
     Transformation,
     UnionTransformation,
+    key_selector_of,
 )
 
 if TYPE_CHECKING:
@@ -164,9 +158,7 @@ class DataStream(StreamSettings):
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: TypeInformation | None = None) -> "DataStream":
         """Apply a function that returns one record for each record."""
         function = checked_function(func, MapFunction, "map", 1)
-        return self._then(
-            MapTransformation(name="Map", function=function, **self._inherited(result_type(output_type, func, "map")))
-        )
+        return self._mapped("Map", function, result_type(output_type, func, "map"))
 
     def flat_map(
         self, func: Callable[[Any], Any] | FlatMapFunction, output_type: TypeInformation | None = None
@@ -174,12 +166,20 @@ class DataStream(StreamSettings):
         """Apply a function that returns an iterable of records for each record."""
         function = checked_function(func, FlatMapFunction, "flat_map", 1)
         results = result_type(output_type, func, "flat_map", is_iterated=True)
-        return self._then(FlatMapTransformation(name="FlatMap", function=function, **self._inherited(results)))
+        factory = OperatorFactory.of(
+            "flowlet.operators.process_operator:FlatMapOperator", function=function, key_selector=self._key_selector
+        )
+        return self._then(self._step("FlatMap", factory, results, takes_single_records=True, takes_unconverted=True))
 
     def filter(self, func: Callable[[Any], Any] | FilterFunction) -> "DataStream":
         """Keep the records for which the function returns True."""
         function = checked_function(func, FilterFunction, "filter", 1)
-        return self._then(FilterTransformation(name="Filter", function=function, **self._inherited(self.get_type())))
+        factory = OperatorFactory.of(
+            "flowlet.operators.process_operator:FilterOperator", function=function, key_selector=self._key_selector
+        )
+        kept = self._step("Filter", factory, self.get_type(), takes_single_records=True, takes_unconverted=True)
+        kept.passes_records_on = True
+        return self._then(kept)
 
     def project(self, *field_indexes: int) -> "DataStream":
         """Keep these fields of tuples, in this order.
@@ -187,9 +187,7 @@ class DataStream(StreamSettings):
         Raises JobGraphError: the declared type is no tuple, or has no such field.
         """
         output_type = projected_type(self.get_type(), field_indexes)
-        return self._then(
-            MapTransformation(name="Projection", function=Projection(field_indexes), **self._inherited(output_type))
-        )
+        return self._mapped("Projection", Projection(field_indexes), output_type)
 
     def key_by(
         self, key_selector: Callable[[Any], Any] | KeySelector, key_type: TypeInformation | None = None
@@ -215,7 +213,7 @@ class DataStream(StreamSettings):
         """Apply a process function; ``yield tag, value`` with an ``OutputTag`` emits to that side output."""
         function = checked_object(func, "process", ProcessFunction)
         results = result_type(output_type, func, "process_element", is_iterated=True)
-        return self._then(ProcessTransformation(name="Process", function=function, **self._inherited(results)))
+        return self._processed("Process", function, results, has_timers=False)
 
     def window_all(self, window_assigner: "WindowAssigner[Any, Any]") -> "AllWindowedStream":
         """Put the records into windows that are not split by key: one subtask does all the work."""
@@ -236,14 +234,15 @@ class DataStream(StreamSettings):
             raise JobGraphError(
                 f"assign_timestamps_and_watermarks() needs a WatermarkStrategy, got {watermark_strategy!r}"
             )
-        inherited = self._inherited(self.get_type())
-        # As in Flink, with the parallelism of the input: so no exchange lies between a source and its watermarks.
-        inherited["parallelism"] = self._transformation.parallelism
-        return self._then(
-            TimestampsAndWatermarksTransformation(
-                name="Timestamps/Watermarks", strategy=watermark_strategy, **inherited
-            )
+        factory = OperatorFactory.of(
+            "flowlet.operators.event_time_stream:TimestampsAndWatermarksOperator",
+            strategy=watermark_strategy,
+            emits_watermarks=GraphValue.IS_STREAMING,
         )
+        step = self._step("Timestamps/Watermarks", factory, self.get_type(), passes_records_on=True)
+        # As in Flink, with the parallelism of the input: so no exchange lies between a source and its watermarks.
+        step.parallelism = self._transformation.parallelism
+        return self._then(step)
 
     def get_side_output(self, output_tag: OutputTag) -> "DataStream":
         """A side output of the operator that makes this stream.
@@ -321,8 +320,11 @@ class DataStream(StreamSettings):
         """
         if not callable(output_selector) and not callable(getattr(output_selector, "select", None)):
             raise JobGraphError(f"split() needs a callable or an object with select(value), got {output_selector!r}")
-        transformation = SplitTransformation(name="Split", function=output_selector, **self._inherited(self.get_type()))
-        return SplitStream(transformation, self._then(transformation).get_side_output)
+        factory = OperatorFactory.of(
+            "flowlet.operators.co_functions:SplitOperator", function=output_selector, selections=()
+        )
+        step = self._step("Split", factory, self.get_type(), passes_records_on=True)
+        return SplitStream(step, self._then(step).get_side_output)
 
     def to_arrow(self, schema: Any = None) -> "ColumnStream":
         """Convert the records to columns, on which the next operators work.  Not in PyFlink.
@@ -397,11 +399,14 @@ class DataStream(StreamSettings):
         """Print each record on the standard output of its TaskManager."""
         if sink_identifier is not None:
             checked_text(sink_identifier, "print")
-        return self._into(
-            PrintTransformation(
-                name="Print to Std. Out", identifier=sink_identifier, **self._inherited(self.get_type())
-            )
+        factory = OperatorFactory.of(
+            "flowlet.sinks.function_sink:PrintSink", identifier=sink_identifier, type_info=self.get_type()
         )
+        # PyFlink makes the text of a row in Python.
+        is_fused = isinstance(self.get_type(), RowTypeInfo)
+        printed = self._step("Print to Std. Out", factory, self.get_type(), label="Sink: {}", is_sink=True)
+        printed.takes_unconverted = is_fused
+        return self._into(printed)
 
     def sink_to(self, sink: Sink) -> "DataStreamSink":
         """Send each record to a sink."""
@@ -409,12 +414,16 @@ class DataStream(StreamSettings):
             raise JobGraphError(
                 f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}"
             )
-        written = SinkTransformation(name="Sink", sink=sink, **self._inherited(self.get_type()))
+        committables = Types.PICKLED_BYTE_ARRAY()  # what a sink hands to its committer is no record
+        factory = OperatorFactory.of("flowlet.client.translate:sink_operator", sink=sink, type_info=self.get_type())
+        written = self._step("Sink", factory, committables, label="{}: Writer", is_sink=True)
         target = self._into(written)
         if isinstance(sink, SupportsGlobalCommitter):
-            output_type = Types.PICKLED_BYTE_ARRAY()
-            commits = GlobalCommitTransformation(
-                name="Sink", sink=sink, input=written, parallelism=1, output_type=output_type
+            commits = OperatorTransformation(
+                name="Sink",
+                label="{}: Global Committer",
+                input=written,
+                factory=OperatorFactory.of("flowlet.sinks.commit_runner:GlobalCommitOperator", sink=sink),
             )
             self._environment._add_operator(commits)
         return target
@@ -426,9 +435,8 @@ class DataStream(StreamSettings):
         if isinstance(sink_func, Sink):
             return self.sink_to(sink_func)
         function = checked_function(sink_func, SinkFunction, "add_sink", 1)
-        return self._into(
-            SinkFunctionTransformation(name="Unnamed", function=function, **self._inherited(self.get_type()))
-        )
+        factory = OperatorFactory.of("flowlet.sinks.function_sink:FunctionSink", function=function)
+        return self._into(self._step("Unnamed", factory, self.get_type(), label="Sink: {}", is_sink=True))
 
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None
@@ -468,20 +476,49 @@ class DataStream(StreamSettings):
                 f"{method}() needs streams of the same environment, got {stream!r} of type {type(stream).__name__}"
             )
 
-    def _inherited(self, output_type: TypeInformation) -> dict[str, Any]:
-        return {
-            "input": self._transformation,
-            "parallelism": self._environment.get_parallelism(),
-            "output_type": output_type,
-        }
+    @property
+    def _key_selector(self) -> Any:
+        """What ``key_by`` was given; None: the stream is not keyed."""
+        return key_selector_of(self._transformation)
 
-    def _then(self, transformation: Transformation) -> "DataStream":
-        self._environment._add_operator(transformation)
-        return DataStream(self._environment, transformation)
+    def _step(
+        self, name: str, factory: OperatorFactory, output_type: TypeInformation, **settings: Any
+    ) -> OperatorTransformation:
+        """An operator that reads this stream; ``settings``: further fields of its transformation."""
+        return OperatorTransformation(
+            name=name,
+            factory=factory,
+            output_type=output_type,
+            input=self._transformation,
+            parallelism=self._environment.get_parallelism(),
+            **settings,
+        )
 
-    def _into(self, transformation: Transformation) -> "DataStreamSink":
-        self._environment._add_operator(transformation)
-        return DataStreamSink(transformation)
+    def _then(self, step: OperatorTransformation) -> "DataStream":
+        self._environment._add_operator(step)
+        return DataStream(self._environment, step)
+
+    def _into(self, step: OperatorTransformation) -> "DataStreamSink":
+        self._environment._add_operator(step)
+        return DataStreamSink(step)
+
+    def _mapped(self, name: str, function: Any, output_type: TypeInformation) -> "DataStream":
+        factory = OperatorFactory.of(
+            "flowlet.operators.process_operator:MapOperator", function=function, key_selector=self._key_selector
+        )
+        return self._then(self._step(name, factory, output_type, takes_single_records=True, takes_unconverted=True))
+
+    def _processed(self, name: str, function: Any, output_type: TypeInformation, *, has_timers: bool) -> "DataStream":
+        factory = OperatorFactory.of(
+            "flowlet.operators.process_operator:ProcessOperator",
+            function=function,
+            key_selector=self._key_selector,
+            is_batch=GraphValue.IS_BATCH,
+        )
+        takes_single = not has_timers  # a timer of the clock needs a thread that no source keeps busy
+        return self._then(
+            self._step(name, factory, output_type, takes_single_records=takes_single, takes_unconverted=True)
+        )
 
     def _partitioned(self, partitioner: StreamPartitioner) -> "DataStream":
         return DataStream(self._environment, partition(self, partitioner))

@@ -19,7 +19,8 @@ from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.datastream.user_functions.argument_checks import check_type_information
 from flowlet.datastream.user_functions.source_function import SourceFunction
 from flowlet.errors import JobGraphError
-from flowlet.graph.transformation import ArrowSourceTransformation, CollectionSourceTransformation, SourceTransformation
+from flowlet.graph.transformation import GraphValue, OperatorFactory, SourceTransformation
+from netstack.late import is_instance_of_late
 
 if TYPE_CHECKING:
     from flowlet.datastream.column_stream import ColumnStream
@@ -56,11 +57,13 @@ class EnvironmentSources(ABC):
             check_type_information(type_info, "from_collection")
             elements = [_declared_element(index, element, type_info) for index, element in enumerate(elements)]
         return self._source(
-            CollectionSourceTransformation(
+            SourceTransformation(
                 name="Collection Source",
                 source=elements,
+                factory=_source_operator(
+                    OperatorFactory.of("flowlet.operators.source_operator:CollectionSource", values=GraphValue.SOURCE)
+                ),
                 output_type=type_info or PickledBytesTypeInfo(),
-                parallelism=1,
                 is_non_parallel=True,
             )
         )
@@ -79,14 +82,15 @@ class EnvironmentSources(ABC):
             raise JobGraphError(f"add_source() needs a name that is not empty, got {source_name!r}")
         if type_info is not None:
             check_type_information(type_info, "add_source")
-        output_type = type_info or PickledBytesTypeInfo()
         return self._source(
             SourceTransformation(
                 name=source_name,
                 source=source_func,
+                factory=_source_operator(
+                    OperatorFactory.of("flowlet.connectors.blocking_source:BlockingSource", function=GraphValue.SOURCE)
+                ),
                 is_bounded=False,
-                output_type=output_type,
-                parallelism=1,
+                output_type=type_info or PickledBytesTypeInfo(),
                 is_non_parallel=True,
             )
         )
@@ -117,11 +121,21 @@ class EnvironmentSources(ABC):
                 "from_source() needs a WatermarkStrategy such as WatermarkStrategy.no_watermarks(), got "
                 f"{watermark_strategy!r}"
             )
+        runtime_source: OperatorFactory | GraphValue = GraphValue.SOURCE
+        if isinstance(source, BuiltInSource):
+            runtime_source = OperatorFactory.of(
+                "flowlet.client.runtime_sources:runtime_source",
+                source=GraphValue.SOURCE,
+                name=GraphValue.STEP_NAME,
+                parallelism=GraphValue.PARALLELISM,
+            )
+        # Lines of text have no timestamps to follow.
+        has_timestamps = not is_instance_of_late(source, "flowlet.datastream.connectors.file_system", "FileSource")
         return self._source(
             SourceTransformation(
                 name=source_name,
                 source=source,
-                strategy=watermark_strategy,
+                factory=_source_operator(runtime_source, watermark_strategy, has_timestamps=has_timestamps),
                 is_bounded=bool(getattr(source, "is_bounded", True)),
                 output_type=type_info or getattr(source, "type_info", None) or PickledBytesTypeInfo(),
                 parallelism=self.get_parallelism(),
@@ -177,7 +191,10 @@ class EnvironmentSources(ABC):
             SourceTransformation(
                 name=f"Gate {name}",
                 source=RemoteGate(name, output_type, producers, event_time=event_time, allow_pickle=allow_pickle),
-                strategy=watermark_strategy,
+                factory=_source_operator(
+                    OperatorFactory.of("flowlet.client.runtime_sources:remote_gate_source", gate=GraphValue.SOURCE),
+                    watermark_strategy,
+                ),
                 is_bounded=False,
                 output_type=output_type,
                 parallelism=self.get_parallelism(),
@@ -209,8 +226,16 @@ class EnvironmentSources(ABC):
         if not is_name(source_name):
             raise JobGraphError(f"from_arrow() needs a name that is not empty, got {source_name!r}")
         data, known = arrow_data(source, schema)
-        transformation = ArrowSourceTransformation(
-            name=source_name, source=data, schema=known, parallelism=self.get_parallelism()
+        if callable(data):
+            batches = OperatorFactory.of(
+                "flowlet.operators.record_batches:ArrowSource", batches=GraphValue.SOURCE, schema=known
+            )
+        else:
+            batches = OperatorFactory.of(
+                "flowlet.connectors.arrow_table_source:ArrowTableSource", table=GraphValue.SOURCE
+            )
+        transformation = SourceTransformation(
+            name=source_name, source=data, factory=_source_operator(batches), parallelism=self.get_parallelism()
         )
         return ColumnStream(self._environment(), transformation, known)
 
@@ -219,3 +244,17 @@ class EnvironmentSources(ABC):
 
     def _environment(self) -> "StreamExecutionEnvironment":
         return cast("StreamExecutionEnvironment", self)
+
+
+def _source_operator(
+    source: OperatorFactory | GraphValue, strategy: WatermarkStrategy | None = None, *, has_timestamps: bool = True
+) -> OperatorFactory:
+    """The factory of the operator that reads a source of the runtime; ``strategy`` counts if it changes anything."""
+    if strategy is not None and not strategy.is_refined and not (strategy.reads_timestamps and has_timestamps):
+        strategy = None
+    return OperatorFactory.of(
+        "flowlet.operators.source_operator:SourceOperator",
+        source=source,
+        strategy=strategy,
+        emits_watermarks=GraphValue.IS_STREAMING,
+    )

@@ -12,7 +12,6 @@ from typing import Any
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.common.types import Row
-from flowlet.datastream.aggregations import Aggregation, extreme_of
 from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.data_stream import DataStream, partition
 from flowlet.datastream.functions import (
@@ -25,18 +24,14 @@ from flowlet.datastream.functions import (
     RuntimeContext,
 )
 from flowlet.datastream.joins.interval_join import IntervalJoin
+from flowlet.datastream.user_functions.aggregations import Aggregation, extreme_of
 from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, result_type
 from flowlet.datastream.window.window_assigners import WindowAssigner
 from flowlet.datastream.windowed_stream import WindowedStream, count_windows
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
-from flowlet.graph.transformation import (
-    CountTransformation,
-    ProcessTransformation,
-    ReduceTransformation,
-    SumTransformation,
-)
+from flowlet.graph.transformation import GraphValue, OperatorFactory, OperatorTransformation
 from flowlet.keys.column_key import ColumnKey
 
 __all__ = ["EMIT_BATCHES", "EMIT_ROWS", "KeyedStream"]
@@ -70,12 +65,7 @@ class KeyedStream(DataStream):
     def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction) -> DataStream:
         """Combine the records of each key: a result per record, or in BATCH mode one per key at the end."""
         function = checked_function(func, ReduceFunction, "reduce", 2)
-        is_declared = isinstance(function, Aggregation)
-        return self._then(
-            ReduceTransformation(
-                name="Reduce", function=function, is_declared=is_declared, **self._inherited(self.get_type())
-            )
-        )
+        return self._then(self._reduced("Reduce", function, self.get_type(), emits_batches=False))
 
     def sum(self, position_to_sum: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
         """The first record of each key, its field replaced by the sum so far.
@@ -87,19 +77,18 @@ class KeyedStream(DataStream):
         """
         _check_position("sum", position_to_sum)
         emits_batches = emits_batches_of("sum", emit)
-        return self._then(
-            SumTransformation(
-                name="Sum", position=position_to_sum, emits_batches=emits_batches, **self._inherited(self.get_type())
-            )
+        factory = OperatorFactory.of(
+            "flowlet.operators.keyed_sum_operator:KeyedSumOperator",
+            key_selector=self._key_selector,
+            position=position_to_sum,
+            emit_on_finish=GraphValue.IS_BATCH,
+            emits_batches=GraphValue.IS_STREAMING if emits_batches else False,
         )
+        return self._then(self._step("Sum", factory, self.get_type()))
 
     def count(self, *, emit: str = EMIT_ROWS) -> DataStream:
         """Pairs of each key and the number of its records so far; ``emit``: see ``sum``.  Not in PyFlink."""
-        return self._then(
-            CountTransformation(
-                name="Count", emits_batches=emits_batches_of("count", emit), **self._inherited(PickledBytesTypeInfo())
-            )
-        )
+        return self._then(self._counted(None, emit))
 
     def min(self, position_to_min: int | str = 0, *, emit: str = EMIT_ROWS) -> DataStream:
         """The first record of each key, its field replaced by the lowest value so far; arguments as for ``sum``."""
@@ -127,10 +116,8 @@ class KeyedStream(DataStream):
         """As for any stream, with keys and timers."""
         function = checked_object(func, "process", KeyedProcessFunction, ProcessFunction)
         has_timers = getattr(type(function), "on_timer", None) not in (None, KeyedProcessFunction.on_timer)
-        declared = self._inherited(result_type(output_type, func, "process_element", is_iterated=True))
-        return self._then(
-            ProcessTransformation(name="KeyedProcess", function=function, has_timers=has_timers, **declared)
-        )
+        results = result_type(output_type, func, "process_element", is_iterated=True)
+        return self._processed("KeyedProcess", function, results, has_timers=has_timers)
 
     def window(self, window_assigner: WindowAssigner[Any, Any]) -> WindowedStream:
         """Put the records of each key into windows."""
@@ -162,7 +149,7 @@ class KeyedStream(DataStream):
         """As for any stream, but as in PyFlink each result is a ``Row`` of the key, ``f0``, and the record, ``f1``; not
         of columns.
         """
-        selector = self._transformation.key_selector
+        selector = self._key_selector
         if isinstance(selector, ColumnKey):
             return super().execute_and_collect(job_execution_name, limit)
         pairs = RowTypeInfo([self._key_type or PickledBytesTypeInfo(), self.get_type()])
@@ -172,12 +159,32 @@ class KeyedStream(DataStream):
         _check_position(method, position)
         function = extreme_of(method, position)
         name, emits_batches = method.replace("_", " ").title(), emits_batches_of(method, emit)
-        inherited = self._inherited(self.get_type())
-        return self._then(
-            ReduceTransformation(
-                name=name, function=function, emits_batches=emits_batches, is_declared=True, **inherited
-            )
+        return self._then(self._reduced(name, function, self.get_type(), emits_batches=emits_batches))
+
+    def _reduced(
+        self, name: str, function: Any, output_type: TypeInformation, *, emits_batches: bool
+    ) -> OperatorTransformation:
+        is_declared = isinstance(function, Aggregation)
+        factory = OperatorFactory.of(
+            "flowlet.operators.keyed_reduce_operator:KeyedReduceOperator",
+            key_selector=self._key_selector,
+            reduce_function=function,
+            emit_on_finish=GraphValue.IS_BATCH,
+            emits_batches=GraphValue.IS_STREAMING if emits_batches else False,
+            # As in PyFlink the result so far is kept in its declared type: the function sees its names, for example.
+            result_type=None if is_declared else output_type,
         )
+        return self._step(name, factory, output_type, takes_single_records=not (emits_batches or is_declared))
+
+    def _counted(self, field_names: tuple[str, str] | None, emit: str) -> OperatorTransformation:
+        factory = OperatorFactory.of(
+            "flowlet.operators.keyed_sum_operator:KeyedCountOperator",
+            key_selector=self._key_selector,
+            field_names=field_names,
+            emit_on_finish=GraphValue.IS_BATCH,
+            emits_batches=GraphValue.IS_STREAMING if emits_batches_of("count", emit) else False,
+        )
+        return self._step("Count", factory, PickledBytesTypeInfo())
 
     def _partitioned(self, partitioner: StreamPartitioner) -> DataStream:
         raise JobGraphError(

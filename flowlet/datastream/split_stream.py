@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from flowlet.common.checks import is_name
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.errors import JobGraphError
-from flowlet.graph.transformation import SplitTransformation, selection_tag
+from flowlet.graph.transformation import OperatorFactory, OperatorTransformation, selection_tag
 
 if TYPE_CHECKING:
     from flowlet.datastream.data_stream import DataStream
@@ -23,7 +23,9 @@ class SplitStream:
 
     __slots__ = ("_side_output", "_transformation")
 
-    def __init__(self, transformation: SplitTransformation, side_output: "Callable[[OutputTag], DataStream]") -> None:
+    def __init__(
+        self, transformation: OperatorTransformation, side_output: "Callable[[OutputTag], DataStream]"
+    ) -> None:
         self._transformation = transformation
         self._side_output = side_output
 
@@ -35,6 +37,9 @@ class SplitStream:
         if not names or not all(map(is_name, names)):
             raise JobGraphError(f"select() needs one or more names, got {names!r}")
         selection = frozenset(names)
-        if selection not in self._transformation.selections:
-            self._transformation.selections.append(selection)
+        factory = self._transformation.factory
+        selections = factory.arguments["selections"]
+        if selection not in selections:
+            arguments = {**factory.arguments, "selections": (*selections, selection)}
+            self._transformation.factory = OperatorFactory(factory.target, arguments)
         return self._side_output(OutputTag(selection_tag(selection), self._transformation.output_type))

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import PickledBytesTypeInfo
-from flowlet.datastream.data_stream import DataStream, partition
+from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.formats.window_checks import checked_aggregates, window_shape
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import Global, KeyGroups
-from flowlet.graph.transformation import LocalWindowColumnsTransformation, Transformation, WindowColumnsTransformation
+from flowlet.graph.transformation import GraphValue, OperatorFactory
 from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
 from flowlet.kernels.windows.local_windows import PartsLayout
 from flowlet.keys.column_key import ColumnKey
@@ -128,38 +128,33 @@ class WindowedColumnStream:
     def _in_two_steps(self, aggregation: WindowedAggregation, rows: "ColumnStream") -> "ColumnStream":
         """Parts are made of the rows where these are, and only the parts travel."""
         rows, layout = rows._unpartitioned(), PartsLayout(aggregation, rows.schema)
-        step = LocalWindowColumnsTransformation(
-            name="Local Window",
+        factory = OperatorFactory.of(
+            "flowlet.windows.window_columns_operator:LocalWindowColumnsOperator",
             aggregation=aggregation,
             schema=rows.schema,
             layout=layout,
-            **rows._inherited(PickledBytesTypeInfo()),
         )
+        step = rows._step("Local Window", factory, PickledBytesTypeInfo(), is_internal=True)
         step.parallelism = rows._transformation.parallelism  # so that it is in the task of its input
         return self._aggregated(aggregation, rows._columns(step, layout.schema), layout)
 
     def _aggregated(
         self, aggregation: WindowedAggregation, rows: "ColumnStream", layout: PartsLayout | None = None
     ) -> "ColumnStream":
-        environment = rows._environment
-        parallelism = environment.get_parallelism()
-        sent: Transformation
-        if self._key is None:
-            sent, parallelism = partition(rows, Global()), 1
-        else:
-            sent = partition(rows, KeyGroups(ColumnKey(self._key)))
-        step = WindowColumnsTransformation(
-            name="Window" if self._key is not None else "Window All",
-            input=sent,
-            parallelism=parallelism,
-            output_type=PickledBytesTypeInfo(),
+        factory = OperatorFactory.of(
+            "flowlet.windows.window_columns_operator:WindowColumnsOperator",
             aggregation=aggregation,
             schema=rows.schema,
             late_tag=None if self._late_tag is None else self._late_tag.tag_id,
             layout=layout,
+            is_batch=GraphValue.IS_BATCH,
         )
+        sent = rows._partitioned(Global() if self._key is None else KeyGroups(ColumnKey(self._key)))
+        step = sent._step("Window All" if self._key is None else "Window", factory, PickledBytesTypeInfo())
         if self._key is None:
-            step.max_parallelism, step.is_non_parallel = 1, True
+            step.parallelism = 1
+            step.max_parallelism = 1
+            step.is_non_parallel = True
         return rows._columns(step, aggregation.output_schema())
 
     # -- as records

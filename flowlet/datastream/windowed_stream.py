@@ -32,7 +32,8 @@ from flowlet.datastream.window.window_assigners import (
 )
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import JobGraphError
-from flowlet.graph.transformation import WindowTransformation
+from flowlet.graph.transformation import GraphValue, OperatorFactory
+from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:
     from flowlet.datastream.keyed_stream import KeyedStream
@@ -174,14 +175,18 @@ class _Windows(Generic[F, P]):
             self._is_keyed,
         )
         functions = ", ".join(type(each).__name__ for each in (combine, function) if each is not None)
-        return self._keyed_stream._then(
-            WindowTransformation(
-                name=type(self._assigner).__name__,
-                spec=spec,
-                description=f"{self._kind}({self._assigner}, {type(trigger).__name__}, {functions})",
-                **self._keyed_stream._inherited(declared_type(output_type)),
-            )
+        stream = self._keyed_stream
+        factory = OperatorFactory.of(
+            "flowlet.windows.window_operator:WindowOperator",
+            spec=spec,
+            key_selector=stream._key_selector,
+            is_batch=GraphValue.IS_BATCH,
         )
+        step = stream._step(type(self._assigner).__name__, factory, declared_type(output_type))
+        step.description = f"{self._kind}({self._assigner}, {type(trigger).__name__}, {functions})"
+        # Other windows may have timers of the clock, and columns are not taken apart on the way.
+        step.takes_single_records = spec.is_aligned and not isinstance(stream._key_selector, ColumnKey)
+        return stream._then(step)
 
 
 class WindowedStream(_Windows[WindowFunction[Any, Any, Any, Any], ProcessWindowFunction[Any, Any, Any, Any]]):

@@ -15,17 +15,7 @@ from typing import Any
 from flowlet.graph.job_graph import Chained, JobEdge, JobGraph, JobVertex
 from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
-from flowlet.graph.transformation import (
-    ChainingStrategy,
-    FilterTransformation,
-    FlatMapTransformation,
-    MapTransformation,
-    ProcessTransformation,
-    ReduceTransformation,
-    Transformation,
-    WindowTransformation,
-)
-from flowlet.keys.column_key import ColumnKey
+from flowlet.graph.transformation import ChainingStrategy, OperatorTransformation
 
 
 def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
@@ -52,27 +42,12 @@ def is_chainable(edge: StreamEdge, graph: StreamGraph) -> bool:
     )
 
 
-def _is_forward_by_key(edge: StreamEdge, graph: StreamGraph, step: Transformation) -> bool:
+def _is_forward_by_key(edge: StreamEdge, graph: StreamGraph, step: OperatorTransformation) -> bool:
     checkpoints = graph.settings.job.checkpoints
     is_unaligned = checkpoints is not None and checkpoints.is_unaligned
     if not isinstance(edge.partitioner, KeyGroups) or graph.is_batch or is_unaligned:
         return False
-    return _takes_single_records(step, is_column=isinstance(edge.partitioner.key_selector, ColumnKey))
-
-
-def _takes_single_records(step: Transformation, *, is_column: bool) -> bool:
-    """Whether a step on a keyed stream processes single records, and nothing else (timers of the clock, chunks);
-    ``is_column``: the key.
-    """
-    match step:
-        case WindowTransformation(spec=spec):
-            return bool(spec.is_aligned) and not is_column
-        case ProcessTransformation(has_timers=has_timers):
-            return not has_timers
-        case ReduceTransformation(emits_batches=emits_batches, is_declared=is_declared):
-            return not (emits_batches or is_declared)
-        case _:
-            return isinstance(step, MapTransformation | FlatMapTransformation | FilterTransformation)
+    return step.takes_single_records
 
 
 def build_job_graph(

@@ -21,12 +21,10 @@ from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
-    MapTransformation,
+    OperatorFactory,
+    OperatorTransformation,
     PartitionTransformation,
-    PrintTransformation,
     SideOutputTransformation,
-    SinkFunctionTransformation,
-    SinkTransformation,
     SourceTransformation,
     Transformation,
     UnionTransformation,
@@ -65,7 +63,7 @@ class StreamNode:
     buffer_timeout_ms: int
     slot_sharing_group: str
     chaining: ChainingStrategy
-    transformation: Transformation  # what the operator does
+    transformation: OperatorTransformation  # what the operator does
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +139,7 @@ def build_stream_graph(
 def check_uids(graph: StreamGraph) -> None:
     """Raise JobGraphError, which names an operator, unless each one has a uid of the user's."""
     for node in graph.nodes.values():
-        is_named = node.transformation.uid is not None or getattr(node.transformation, "uid_hash", None) is not None
+        is_named = node.transformation.uid is not None or node.transformation.uid_hash is not None
         if not is_named and not node.transformation.is_internal:
             raise JobGraphError(f"operator {node.name!r} has no uid, and automatic ones are disabled: call uid() on it")
 
@@ -197,19 +195,22 @@ class _Builder:
 
     def add(self, transformation: Transformation) -> None:
         match transformation:
-            case PartitionTransformation() | UnionTransformation() | SideOutputTransformation():
-                return
             case CollectTransformation():
                 self._add_collect(transformation)
-            case _:
+            case OperatorTransformation():
                 self._add_operator(transformation)
+            case _:  # edges go through it
+                return
 
     def _add_collect(self, transformation: CollectTransformation) -> None:
         reads = self._reads(transformation)
         if len(reads) > 1:
             # The client reads one output, so a task of its own joins the union's inputs.
-            united = MapTransformation(
-                name="Union", input=transformation.input, function=_identity, parallelism=transformation.parallelism
+            united = OperatorTransformation(
+                name="Union",
+                input=transformation.input,
+                factory=OperatorFactory.of("flowlet.operators.process_operator:MapOperator", function=_identity),
+                parallelism=transformation.parallelism,
             )
             self._add_operator(united)
             reads = [_Read(self.nodes[self._node_ids[united]], None, None, 1)]
@@ -217,7 +218,7 @@ class _Builder:
             StreamEdge(reads[0].node.id, None, Forward(), reads[0].tag, side_type=self._side_type(reads[0]))
         )
 
-    def _add_operator(self, transformation: Transformation) -> None:
+    def _add_operator(self, transformation: OperatorTransformation) -> None:
         reads = self._reads(transformation)
         node = self._add_node(transformation, [read.node for read in reads])
         for read in reads:
@@ -268,7 +269,7 @@ class _Builder:
                 "use one OutputTag for it, or another id"
             )
 
-    def _add_node(self, transformation: Transformation, sources: list[StreamNode]) -> StreamNode:
+    def _add_node(self, transformation: OperatorTransformation, sources: list[StreamNode]) -> StreamNode:
         settings, node_id = self._settings, len(self.nodes) + 1
         max_parallelism = (
             transformation.max_parallelism
@@ -376,11 +377,7 @@ def _is_batch(runtime_mode: str, transformations: list[Transformation]) -> bool:
     return runtime_mode == "BATCH" or (runtime_mode == "AUTOMATIC" and not unbounded)
 
 
-def _pact(transformation: Transformation) -> str:
-    match transformation:
-        case SourceTransformation():
-            return "Data Source"
-        case PrintTransformation() | SinkTransformation() | SinkFunctionTransformation():
-            return "Data Sink"
-        case _:
-            return "Operator"
+def _pact(transformation: OperatorTransformation) -> str:
+    if isinstance(transformation, SourceTransformation):
+        return "Data Source"
+    return "Data Sink" if transformation.is_sink else "Operator"

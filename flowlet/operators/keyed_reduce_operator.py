@@ -13,7 +13,7 @@ from flowlet.chain.loop_code import Blame, LoopCode
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns import Column, column_of
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream.aggregations import Aggregation, KnownReduction
+from flowlet.datastream.user_functions.aggregations import Aggregation, KnownReduction
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.exact_keys import exact_key
@@ -23,6 +23,7 @@ from flowlet.operators.keyed_operator import is_state_used, write_current_key
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
 from flowlet.typed.record_conversion import DeclaredOutput, RecordConversion
+from flowlet.typed.value_conversion import changes_values
 
 
 class KeyedReduceOperator(KeyedAggregationOperator):
@@ -34,13 +35,11 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         reduce_function: a callable of two records, or an object with ``reduce(value1, value2)``.
         emit_on_finish: only the last result of each key, at the end (``RuntimeExecutionMode.BATCH``).
         emits_batches: only the last result of each key in a chunk.
+        result_type: results are converted to it before the function sees them again; None: they stay as they are.
         name: for people.
     """
 
     state_refusal: str | None = None
-    result_type: TypeInformation | None = (
-        None  # what results are converted to before the function sees them again; None: they stay as they are
-    )
 
     def __init__(
         self,
@@ -49,6 +48,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         *,
         emit_on_finish: bool = False,
         emits_batches: bool = False,
+        result_type: TypeInformation | None = None,
         name: str = "Keyed Reduce",
     ) -> None:
         known = _known(reduce_function)
@@ -56,6 +56,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         super().__init__(
             key_selector, name, emit_on_finish=emit_on_finish, emits_batches=emits_batches, columnar=columnar
         )
+        self.result_type = None if result_type is None or not changes_values(result_type) else result_type
         self._reduce_function = self._add(reduce_function, "reduce")
         self._allows_null = isinstance(key_selector, ColumnKey)
         # A declared reduction, and one that emits no single results, is given chunks when it is chained.

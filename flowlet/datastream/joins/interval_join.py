@@ -12,7 +12,7 @@ from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.user_functions.argument_checks import checked_object, declared_type
 from flowlet.datastream.user_functions.join_functions import ProcessJoinFunction
 from flowlet.errors import JobGraphError
-from flowlet.graph.transformation import IntervalJoinTransformation, Transformation
+from flowlet.graph.transformation import GraphValue, OperatorFactory
 
 if TYPE_CHECKING:
     from flowlet.datastream.data_stream import DataStream
@@ -99,17 +99,17 @@ class IntervalJoined:
         function = checked_object(func, "process", ProcessJoinFunction)
         if self._upper < self._lower:
             raise JobGraphError("process(): the exclusive bounds of the interval join leave nothing between them")
-        left_tag, right_tag = self._late_tags
-        second_input: Transformation = self._right._transformation
-        transformation = IntervalJoinTransformation(
-            name="Interval Join",
+        factory = OperatorFactory.of(
+            "flowlet.joins.interval_join_operator:IntervalJoinOperator",
             function=function,
+            key_selectors=(self._left._key_selector, self._right._key_selector),
             bounds=(self._lower, self._upper),
-            late_tags=(left_tag, right_tag),
-            second_input=second_input,
-            **self._left._inherited(declared_type(output_type)),
+            late_tags=tuple(self._late_tags),
+            is_batch=GraphValue.IS_BATCH,
         )
-        return self._left._then(transformation)
+        step = self._left._step("Interval Join", factory, declared_type(output_type))
+        step.second_input = self._right._transformation
+        return self._left._then(step)
 
     def _with_late_tag(self, index: int, output_tag: "OutputTag", method: str) -> Self:
         tag_id = getattr(output_tag, "tag_id", None)

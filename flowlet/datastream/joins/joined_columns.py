@@ -11,7 +11,7 @@ from flowlet.datastream.formats.arrow_schemas import check_key
 from flowlet.datastream.formats.window_checks import checked_joined_columns, checked_key_types, window_shape
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.graph.transformation import JoinColumnsTransformation, PartitionTransformation
+from flowlet.graph.transformation import OperatorFactory
 from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.keys.column_key import ColumnKey
@@ -83,25 +83,15 @@ class JoinedColumnStreams:
         join = ColumnJoin(
             shape, (left_key, right_key), key_type, self._how, chosen, (sides[LEFT].schema, sides[RIGHT].schema)
         )
-        step = JoinColumnsTransformation(
-            name="Join",
-            input=_sent_by_key(sides[LEFT], left_key),
-            second_input=_sent_by_key(sides[RIGHT], right_key),
-            parallelism=left._environment.get_parallelism(),
-            output_type=PickledBytesTypeInfo(),
-            function=join,
+        factory = OperatorFactory.of("flowlet.windows.window_columns_operator:JoinColumnsOperator", join=join)
+        keyed_left, keyed_right = (
+            side._partitioned(KeyGroups(ColumnKey(key))) for side, key in zip(sides, (left_key, right_key), strict=True)
         )
+        step = keyed_left._step("Join", factory, PickledBytesTypeInfo())
+        step.second_input = keyed_right._transformation
         return left._columns(step, join.output_schema())
 
     def _with_key(self, side: int, column: str) -> "JoinedColumnStreams":
         check_key(self._sides[side].schema, column)
         self._keys[side] = column
         return self
-
-
-def _sent_by_key(stream: "ColumnStream", column: str) -> PartitionTransformation:
-    upstream = stream._transformation
-    partitioner = KeyGroups(ColumnKey(column))
-    return PartitionTransformation(
-        name="Partition", input=upstream, partitioner=partitioner, output_type=upstream.output_type
-    )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.client.translation.gate_routing import routed_at_producers
+from flowlet.client.translate import routed_at_producers
 from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.remote_gate import RemoteGate

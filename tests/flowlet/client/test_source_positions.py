@@ -6,7 +6,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from flowlet.client.translation.source_positions import sources_without_position, warn_of_sources_without_position
+from flowlet.client.translate import sources_without_position, warn_of_sources_without_position
 from flowlet.common import WatermarkStrategy
 from flowlet.datastream import DataStream, SourceContext, SourceFunction, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, StreamFormat

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flowlet.chain.operator_chain import OperatorChain
 from flowlet.chain.stream_operator import EdgeOutput, OperatorContext
 from flowlet.client.executor import EmbeddedTarget
-from flowlet.client.translate import embedded_target, operator_of, translate
+from flowlet.client.translate import embedded_target, translate
 from flowlet.common import Row, Types, WatermarkStrategy
 from flowlet.common.job_client import SubmittedJob
 from flowlet.datastream import (
@@ -27,8 +27,7 @@ from flowlet.datastream import (
 from flowlet.datastream.connectors import DiscardingSink, FileSource, Sink, Source, StreamFormat
 from flowlet.errors import JobGraphError
 from flowlet.graph.job_graph import JobGraph
-from flowlet.graph.stream_graph import StreamGraph, StreamNode
-from flowlet.graph.transformation import ChainingStrategy, Transformation
+from flowlet.graph.stream_graph import StreamGraph
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from tests.flowlet.operators.local_splits import serve_splits
@@ -250,11 +249,6 @@ def test_what_cannot_be_run_is_refused_by_its_operator() -> None:
         JobGraphError, match=r"operator 'Sink: Writer': a Unknown cannot be run; use DiscardingSink\(\)"
     ):
         environment.execute()
-    node = StreamNode(
-        1, "0" * 32, "strange", "", 1, 128, 100, "default", ChainingStrategy.ALWAYS, Transformation(name="strange")
-    )
-    with pytest.raises(JobGraphError, match="operator 'strange': no operator is known for a Transformation"):
-        operator_of(node, is_batch=False)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.client.translation.built_in_sources import planned_source
+from flowlet.client.runtime_sources import planned_source
 from flowlet.connectors.planned_split_source import RETRY_MS, PlannedSplitReader, Position
 from flowlet.datastream.connectors import NO_RECORD, SplitSource
 from flowlet.errors import FlowletError, JobGraphError, JobSubmissionError

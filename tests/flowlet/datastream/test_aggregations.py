@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from flowlet.common import Row
-from flowlet.datastream.aggregations import Extreme
+from flowlet.datastream.user_functions.aggregations import Extreme
 
 smallest = partial(Extreme, is_largest=False)
 largest = partial(Extreme, is_largest=True)

@@ -19,8 +19,7 @@ from flowlet.datastream import (
 )
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.errors import FlowletError, JobGraphError
-from flowlet.graph.stream_graph import StreamGraph
-from flowlet.graph.transformation import AsyncWaitTransformation
+from flowlet.graph.stream_graph import StreamGraph, StreamNode
 
 METHODS = ["ordered_wait", "unordered_wait", "ordered_wait_with_retry", "unordered_wait_with_retry"]
 RETRY = AsyncRetryStrategy.fixed_delay(3, 10, empty_result_predicate, None)
@@ -66,6 +65,10 @@ def call(method: str, data_stream: Any, function: Any, timeout: Any, retry: Any 
     return cast("DataStream", getattr(AsyncDataStream, method)(data_stream, function, timeout, *arguments, **options))
 
 
+def is_async(node: StreamNode) -> bool:
+    return node.transformation.factory.target.endswith(":AsyncWaitOperator")
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_says_order_and_retry(method: str) -> None:
     """Names, defaults and types are PyFlink's."""
@@ -75,14 +78,14 @@ def test_each_method_says_order_and_retry(method: str) -> None:
     found = call(method, source, function, Time.seconds(2), output_type=Types.INT())
     found.print()
 
-    (node,) = [node for node in graph().nodes.values() if isinstance(node.transformation, AsyncWaitTransformation)]
-    step = node.transformation
-    assert isinstance(step, AsyncWaitTransformation)
+    (node,) = [node for node in graph().nodes.values() if is_async(node)]
+    arguments = node.transformation.factory.arguments
     assert found.get_type() == Types.INT()
     assert node.name == "async wait operator"
-    assert step.function is function
-    assert (step.timeout_ms, step.capacity, step.is_ordered) == (2000, 100, method.startswith("ordered"))
-    assert step.retry_strategy is (RETRY if method.endswith("retry") else None)
+    assert arguments["function"] is function
+    assert (arguments["timeout_ms"], arguments["capacity"]) == (2000, 100)
+    assert arguments["is_ordered"] is method.startswith("ordered")
+    assert arguments["retry_strategy"] is (RETRY if method.endswith("retry") else None)
     operator = operator_of(node, is_batch=False)
     assert isinstance(operator, AsyncWaitOperator)
     assert operator.name == "async wait operator"
@@ -93,13 +96,8 @@ def test_a_coroutine_function_and_a_duration_do_as_well() -> None:
 
     AsyncDataStream.ordered_wait(source, lookup, Duration.of_millis(5), capacity=7).print()
 
-    (step,) = [
-        node.transformation
-        for node in graph().nodes.values()
-        if isinstance(node.transformation, AsyncWaitTransformation)
-    ]
-    assert isinstance(step, AsyncWaitTransformation)
-    assert (step.function, step.timeout_ms, step.capacity) == (lookup, 5, 7)
+    (arguments,) = [node.transformation.factory.arguments for node in graph().nodes.values() if is_async(node)]
+    assert (arguments["function"], arguments["timeout_ms"], arguments["capacity"]) == (lookup, 5, 7)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -23,17 +23,7 @@ from flowlet.datastream.connectors import DiscardingSink
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.partitioner import Broadcast, Forward, KeyGroups, Partitioner, Rebalance
 from flowlet.graph.stream_graph import StreamGraph, StreamNode
-from flowlet.graph.transformation import (
-    ChainingStrategy,
-    FilterTransformation,
-    FlatMapTransformation,
-    MapTransformation,
-    PrintTransformation,
-    ProcessTransformation,
-    ReduceTransformation,
-    SinkTransformation,
-    SumTransformation,
-)
+from flowlet.graph.transformation import ChainingStrategy, OperatorTransformation
 
 
 class Passing(ProcessFunction):
@@ -101,18 +91,18 @@ def test_a_word_count_becomes_its_operators() -> None:
         "Sink: Print to Std. Out",
     ]
     assert [node.parallelism for node in nodes] == [1, 2, 2, 2, 2, 2, 2]
-    flat_map, mapped, kept, summed, printed = (nodes[index].transformation for index in (1, 2, 3, 5, 6))
-    assert isinstance(flat_map, FlatMapTransformation)
-    assert flat_map.function is split
-    assert isinstance(mapped, MapTransformation)
-    assert mapped.function is str.lower
-    assert isinstance(kept, FilterTransformation)
-    assert kept.function is bool
-    assert isinstance(summed, SumTransformation)
-    assert summed.position == 1
-    assert isinstance(summed.key_selector, FirstField)
-    assert isinstance(printed, PrintTransformation)
-    assert printed.identifier is None
+    flat_map, mapped, kept, summed, printed = (nodes[index].transformation.factory for index in (1, 2, 3, 5, 6))
+    assert flat_map.target.endswith(":FlatMapOperator")
+    assert flat_map.arguments["function"] is split
+    assert mapped.target.endswith(":MapOperator")
+    assert mapped.arguments["function"] is str.lower
+    assert kept.target.endswith(":FilterOperator")
+    assert kept.arguments["function"] is bool
+    assert summed.target.endswith(":KeyedSumOperator")
+    assert summed.arguments["position"] == 1
+    assert isinstance(summed.arguments["key_selector"], FirstField)
+    assert printed.target.endswith(":PrintSink")
+    assert printed.arguments["identifier"] is None
 
 
 def test_a_reduction_keeps_its_function_and_key() -> None:
@@ -121,8 +111,9 @@ def test_a_reduction_keeps_its_function_and_key() -> None:
     environment.from_collection([1, 2]).key_by(abs).reduce(max)
 
     reduced = last_node(graph()).transformation
-    assert isinstance(reduced, ReduceTransformation)
-    assert (reduced.function, reduced.key_selector, reduced.name) == (max, abs, "Reduce")
+    assert reduced.factory.target.endswith(":KeyedReduceOperator")
+    arguments = reduced.factory.arguments
+    assert (arguments["reduce_function"], arguments["key_selector"], reduced.name) == (max, abs, "Reduce")
 
 
 @pytest.mark.parametrize(
@@ -200,8 +191,7 @@ def test_a_sink_has_settings_too() -> None:
         "heavy",
     )
     assert node.chaining is ChainingStrategy.NEVER
-    assert isinstance(node.transformation, SinkTransformation)
-    assert node.transformation.sink is sink
+    assert node.transformation.factory.arguments["sink"] is sink
     assert node.transformation.uid == "end"
 
 
@@ -211,8 +201,8 @@ def test_printing_keeps_its_identifier_on_keyed_streams_too() -> None:
     environment.from_collection([1]).key_by(abs).print("numbers")
 
     printed = last_node(graph()).transformation
-    assert isinstance(printed, PrintTransformation)
-    assert printed.identifier == "numbers"
+    assert printed.factory.target.endswith(":PrintSink")
+    assert printed.factory.arguments["identifier"] == "numbers"
 
 
 def test_keyed_streams_map_within_their_partitioning() -> None:
@@ -489,5 +479,5 @@ def test_a_process_function_has_timers_if_it_says_what_they_do(function: Any, ha
 
     step = environment.from_collection([1]).key_by(lambda value: 0).process(function)
 
-    assert isinstance(step._transformation, ProcessTransformation)
-    assert step._transformation.has_timers is has_timers
+    assert isinstance(step._transformation, OperatorTransformation)
+    assert step._transformation.takes_single_records is not has_timers

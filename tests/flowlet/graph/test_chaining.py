@@ -1,20 +1,24 @@
 """Promises of ``build_job_graph``."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Time
+from flowlet.common.job_client import SubmittedJob
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
+from flowlet.datastream import KeyedStream, StreamExecutionEnvironment
 from flowlet.datastream.window import TumblingEventTimeWindows
-from flowlet.datastream.window.time_triggers import EventTimeTrigger
 from flowlet.datastream.window.triggers import CountTrigger
-from flowlet.datastream.window.window_spec import WindowSpec
+from flowlet.datastream.windowed_stream import WindowedStream
+from flowlet.errors import FlowletError
 from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance
@@ -22,14 +26,13 @@ from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, StreamN
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
-    MapTransformation,
+    GraphValue,
+    OperatorFactory,
+    OperatorTransformation,
     PartitionTransformation,
-    ProcessTransformation,
     SourceTransformation,
     Transformation,
-    WindowTransformation,
 )
-from flowlet.keys.column_key import ColumnKey
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,16 @@ class Link:
     edge: Any = None
 
 
+READ = OperatorFactory.of("flowlet.operators.source_operator:SourceOperator", source=GraphValue.SOURCE)
+MAP = OperatorFactory.of("flowlet.operators.process_operator:MapOperator", function=str)
+
+
 def source(**changes: Any) -> SourceTransformation:
-    return SourceTransformation(name="S", source=object(), **changes)
+    return SourceTransformation(name="S", source=object(), factory=READ, **changes)
 
 
-def mapped(name: str, upstream: Transformation, **changes: Any) -> MapTransformation:
-    return MapTransformation(name=name, input=upstream, function=str, **changes)
+def mapped(name: str, upstream: Transformation, **changes: Any) -> OperatorTransformation:
+    return OperatorTransformation(name=name, input=upstream, factory=MAP, takes_single_records=True, **changes)
 
 
 def partitioned(upstream: Transformation, partitioner: Partitioner) -> PartitionTransformation:
@@ -156,8 +163,8 @@ def test_a_key_by_begins_a_vertex_when_chaining_is_off_or_forbidden_before_it() 
     assert names(job_graph(mapped("B", keyed), is_chaining_enabled=False)) == ["Source: S", "A", "B"]
 
 
-def processed(name: str, upstream: Transformation, **changes: Any) -> ProcessTransformation:
-    return ProcessTransformation(name=name, input=upstream, function=object(), **changes)
+def processed(name: str, upstream: Transformation, *, has_timers: bool = False) -> OperatorTransformation:
+    return OperatorTransformation(name=name, input=upstream, factory=MAP, takes_single_records=not has_timers)
 
 
 def test_records_go_forward_by_key_where_there_is_one_subtask() -> None:
@@ -171,22 +178,43 @@ def test_timers_behind_key_by_are_not_in_the_task_of_the_source() -> None:
     assert names(graph) == ["Source: S", "A -> B"]
 
 
-def windowed(upstream: Transformation, key: Any = len, trigger: Any = None) -> WindowTransformation:
-    spec = WindowSpec(TumblingEventTimeWindows.of(Time.seconds(1)), trigger or EventTimeTrigger(), combine=min)
-    return WindowTransformation(name="W", input=partitioned(upstream, KeyGroups(key)), spec=spec)
+def tasks_of_windows(key: Callable[[StreamExecutionEnvironment], KeyedStream], trigger: Any = None) -> list[str]:
+    """The names of the tasks of a program with windows of event time, on keyed streams of one subtask."""
+    graphs: list[StreamGraph] = []
+
+    def capture(graph: StreamGraph, *_: object) -> SubmittedJob:
+        graphs.append(graph)
+        raise NotStartedError
+
+    environment = StreamExecutionEnvironment(submit=capture).set_parallelism(1)
+    windows = WindowedStream(key(environment), TumblingEventTimeWindows.of(Time.seconds(1)))
+    (windows if trigger is None else windows.trigger(trigger)).reduce(min).name("W")
+    with pytest.raises(NotStartedError):
+        environment.execute()
+    return names(build_job_graph(graphs[-1], operator_of, Link))
+
+
+class NotStartedError(FlowletError):
+    """Instead of running a job."""
+
+
+def of_records(environment: StreamExecutionEnvironment) -> KeyedStream:
+    return environment.from_collection(["a"]).key_by(len)
+
+
+def of_columns(environment: StreamExecutionEnvironment) -> KeyedStream:
+    return environment.from_arrow(pa.table({"k": [1]})).key_by("k")
 
 
 def test_windows_that_only_the_watermark_evaluates_are_chained_behind_a_key_by() -> None:
     """They have no timers of the clock."""
-    assert names(job_graph(windowed(source()))) == ["Source: S -> W"]
+    assert tasks_of_windows(of_records) == ["Source: Collection Source -> W"]
 
 
-@pytest.mark.parametrize(
-    "changes", [{"trigger": CountTrigger.of(3)}, {"key": ColumnKey("k")}], ids=["trigger", "column"]
-)
-def test_windows_with_a_trigger_of_their_own_and_those_of_columns_are_apart(changes: dict[str, Any]) -> None:
+def test_windows_with_a_trigger_of_their_own_and_those_of_columns_are_apart() -> None:
     """A trigger may register timers of the clock; columns are not taken apart on the way."""
-    assert names(job_graph(windowed(source(), **changes))) == ["Source: S", "W"]
+    assert tasks_of_windows(of_records, CountTrigger.of(3)) == ["Source: Collection Source", "W"]
+    assert tasks_of_windows(of_columns) == ["Source: Arrow Source", "W"]
 
 
 def test_timers_without_an_exchange_are_chained() -> None:

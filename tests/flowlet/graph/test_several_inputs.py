@@ -11,8 +11,9 @@ from flowlet.graph.job_graph import DEFAULT_SLOT_SHARING_GROUP, JobGraph
 from flowlet.graph.partitioner import Forward, KeyGroups, Rebalance
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamGraphSettings, build_stream_graph
 from flowlet.graph.transformation import (
-    CoMapTransformation,
-    MapTransformation,
+    GraphValue,
+    OperatorFactory,
+    OperatorTransformation,
     PartitionTransformation,
     SideOutputTransformation,
     SourceTransformation,
@@ -20,13 +21,17 @@ from flowlet.graph.transformation import (
     UnionTransformation,
 )
 
+READ = OperatorFactory.of("flowlet.operators.source_operator:SourceOperator", source=GraphValue.SOURCE)
+MAP = OperatorFactory.of("flowlet.operators.process_operator:MapOperator", function=str)
+CO_MAP = OperatorFactory.of("flowlet.operators.co_functions:CoMapOperator", function=object())
+
 
 def source(name: str = "S", **changes: Any) -> SourceTransformation:
-    return SourceTransformation(name=name, source=object(), **changes)
+    return SourceTransformation(name=name, source=object(), factory=READ, **changes)
 
 
-def mapped(upstream: Transformation, name: str = "M", **changes: Any) -> MapTransformation:
-    return MapTransformation(name=name, input=upstream, function=str, **changes)
+def mapped(upstream: Transformation, name: str = "M", **changes: Any) -> OperatorTransformation:
+    return OperatorTransformation(name=name, input=upstream, factory=MAP, **changes)
 
 
 def union(*streams: Transformation) -> UnionTransformation:
@@ -41,8 +46,8 @@ def rebalanced(upstream: Transformation) -> PartitionTransformation:
     return PartitionTransformation(name="Partition", input=upstream, partitioner=Rebalance())
 
 
-def connected(first: Transformation, second: Transformation) -> CoMapTransformation:
-    return CoMapTransformation(name="C", input=first, second_input=second, function=object())
+def connected(first: Transformation, second: Transformation) -> OperatorTransformation:
+    return OperatorTransformation(name="C", input=first, second_input=second, factory=CO_MAP)
 
 
 def stream_graph(*transformations: Transformation) -> StreamGraph:
@@ -114,8 +119,6 @@ def test_the_inputs_of_an_operator_are_numbered() -> None:
 
     graph = job_graph(operator)
 
-    assert operator.second_key_selector is len
-    assert operator.key_selector is None
     assert [(edge.name.split(" -> ")[0], edge.input_id) for edge in graph.edges] == [
         ("Source: A", 1),
         ("Source: A2", 1),
@@ -134,7 +137,7 @@ def test_the_slot_sharing_group_is_that_of_the_inputs_if_they_agree() -> None:
 
 def test_a_union_of_nothing_is_refused() -> None:
     with pytest.raises(JobGraphError, match="reads nothing"):
-        stream_graph(MapTransformation(name="M", function=str))
+        stream_graph(OperatorTransformation(name="M", factory=MAP))
 
 
 def test_a_connected_stream_is_in_no_chain_behind_its_key_bys() -> None:

@@ -11,11 +11,10 @@ from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_s
 from flowlet.graph.transformation import (
     ChainingStrategy,
     CollectTransformation,
-    FilterTransformation,
-    MapTransformation,
+    GraphValue,
+    OperatorFactory,
+    OperatorTransformation,
     PartitionTransformation,
-    PrintTransformation,
-    SinkTransformation,
     SourceTransformation,
     Transformation,
 )
@@ -23,12 +22,16 @@ from flowlet.graph.transformation import (
 SETTINGS = StreamGraphSettings()
 
 
+READ = OperatorFactory.of("flowlet.operators.source_operator:SourceOperator", source=GraphValue.SOURCE)
+MAP = OperatorFactory.of("flowlet.operators.process_operator:MapOperator", function=str)
+
+
 def source(**changes: Any) -> SourceTransformation:
-    return SourceTransformation(**{"name": "numbers", "source": object(), **changes})
+    return SourceTransformation(**{"name": "numbers", "source": object(), "factory": READ, **changes})
 
 
-def mapped(upstream: Transformation | None, **changes: Any) -> MapTransformation:
-    return MapTransformation(**{"name": "Map", "input": upstream, "function": str, **changes})
+def mapped(upstream: Transformation | None, **changes: Any) -> OperatorTransformation:
+    return OperatorTransformation(**{"name": "Map", "input": upstream, "factory": MAP, **changes})
 
 
 def partitioned(upstream: Transformation, partitioner: Partitioner) -> PartitionTransformation:
@@ -192,9 +195,9 @@ def test_batch_needs_inputs_that_end() -> None:
 def test_the_plan_is_flinks_json() -> None:
     start = source(parallelism=2)
     keyed = partitioned(start, KeyGroups(len))
-    kept = FilterTransformation(name="Filter", input=keyed, function=bool, parallelism=2, description="only some")
-    printed = PrintTransformation(name="Print to Std. Out", input=kept)
-    written = SinkTransformation(name="Sink", input=kept, sink=object())
+    kept = mapped(keyed, name="Filter", parallelism=2, description="only some")
+    printed = mapped(kept, name="Print to Std. Out", label="Sink: {}", is_sink=True)
+    written = mapped(kept, name="Sink", label="{}: Writer", is_sink=True)
 
     plan = json.loads(execution_plan(build_stream_graph([printed, written], "job", SETTINGS)))
 
@@ -240,4 +243,4 @@ def test_settings_travel_with_the_node() -> None:
 
     assert graph.nodes[2].chaining is ChainingStrategy.HEAD
     assert graph.is_chaining_enabled is False
-    assert isinstance(graph.nodes[2].transformation, MapTransformation)
+    assert graph.nodes[2].transformation.factory.target == MAP.target

@@ -20,7 +20,6 @@ from flowlet.datastream.window import (
 )
 from flowlet.errors import FlowletError
 from flowlet.graph.stream_graph import StreamGraph, StreamNode
-from flowlet.graph.transformation import WindowTransformation
 from flowlet.testing import StreamRecord
 from tests.flowlet.joins.subtasks import Subtasks
 
@@ -60,7 +59,9 @@ def window_step(assigner: WindowAssigner[Any, Any], *, is_join: bool) -> StreamN
         one.co_group(two).where(key_of).equal_to(key_of).window(assigner).apply(groups).print()
     with pytest.raises(NotStartedError):
         env.execute()
-    (node,) = [each for each in graphs[-1].nodes.values() if isinstance(each.transformation, WindowTransformation)]
+    (node,) = [
+        each for each in graphs[-1].nodes.values() if each.transformation.factory.target.endswith(":WindowOperator")
+    ]
     return node
 
 

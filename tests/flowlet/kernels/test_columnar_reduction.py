@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ListColumn, Shape, columns_of
-from flowlet.datastream.aggregations import Extreme
+from flowlet.datastream.user_functions.aggregations import Extreme
 from flowlet.kernels.columnar_reduction import Aggregate, ColumnarReduction
 from flowlet.keys.exact_keys import exact_key
 from tests.flowlet.serde.exact import exact

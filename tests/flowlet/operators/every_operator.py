@@ -39,12 +39,12 @@ from flowlet.datastream import (
     ReduceFunction,
     RuntimeContext,
 )
-from flowlet.datastream.aggregations import extreme_of
 from flowlet.datastream.async_retry_predicates import has_exception_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.datastream.connectors import BucketAssigner, FileSink
 from flowlet.datastream.formats.parquet import ParquetBulkWriters
 from flowlet.datastream.state import MapStateDescriptor, ValueStateDescriptor
+from flowlet.datastream.user_functions.aggregations import extreme_of
 from flowlet.keys.column_key import ColumnKey
 from flowlet.operators.co_functions import BroadcastProcessOperator, CoFlatMapOperator, CoMapOperator, SplitOperator
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator

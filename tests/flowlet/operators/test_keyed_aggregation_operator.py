@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flowlet.columns import CodedColumn, Columns, ListColumn, NameTable, column_of, columns_of
 from flowlet.columns.arrow_batches import columns_of_batch
-from flowlet.datastream.aggregations import Extreme, Total, extreme_of
+from flowlet.datastream.user_functions.aggregations import Extreme, Total, extreme_of
 from flowlet.errors import UserFunctionError
 from flowlet.keys.column_key import ColumnKey
 from flowlet.keys.key_index import KeyIndex

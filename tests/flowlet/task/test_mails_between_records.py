@@ -19,7 +19,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
-from flowlet.client.translation.built_in_sources import planned_source
+from flowlet.client.runtime_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
 from flowlet.common import Duration
 from flowlet.common.watermark_strategy import WatermarkStrategy

@@ -22,7 +22,6 @@ from flowlet.datastream import (
 from flowlet.datastream.joins.interval_join import IntervalJoin, IntervalJoined
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
-from flowlet.graph.transformation import IntervalJoinTransformation
 
 ORDERS = [("ann", 1_000), ("bob", 2_000), ("ann", 7_000)]
 PAYMENTS = [("ann", 3_000), ("bob", 500), ("ann", 9_000), ("eve", 9_500)]
@@ -77,8 +76,8 @@ class NotStartedError(FlowletError):
     """Instead of running a job."""
 
 
-def built(change: Callable[[IntervalJoin], IntervalJoined]) -> IntervalJoinTransformation:
-    """The join in the graph of a program, which is not run."""
+def built(change: Callable[[IntervalJoin], IntervalJoined]) -> dict[str, Any]:
+    """The arguments of the join in the graph of a program, which is not run."""
     graphs = []
 
     def capture(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
@@ -89,9 +88,9 @@ def built(change: Callable[[IntervalJoin], IntervalJoined]) -> IntervalJoinTrans
     change(keyed(env, ORDERS).interval_join(keyed(env, PAYMENTS))).process(Times()).print()
     with pytest.raises(NotStartedError):
         env.execute()
-    steps = [node.transformation for node in graphs[-1].nodes.values()]
-    (found,) = [step for step in steps if isinstance(step, IntervalJoinTransformation)]
-    return found
+    factories = [node.transformation.factory for node in graphs[-1].nodes.values()]
+    (found,) = [factory for factory in factories if factory.target.endswith(":IntervalJoinOperator")]
+    return dict(found.arguments)
 
 
 def near(join: IntervalJoin) -> IntervalJoined:
@@ -99,17 +98,17 @@ def near(join: IntervalJoin) -> IntervalJoined:
 
 
 def test_exclusive_bounds_are_a_millisecond_narrower() -> None:
-    assert built(near).bounds == (-1_000, 2_000)
-    assert built(lambda join: near(join).lower_bound_exclusive()).bounds == (-999, 2_000)
-    assert built(lambda join: near(join).lower_bound_exclusive().upper_bound_exclusive()).bounds == (-999, 1_999)
+    assert built(near)["bounds"] == (-1_000, 2_000)
+    assert built(lambda join: near(join).lower_bound_exclusive())["bounds"] == (-999, 2_000)
+    assert built(lambda join: near(join).lower_bound_exclusive().upper_bound_exclusive())["bounds"] == (-999, 1_999)
 
 
 def test_late_records_go_to_the_tags_that_were_given() -> None:
     tag = OutputTag("late")
 
-    assert built(near).late_tags == (None, None)
-    assert built(lambda join: near(join).side_output_left_late_data(tag)).late_tags == ("late", None)
-    assert built(lambda join: near(join).side_output_right_late_data(tag)).late_tags == (None, "late")
+    assert built(near)["late_tags"] == (None, None)
+    assert built(lambda join: near(join).side_output_left_late_data(tag))["late_tags"] == ("late", None)
+    assert built(lambda join: near(join).side_output_right_late_data(tag))["late_tags"] == (None, "late")
 
 
 def test_the_result_has_the_declared_type_and_can_be_named() -> None:
@@ -127,7 +126,7 @@ def test_the_result_has_the_declared_type_and_can_be_named() -> None:
 
 @pytest.mark.parametrize("length", [Time.milliseconds(5), Duration.of_millis(5), timedelta(milliseconds=5)])
 def test_a_bound_is_a_length_of_time_of_any_kind(length: Any) -> None:
-    assert built(lambda join: join.in_event_time().between(length, length)).bounds == (5, 5)
+    assert built(lambda join: join.in_event_time().between(length, length))["bounds"] == (5, 5)
 
 
 def join_of_two_environments() -> IntervalJoin:

@@ -11,7 +11,7 @@ from abc import abstractmethod
 from typing import Any
 
 from flowlet.common.types import Row
-from flowlet.datastream.functions import ReduceFunction
+from flowlet.datastream.user_functions.record_functions import ReduceFunction
 from netstack.late import dataclass
 
 __all__ = ["Aggregation", "Extreme", "KnownReduction", "Total", "extreme_of"]

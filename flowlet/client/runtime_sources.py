@@ -1,6 +1,6 @@
-"""What reads a source of flowlet's own: from the description in a program to the source of the runtime.
+"""From the description of a source in a program to what reads it in the tasks.
 
-Side: shared.
+Side:   shared.  The factories of source operators name these functions; jobs without such sources do not load them.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +17,7 @@ from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.kafka_source import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
+from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.operators.source_operator import Source
 from flowlet.serde.pickles import program_pickle
@@ -54,6 +55,14 @@ def runtime_source(source: BuiltInSource, name: str, parallelism: int) -> Source
             raise JobGraphError(
                 f"from_source(): nothing reads a {type(source).__name__}; derive your own source from Source"
             )
+
+
+def remote_gate_source(gate: RemoteGate) -> Source:
+    """The source that reads what producers outside the cluster push."""
+    from flowlet.connectors.remote_gate_source import EventTimeColumn, RemoteGateSource
+
+    event_time = None if gate.event_time is None else EventTimeColumn(gate.event_time, gate.event_time_position)
+    return RemoteGateSource(gate.name, gate.type_info, gate.producers, gate.key_groups, event_time)
 
 
 def planned_source(source: SplitSource, name: str, parallelism: int) -> PlannedSplitSource:
