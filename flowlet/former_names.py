@@ -13,7 +13,11 @@ Absent:     classes of users, which ``serde/pickles/former_classes.py`` finds.
 
 from typing import Final
 
-RENAMED: Final[dict[str, str]] = {}
+RENAMED: Final[dict[str, str]] = {
+    "flowlet.common.settings.tuning_options:IgnoredOptionWarning": (
+        "flowlet.common.flinks_options:IgnoredOptionWarning"
+    ),
+}
 """From each former name to today's, both as ``module:qualified name``; of several former names of one class the first
 one comes first.
 """

@@ -18,9 +18,9 @@ from flowlet.client.program.user_frames import from_user_frame
 from flowlet.client.program_code import NeededCode, ProgramCode, program_code
 from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.client.running_job import RunningJob
-from flowlet.common.settings.dependency_settings import DependencySettings
+from flowlet.common.options.client_options import ClientHeartbeat
+from flowlet.common.options.python_options import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
-from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.control_messages import (

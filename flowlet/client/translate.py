@@ -19,8 +19,8 @@ from flowlet.client.translation.declared_outputs import declared_outputs_of, is_
 from flowlet.client.translation.gate_routing import routed_at_producers
 from flowlet.client.translation.source_positions import warn_of_sources_without_position
 from flowlet.common.job_client import SubmittedJob
-from flowlet.common.options.known_options import AFTER_TASKS_FINISH
-from flowlet.common.settings.dependency_settings import DependencySettings
+from flowlet.common.job_settings import AFTER_TASKS_FINISH
+from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.connectors.blocking_source import BlockingSource
 from flowlet.connectors.sinks import DiscardSink, PrintSink
@@ -329,7 +329,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     ):
         raise JobGraphError(
             f"operator {operator.name!r} commits its last records with the checkpoint at the end of its task: set "
-            f"{AFTER_TASKS_FINISH.name} to true"
+            f"{AFTER_TASKS_FINISH} to true"
         )
     if isinstance(operator, TimestampsAndWatermarksOperator | SourceOperator):
         operator.auto_watermark_interval_ms = stream_graph.settings.auto_watermark_interval_ms

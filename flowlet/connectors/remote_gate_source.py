@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final
 
 from flowlet.chain.state_share import StateShare
-from flowlet.common.settings.gate_settings import RetryRule
+from flowlet.common.job_settings import RetryRule
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.connectors.partition_ledger import (
     AttemptCursor,

@@ -21,8 +21,8 @@ from typing import Final, Self
 
 import msgspec
 
+from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.paths import local_path
-from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import JobSubmissionError
 from flowlet.rpc.shipped_files import (
     ADVICE,

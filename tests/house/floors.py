@@ -62,14 +62,16 @@ ROOMS: Final = (
     Room("logs", 0, ("flowlet.logs",)),
     Room(
         "options",
-        1,
+        0,
         (
             "flowlet.common.config_options",
             "flowlet.common.configuration",
             "flowlet.common.execution_config",
+            "flowlet.common.flinks_options",
+            "flowlet.common.job_settings",
+            "flowlet.common.option",
             "flowlet.common.options",
             "flowlet.common.restart_strategy",
-            "flowlet.common.settings",
             "flowlet.common.units",
             "flowlet.datastream.checkpoint_config",
             "flowlet.datastream.checkpoint_storage",

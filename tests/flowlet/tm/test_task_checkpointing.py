@@ -20,8 +20,7 @@ from flowlet.checkpoint.snapshots import (
     RecoveredStream,
     SubtaskState,
 )
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_state import ExecutionState
