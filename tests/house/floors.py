@@ -30,6 +30,7 @@ ROOMS: Final = (
             "flowlet.records",
             "flowlet.former_names",
             "flowlet.common",
+            "flowlet.common.values.conversion",
             "flowlet.datastream.connectors.base",
             "flowlet.datastream.connectors.committer",
             "flowlet.datastream.connectors.sink_writer",
@@ -45,6 +46,7 @@ ROOMS: Final = (
             "flowlet.datastream.timerservice",
             "flowlet.datastream.user_functions",
             "flowlet.datastream.window",
+            "flowlet.metrics.metricbase",
         ),
     ),
     Room(
