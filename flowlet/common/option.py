@@ -9,7 +9,6 @@ Source: Flink ``ConfigOption``.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar, cast
@@ -197,7 +196,6 @@ def at_least(parse: Callable[[str], int], least: int) -> Callable[[str], int]:
     return checked
 
 
-@functools.cache
 def rows_by_field(settings: Any) -> Mapping[str, Option[Any]]:
     """The rows of a settings class."""
     return {each.name: each.metadata[_ROW] for each in dataclasses.fields(settings) if _ROW in each.metadata}
