@@ -15,6 +15,7 @@ from typing import Final
 
 # What moved and kept its name: the module before, the module now, both in flowlet, and qualified names.
 _MOVED: Final = (
+    ("common.settings.tuning_options", "common.flinks_options", "IgnoredOptionWarning"),
     ("columns.array_column", "columns.column_kinds", "ArrayColumn"),
     ("columns.arrow_column", "columns.column_kinds", "ArrowColumn"),
     ("columns.constant_column", "columns.column_kinds", "ConstantColumn"),

@@ -23,10 +23,12 @@ from flowlet.cli.quick_commands import DEFAULT_JOBMANAGER, complain, print_table
 from flowlet.client.remote import JobDocument, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import describe_end, still_running
 from flowlet.common.configuration import Configuration
+from flowlet.common.execution_config import EnvironmentSettings
+from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE, RECOVERY_PATH
 from flowlet.common.job_status import JobStatus
-from flowlet.common.options import known_options as known
-from flowlet.common.options.check_options import check_options
-from flowlet.common.options.run_options import DETACHED_VARIABLE, OPTIONS_VARIABLE
+from flowlet.common.option import row_of
+from flowlet.common.options.client_options import DETACHED_VARIABLE, OPTIONS_VARIABLE
+from flowlet.common.options.known_options import check_options
 from flowlet.common.paths import absolute_url
 from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, parse_address, parse_job_manager_option
 from flowlet.errors import ConfigError, FlowletError
@@ -105,13 +107,13 @@ def run_program(
         raise FlowletError(f"there is no file {str(program)!r}")
     options = dict(map(_split, option or []))
     if parallelism is not None:
-        options[known.DEFAULT_PARALLELISM.name] = str(parallelism)
+        options[row_of(EnvironmentSettings, "parallelism").name] = str(parallelism)
     if savepoint is not None:
-        options[known.RECOVERY_PATH.name] = absolute_url(savepoint)
+        options[RECOVERY_PATH] = absolute_url(savepoint)
     if allow_non_restored_state:
-        if known.RECOVERY_PATH.name not in options:
+        if RECOVERY_PATH not in options:
             raise FlowletError("--allow-non-restored-state has no effect without --from-savepoint (-s)")
-        options[known.IGNORES_UNCLAIMED_STATE.name] = "true"
+        options[IGNORES_UNCLAIMED_STATE] = "true"
     check_options(Configuration.from_dict(options))
     variables = {OPTIONS_VARIABLE: json.dumps(options)} if options else {}
     if detached:

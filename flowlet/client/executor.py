@@ -17,9 +17,9 @@ from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.program.user_frames import from_user_frame, is_users_file
 from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import RunningJob
-from flowlet.common.settings.dependency_settings import DependencySettings
+from flowlet.common.options.client_options import ClientHeartbeat
+from flowlet.common.options.python_options import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
-from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
 from flowlet.messages.program_bundle import ProgramBundle, pieces_of
 from flowlet.operators.source_operator import SourceOperator, enumerator_of

@@ -17,9 +17,9 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from flowlet.common.options.client_options import ClientRetry
 from flowlet.common.paths import absolute_url
 from flowlet.errors import SavepointError, StorageError
-from flowlet.graph.client_heartbeat import ClientRetry
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcResponse, RpcStatusError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines

@@ -24,8 +24,8 @@ import msgspec
 from flowlet.client.patient_requests import PatientRequests, begin_savepoint, begin_stop, pauses_s, wait_for_savepoint
 from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program.user_frames import install_exception_hook
+from flowlet.common.options.client_options import ClientRetry
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
-from flowlet.graph.client_heartbeat import ClientRetry
 from flowlet.rpc.background_call import run_in_background
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to

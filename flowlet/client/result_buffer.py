@@ -17,8 +17,7 @@ from collections import deque
 from enum import Enum
 from typing import Any, Final, assert_never
 
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind
+from flowlet.common.job_settings import JobSettings, RestartKind
 from flowlet.errors import FlowletError
 from netstack.late import dataclass
 

@@ -18,8 +18,8 @@ from flowlet.client.result_buffer import guarantee_of
 from flowlet.common.job_client import ProgressMode
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
+from flowlet.common.job_settings import JobSettings
 from flowlet.common.job_status import JobStatus
-from flowlet.common.settings.job_settings import JobSettings
 from flowlet.errors import ClosedOutputError, FlowletError, JobExecutionError, RemoteTraceback, SavepointError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo

@@ -23,8 +23,8 @@ from flowlet.client.embedded import Sharing
 from flowlet.client.executor import EmbeddedTarget, RemoteTarget, Target, execute
 from flowlet.client.running_job import RunningJob
 from flowlet.common.job_client import SubmittedJob
-from flowlet.common.options.known_options import AFTER_TASKS_FINISH
-from flowlet.common.settings.dependency_settings import DependencySettings
+from flowlet.common.job_settings import AFTER_TASKS_FINISH
+from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, TypeInformation
 from flowlet.datastream.connectors.base import DiscardingSink, Sink
 from flowlet.datastream.remote_gate import RemoteGate
@@ -248,7 +248,7 @@ def _identified(node: StreamNode, stream_graph: StreamGraph) -> StreamOperator:
     ):
         raise JobGraphError(
             f"operator {operator.name!r} commits its last records with the checkpoint at the end of its task: set "
-            f"{AFTER_TASKS_FINISH.name} to true"
+            f"{AFTER_TASKS_FINISH} to true"
         )
     if isinstance(operator, TimestampsAndWatermarksOperator | SourceOperator):
         operator.auto_watermark_interval_ms = stream_graph.settings.auto_watermark_interval_ms

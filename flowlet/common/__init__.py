@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from flowlet.common.config_options import ConfigOption, ConfigOptions
     from flowlet.common.configuration import Configuration
     from flowlet.common.execution_config import ExecutionConfig
+    from flowlet.common.flinks_options import IgnoredOptionWarning
     from flowlet.common.job_client import JobClient
     from flowlet.common.job_execution_result import JobExecutionResult
     from flowlet.common.job_id import JobID
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
         SimpleStringSchema,
     )
     from flowlet.common.serializer import TypeSerializer
-    from flowlet.common.settings.tuning_options import IgnoredOptionWarning
     from flowlet.common.time import Duration, Instant, Time
     from flowlet.common.typeinfo import TypeInformation, Types
     from flowlet.common.types import Row, RowKind
@@ -75,7 +75,7 @@ if not TYPE_CHECKING:
                 "ByteArraySchema DeserializationSchema Encoder SerializationSchema SimpleStringSchema"
             ),
             "common.serializer": "TypeSerializer",
-            "common.settings.tuning_options": "IgnoredOptionWarning",
+            "common.flinks_options": "IgnoredOptionWarning",
             "common.time": "Duration Instant Time",
             "common.typeinfo": "TypeInformation Types",
             "common.types": "Row RowKind",

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
 from flowlet.common.checks import is_name
-from flowlet.common.configuration import Configuration
+from flowlet.common.configuration import Configuration, parse_boolean, parsed_option
 from flowlet.common.time import Duration
 from flowlet.common.units.duration_text import duration_nanos, duration_text
 from flowlet.common.units.memory_size import MemorySize, parse_bytes
@@ -26,7 +26,6 @@ __all__ = ["ConfigOption", "ConfigOptions"]
 T = TypeVar("T")
 E = TypeVar("E", bound=Enum)
 _PLAIN: Final = re.compile(r"[^\s,;:'\"#\[\]{}]+( [^\s,;:'\"#\[\]{}]+)*")  # an item that YAML needs no quotes for
-_WORDS: Final = {"true": True, "false": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +61,7 @@ class ConfigOption(Generic[T]):
 
     def parse(self, text: str) -> T:
         """The value of a text.  Raises ConfigError: it is not of the type."""
-        try:
-            return self.kind.parse(text.strip())
-        except ValueError:
-            raise ConfigError(f"option {self.key!r} is {text!r}, which is not {self.kind.name}") from None
+        return parsed_option(self.key, text, self.kind.parse, self.kind.name)
 
     def write(self, value: T) -> str:
         """The text of a value.  Raises ConfigError: it is not of the type."""
@@ -155,12 +151,6 @@ class ConfigOptions:
             return ConfigOption(self._key, self._kind)
 
 
-def _boolean(text: str) -> bool:
-    if text.lower() not in _WORDS:
-        raise ValueError(text)
-    return _WORDS[text.lower()]
-
-
 def _duration_text(value: Duration | timedelta) -> str:
     """The text that Flink gives: in the largest unit that holds it in whole numbers."""
     nanos = value.nanos if isinstance(value, Duration) else round(value.total_seconds() * 1_000_000) * 1_000
@@ -221,7 +211,7 @@ def _is_whole(value: object) -> bool:
 
 
 _BOOLEAN: Final = _Kind(
-    "true or false", _boolean, lambda value: str(value).lower(), lambda value: isinstance(value, bool)
+    "true or false", parse_boolean, lambda value: str(value).lower(), lambda value: isinstance(value, bool)
 )
 _WHOLE: Final = _Kind("a whole number", int, str, _is_whole)
 _NUMBER: Final[_Kind[float]] = _Kind(

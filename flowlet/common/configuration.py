@@ -109,7 +109,7 @@ class Configuration:
 
     def get_boolean(self, key: str, default_value: bool) -> bool:  # noqa: FBT001  # PyFlink's signature
         """The option as a boolean."""
-        return self._parsed(key, default_value, _parse_boolean, "true or false")
+        return self._parsed(key, default_value, parse_boolean, "true or false")
 
     def set_boolean(self, key: str, value: bool) -> "Configuration":  # noqa: FBT001  # PyFlink's signature
         """Set an option to a boolean."""
@@ -166,12 +166,7 @@ class Configuration:
 
     def _parsed(self, key: str, default_value: T, parse: Callable[[str], T], allowed: str) -> T:
         text = self._options.get(key)
-        if text is None:
-            return default_value
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise ConfigError(f"option {key!r} is {text!r}, which is not {allowed}") from error
+        return default_value if text is None else parsed_option(key, text, parse, allowed)
 
     def __hash__(self) -> int:
         return hash(frozenset(self._options.items()))
@@ -183,8 +178,27 @@ class Configuration:
         return str(self._options)
 
 
-def _parse_boolean(text: str) -> bool:
-    match text.strip().lower():
+def parsed_option(name: str, text: str, parse: Callable[[str], T], allowed: str) -> T:
+    """The value of an option's text.
+
+    Args:
+        name: the option's, for the error.
+        text: what it is set to.
+        parse: makes the value; ValueError: the text is not of the type.
+        allowed: what the text must be, for the error.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    try:
+        return parse(text.strip())
+    except ValueError:
+        raise ConfigError(f"option {name!r} is {text!r}, which is not {allowed}") from None
+
+
+def parse_boolean(text: str) -> bool:
+    """The value of ``true`` or ``false``, in any case.  Raises ValueError: it is neither."""
+    match text.lower():
         case "true":
             return True
         case "false":

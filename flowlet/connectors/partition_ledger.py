@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import field
 from typing import Final, NamedTuple
 
-from flowlet.common.settings.gate_settings import RetryRule
+from flowlet.common.job_settings import RetryRule
 from flowlet.errors import FlowletError
 from netstack.late import dataclass
 

@@ -24,7 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.columns import Column, Columns
-from flowlet.common.settings.gate_settings import RetryRule
+from flowlet.common.job_settings import RetryRule
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
 from flowlet.connectors.partition_ledger import (

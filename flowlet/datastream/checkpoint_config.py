@@ -11,9 +11,11 @@ Source: PyFlink ``pyflink.datastream.checkpoint_config``.
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from flowlet.common.configuration import Configuration
+from flowlet.common.flinks_options import FORCED_UNALIGNED, IGNORED, warn_of_setter
+from flowlet.common.job_settings import UNLIMITED, CheckpointSettings
 from flowlet.common.not_yet import missing_attribute
-from flowlet.common.options import known_options as known
-from flowlet.common.settings.tuning_options import FORCED_UNALIGNED, IGNORED, warn_of_setter
+from flowlet.common.option import row_of, view_of
+from flowlet.common.options.known_options import BY_NAME
 from flowlet.common.time import Duration, Length, millis_of
 from flowlet.datastream.checkpoint_storage import BUFFER, THRESHOLD, CheckpointStorage, FileSystemCheckpointStorage
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
@@ -46,49 +48,44 @@ class CheckpointConfig:
 
     def get_checkpointing_mode(self) -> CheckpointingMode:
         """Whether records count exactly once, the default, or at least once."""
-        return CheckpointingMode[known.CHECKPOINT_MODE.get(self._options)]
+        return CheckpointingMode.EXACTLY_ONCE if self._found.is_exactly_once else CheckpointingMode.AT_LEAST_ONCE
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> "CheckpointConfig":
         """Set whether records count exactly once or at least once."""
-        known.CHECKPOINT_MODE.set(self._options, _name_of(checkpointing_mode, CheckpointingMode))
-        return self
+        return self._set("is_exactly_once", _name_of(checkpointing_mode, CheckpointingMode))
 
     def get_checkpoint_interval(self) -> int:
         """The time from one checkpoint to the next; -1: none are taken."""
-        interval_ms = known.CHECKPOINT_INTERVAL.find(self._options)
+        interval_ms = self._found.interval_ms
         return DISABLED if interval_ms is None else interval_ms
 
     def set_checkpoint_interval(self, checkpoint_interval: int) -> "CheckpointConfig":
         """Take checkpoints, with this time from one to the next: 10 or more."""
-        known.CHECKPOINT_INTERVAL.set(self._options, checkpoint_interval)
-        return self
+        return self._set("interval_ms", checkpoint_interval)
 
     def get_checkpoint_timeout(self) -> int:
         """The time after which a checkpoint that is not complete fails; 10 minutes unless set."""
-        return known.CHECKPOINT_TIMEOUT.get(self._options)
+        return self._found.timeout_ms
 
     def set_checkpoint_timeout(self, checkpoint_timeout: int) -> "CheckpointConfig":
         """Set the time after which a checkpoint that is not complete fails: 10 or more."""
-        known.CHECKPOINT_TIMEOUT.set(self._options, checkpoint_timeout)
-        return self
+        return self._set("timeout_ms", checkpoint_timeout)
 
     def get_min_pause_between_checkpoints(self) -> int:
         """The time that passes at least between the end of a checkpoint and the next one."""
-        return known.MIN_PAUSE.get(self._options)
+        return self._found.min_pause_ms
 
     def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: int) -> "CheckpointConfig":
         """Set the time that passes at least between the end of a checkpoint and the next one."""
-        known.MIN_PAUSE.set(self._options, min_pause_between_checkpoints)
-        return self
+        return self._set("min_pause_ms", min_pause_between_checkpoints)
 
     def get_max_concurrent_checkpoints(self) -> int:
         """How many checkpoints may be under way at a time."""
-        return known.MAX_CONCURRENT.get(self._options)
+        return self._found.max_concurrent
 
     def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> "CheckpointConfig":
         """Set how many checkpoints may be under way at a time."""
-        known.MAX_CONCURRENT.set(self._options, max_concurrent_checkpoints)
-        return self
+        return self._set("max_concurrent", max_concurrent_checkpoints)
 
     def is_fail_on_checkpointing_errors(self) -> bool:
         """Whether the first checkpoint that fails makes the job fail."""
@@ -96,23 +93,21 @@ class CheckpointConfig:
 
     def set_fail_on_checkpointing_errors(self, fail_on_checkpointing_errors: bool) -> "CheckpointConfig":  # noqa: FBT001  # PyFlink's
         """Set whether the first checkpoint that fails makes the job fail, or none does."""
-        return self.set_tolerable_checkpoint_failure_number(0 if fail_on_checkpointing_errors else known.UNLIMITED)
+        return self.set_tolerable_checkpoint_failure_number(0 if fail_on_checkpointing_errors else UNLIMITED)
 
     def get_tolerable_checkpoint_failure_number(self) -> int:
         """How many checkpoints may fail one after the other; the next one makes the job fail."""
-        return known.TOLERABLE_FAILURES.get(self._options)
+        return self._found.tolerable_failures
 
     def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> "CheckpointConfig":
         """Set how many checkpoints may fail one after the other."""
-        known.TOLERABLE_FAILURES.set(self._options, tolerable_checkpoint_failure_number)
-        return self
+        return self._set("tolerable_failures", tolerable_checkpoint_failure_number)
 
     def set_externalized_checkpoint_retention(
         self, retention_mode: ExternalizedCheckpointRetention
     ) -> "CheckpointConfig":
         """Set whether the newest checkpoints stay when their job is cancelled or fails."""
-        known.RETENTION.set(self._options, _name_of(retention_mode, ExternalizedCheckpointRetention))
-        return self
+        return self._set("is_retained_on_failure", _name_of(retention_mode, ExternalizedCheckpointRetention))
 
     def is_externalized_checkpoints_enabled(self) -> bool:
         """Whether the newest checkpoints stay when their job fails, or is cancelled, too."""
@@ -125,16 +120,19 @@ class CheckpointConfig:
         """What becomes of the newest checkpoints when their job is cancelled or fails; those of a job that finishes are
         deleted.
         """
-        return ExternalizedCheckpointRetention[known.RETENTION.get(self._options)]
+        if self._found.is_retained_on_cancellation:
+            return ExternalizedCheckpointRetention.RETAIN_ON_CANCELLATION
+        if self._found.is_retained_on_failure:
+            return ExternalizedCheckpointRetention.DELETE_ON_CANCELLATION
+        return ExternalizedCheckpointRetention.NO_EXTERNALIZED_CHECKPOINTS
 
     def is_unaligned_checkpoints_enabled(self) -> bool:
         """Whether barriers may overtake records."""
-        return known.UNALIGNED.get(self._options)
+        return self._found.is_unaligned
 
     def enable_unaligned_checkpoints(self, enabled: bool = True) -> "CheckpointConfig":  # noqa: FBT001, FBT002  # PyFlink's signature
         """Let barriers overtake records, which become part of the checkpoint: it ends soon under back pressure, too."""
-        known.UNALIGNED.set(self._options, enabled)
-        return self
+        return self._set("is_unaligned", enabled)
 
     def disable_unaligned_checkpoints(self) -> "CheckpointConfig":
         """Align barriers, the default."""
@@ -148,12 +146,11 @@ class CheckpointConfig:
             timeout_ms = millis_of(alignment_timeout, "set_aligned_checkpoint_timeout()")
         except JobGraphError as error:
             raise ConfigError(str(error)) from None
-        known.ALIGNED_TIMEOUT.set(self._options, timeout_ms)
-        return self
+        return self._set("aligned_timeout_ms", timeout_ms)
 
     def get_aligned_checkpoint_timeout(self) -> Duration:
         """How long the alignment may take before barriers overtake; 0, the default: they overtake at once."""
-        return Duration.of_millis(known.ALIGNED_TIMEOUT.get(self._options))
+        return Duration.of_millis(self._found.aligned_timeout_ms)
 
     def set_alignment_timeout(self, alignment_timeout: Length) -> "CheckpointConfig":
         """As ``set_aligned_checkpoint_timeout``."""
@@ -170,13 +167,13 @@ class CheckpointConfig:
                 f"a CheckpointStorage is needed, such as FileSystemCheckpointStorage('/a/directory'), got {storage!r}"
             )
         options = storage.options()
-        for option in (known.CHECKPOINT_STORAGE, known.CHECKPOINT_DIRECTORY):
-            if option.name in options:
-                option.set(self._options, options[option.name])
         for name in (THRESHOLD, BUFFER):
             self._options.remove_config(name)
-            if name in options:
-                self._options.set_string(name, options[name])
+        for name, text in options.items():
+            if name in BY_NAME:
+                BY_NAME[name].set(self._options, text)
+            else:
+                self._options.set_string(name, text)
         return self
 
     def set_checkpoint_storage_dir(self, checkpoint_path: str) -> "CheckpointConfig":
@@ -185,8 +182,8 @@ class CheckpointConfig:
 
     def get_checkpoint_storage(self) -> CheckpointStorage | None:
         """Where checkpoints are kept, if that is set.  In PyFlink until 1.20."""
-        directory = known.CHECKPOINT_DIRECTORY.find(self._options)
-        return None if directory is None else FileSystemCheckpointStorage.of_options(directory, self._options)
+        directory = self._found.directory
+        return FileSystemCheckpointStorage.of_options(directory, self._options) if directory else None
 
     def set_force_unaligned_checkpoints(
         self,
@@ -205,6 +202,14 @@ class CheckpointConfig:
     def is_force_unaligned_checkpoints(self) -> bool:
         """Whether that was asked for; without an effect."""
         return self._options.get_boolean(FORCED_UNALIGNED, default_value=False)
+
+    @property
+    def _found(self) -> CheckpointSettings:
+        return view_of(CheckpointSettings, self._options)
+
+    def _set(self, field: str, value: object) -> "CheckpointConfig":
+        row_of(CheckpointSettings, field).set(self._options, value)
+        return self
 
     if not TYPE_CHECKING:
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.configuration import Configuration
+from flowlet.common.flinks_options import IGNORED, warn_of_setter
 from flowlet.common.not_yet import missing_names
-from flowlet.common.settings.tuning_options import IGNORED, warn_of_setter
 from flowlet.common.units.memory_size import parse_bytes
 from flowlet.errors import ConfigError
 

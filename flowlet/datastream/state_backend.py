@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.configuration import Configuration
+from flowlet.common.flinks_options import ROCKSDB, warn_of_setter
+from flowlet.common.job_settings import StateSettings
 from flowlet.common.not_yet import missing_names
-from flowlet.common.options import known_options as known
-from flowlet.common.settings.tuning_options import ROCKSDB, warn_of_setter
+from flowlet.common.option import row_of
 from flowlet.errors import ConfigError, JobGraphError
 
 __all__ = ["EmbeddedRocksDBStateBackend", "HashMapStateBackend", "PredefinedOptions", "StateBackend"]
@@ -141,7 +142,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         if self._is_incremental is not None:
             options["execution.checkpointing.incremental"] = str(self._is_incremental).lower()
         if self._directories:
-            options[known.ROCKSDB_DIRECTORIES.name] = ",".join(self._directories)
+            options[row_of(StateSettings, "directories").name] = ",".join(self._directories)
         if self._predefined_options is not None:
             options[PREDEFINED_OPTIONS] = self._predefined_options.name
         if self._num_transfer_threads is not None:
@@ -153,7 +154,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
         Raises ConfigError: one is not of its type.
         """
-        self._directories = known.ROCKSDB_DIRECTORIES.find(options) or ()
+        self._directories = row_of(StateSettings, "directories").find(options) or ()
         name = options.get_string(PREDEFINED_OPTIONS, "").strip().upper()
         if name:
             if name not in PredefinedOptions.__members__:

@@ -19,27 +19,23 @@ from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
 from flowlet.common.checks import is_whole_number
 from flowlet.common.configuration import Configuration
-from flowlet.common.execution_config import ExecutionConfig, check_parallelism
+from flowlet.common.execution_config import EnvironmentSettings, ExecutionConfig, check_parallelism, config_of
 from flowlet.common.job_client import JobClient, JobControl, ProgressMode, SubmittedJob
 from flowlet.common.job_execution_result import DetachedJobExecutionResult, JobExecutionResult
 from flowlet.common.job_id import JobID
+from flowlet.common.job_settings import CheckpointSettings, JobSettings, StateSettings, check_rocksdb
 from flowlet.common.not_yet import missing_attribute
-from flowlet.common.options import known_options as known
-from flowlet.common.options.batch_options import batch_settings
-from flowlet.common.options.check_options import check_options
-from flowlet.common.options.job_options import (
-    checkpoint_settings,
-    gate_settings,
-    recovery_settings,
-    refuse_gate_options,
-    restart_settings,
-    state_settings,
+from flowlet.common.option import row_of, settings_of, view_of
+from flowlet.common.options.client_options import (
+    ClientHeartbeat,
+    ClientRetry,
+    is_detached,
+    progress_mode,
+    run_options,
 )
-from flowlet.common.options.option import Option
-from flowlet.common.options.python_options import dependency_settings
-from flowlet.common.options.run_options import is_detached, progress_mode, run_options
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.state_settings import check_rocksdb
+from flowlet.common.options.job_options import job_settings, refuse_gate_options, state_settings
+from flowlet.common.options.known_options import BY_NAME, check_options
+from flowlet.common.options.python_options import DependencySettings
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
 from flowlet.datastream.environment.job_manager_address import is_in_process, job_manager_address
@@ -57,8 +53,6 @@ from flowlet.datastream.state_backend import (
     StateBackend,
 )
 from flowlet.errors import ConfigError, FlowletError, JobGraphError, without_our_frames
-from flowlet.graph.client_heartbeat import ClientHeartbeat, ClientRetry
-from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS
 from flowlet.graph.stream_graph import StreamGraph, StreamGraphSettings, build_stream_graph, check_uids, execution_plan
 from flowlet.graph.transformation import (
     CollectTransformation,
@@ -102,12 +96,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 
     def __init__(self, configuration: Configuration | None = None, submit: Submit | None = None) -> None:
         self._configuration = Configuration()
-        self._config = ExecutionConfig()
-        self._buffer_timeout_ms = DEFAULT_BUFFER_TIMEOUT_MS
-        self._is_chaining_enabled = True
-        self._runtime_mode = RuntimeExecutionMode.STREAMING
-        self._job_name: str | None = None
-        self._max_record_bytes: int | None = None  # None: the default
+        self._config = config_of(self._configuration)
         self._default_local_parallelism = len(os.sched_getaffinity(0))
         self._operators: list[Transformation] = []  # those added since the last attempt to start a job
         self._unstarted = _Attempt()  # the last attempt, if it failed
@@ -140,51 +129,23 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
             JobGraphError: a value is out of range.
         """
         check_options(configuration)
-        parallelism, max_parallelism = (
-            known.DEFAULT_PARALLELISM.find(configuration),
-            known.MAX_PARALLELISM.find(configuration),
-        )
-        limits = JobSettings(
-            known.CANCELLATION_INTERVAL.find(configuration),
-            known.CANCELLATION_TIMEOUT.find(configuration),
-            known.MAX_RECORD_BYTES.find(configuration),
-        )
-        if max_parallelism is not None:
-            self.set_max_parallelism(max_parallelism)
-        if limits.max_record_bytes is not None:
-            self._max_record_bytes = limits.max_record_bytes
-        if parallelism is not None:
-            self.set_parallelism(parallelism)
-        self._set_times(configuration)
-        if (has_uids := known.AUTO_UIDS.find(configuration)) is not None:
-            (self._config.enable_auto_generated_uids if has_uids else self._config.disable_auto_generated_uids)()
-        is_chaining_enabled = known.CHAINING.find(configuration)
-        if is_chaining_enabled is not None:
-            self._is_chaining_enabled = is_chaining_enabled
-        runtime_mode = known.RUNTIME_MODE.find(configuration)
-        if runtime_mode is not None:
-            self.set_runtime_mode(RuntimeExecutionMode[runtime_mode])
-        self._job_name = known.JOB_NAME.find(configuration) or self._job_name
-        parameters = known.JOB_PARAMETERS.find(configuration)
-        if parameters is not None:
-            self._config.set_global_job_parameters(dict(parameters))
-        self._config.take_options(configuration.to_dict())  # without effect, but programs read them back
+        settings_of(EnvironmentSettings, configuration)
+        settings_of(JobSettings, configuration)
+        for name in configuration.key_set() & BY_NAME.keys():
+            # What was set under another name would count before this one.
+            for former in BY_NAME[name].names:
+                self._configuration.remove_config(former)
+        if row_of(EnvironmentSettings, "buffer_timeout_ms").is_set(configuration):
+            self._configuration.remove_config(row_of(EnvironmentSettings, "is_buffer_timeout_enabled").name)
         self._configuration.add_all(configuration)
 
-    def _set_times(self, configuration: Configuration) -> None:
-        setters: list[tuple[Option[int], Callable[[int], object]]] = [
-            (known.BUFFER_TIMEOUT, self.set_buffer_timeout),
-            (known.WATERMARK_INTERVAL, self._config.set_auto_watermark_interval),
-            (known.LATENCY_INTERVAL, self._config.set_latency_tracking_interval),
-            (known.CANCELLATION_INTERVAL, self._config.set_task_cancellation_interval),
-            (known.CANCELLATION_TIMEOUT, self._config.set_task_cancellation_timeout),
-        ]
-        for option, set_ms in setters:
-            found = option.find(configuration)
-            if found is not None:
-                set_ms(found)
-        if known.IS_BUFFER_TIMEOUT_ENABLED.find(configuration) is False:
-            self.set_buffer_timeout(NO_BUFFER_TIMEOUT)
+    @property
+    def _found(self) -> EnvironmentSettings:
+        return view_of(EnvironmentSettings, self._configuration)
+
+    def _set(self, field: str, value: object) -> Self:
+        row_of(EnvironmentSettings, field).set(self._configuration, value)
+        return self
 
     def enable_checkpointing(self, interval: int, mode: CheckpointingMode | None = None) -> Self:
         """Take a checkpoint every ``interval`` milliseconds, 10 or more; ``mode``: left out, it stays as it is.
@@ -208,12 +169,12 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         """Write savepoints there if who asks for one names no directory; the job can take savepoints then also without
         checkpoints.
         """
-        self._configuration.set_string(known.SAVEPOINT_DIRECTORY.name, directory)
+        self._configuration.set_string(row_of(CheckpointSettings, "savepoint_directory").name, directory)
         return self
 
     def get_default_savepoint_directory(self) -> str | None:
         """Where savepoints are written; None: who asks for one must name a directory."""
-        return known.SAVEPOINT_DIRECTORY.find(self._configuration)
+        return view_of(CheckpointSettings, self._configuration).savepoint_directory or None
 
     def set_state_backend(self, state_backend: StateBackend) -> Self:
         """Choose where keyed state is kept: sets the options ``state.backend.*``."""
@@ -222,7 +183,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
                 "set_state_backend() needs HashMapStateBackend() or EmbeddedRocksDBStateBackend(), got "
                 f"{state_backend!r}"
             )
-        for name in ("state.backend", known.ROCKSDB_DIRECTORIES.name, PREDEFINED_OPTIONS, TRANSFER_THREADS):
+        for name in ("state.backend", row_of(StateSettings, "directories").name, PREDEFINED_OPTIONS, TRANSFER_THREADS):
             self._configuration.remove_config(name)
         for name, text in state_backend.options().items():
             self._configuration.set_string(name, text)
@@ -297,14 +258,13 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         """Set whether keyed aggregations give running results (the default) or final ones."""
         if not isinstance(execution_mode, RuntimeExecutionMode):
             raise JobGraphError(f"set_runtime_mode() needs a RuntimeExecutionMode, got {execution_mode!r}")
-        self._runtime_mode = execution_mode
-        return self
+        return self._set("runtime_mode", execution_mode.value)
 
     def get_buffer_timeout(self) -> int:
         """The longest time in milliseconds that a record waits for its buffer to fill; -1: without
         end, 0: not at all.
         """
-        return self._buffer_timeout_ms
+        return self._found.buffer_timeout_ms if self._found.is_buffer_timeout_enabled else NO_BUFFER_TIMEOUT
 
     def set_buffer_timeout(self, timeout_millis: int) -> Self:
         """Set the longest time that a record waits for its buffer to fill."""
@@ -313,17 +273,16 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
                 "the environment's buffer timeout must be -1 (no limit), 0 (none) or milliseconds, got "
                 f"{timeout_millis!r}"
             )
-        self._buffer_timeout_ms = timeout_millis
-        return self
+        self._configuration.remove_config(row_of(EnvironmentSettings, "is_buffer_timeout_enabled").name)
+        return self._set("buffer_timeout_ms", timeout_millis)
 
     def is_chaining_enabled(self) -> bool:
         """Whether operators may share a task."""
-        return self._is_chaining_enabled
+        return self._found.is_chaining_enabled
 
     def disable_operator_chaining(self) -> Self:
         """Run each operator in a task of its own."""
-        self._is_chaining_enabled = False
-        return self
+        return self._set("is_chaining_enabled", value=False)
 
     def register_slot_sharing_group(self, slot_sharing_group: SlotSharingGroup) -> Self:
         """Accept a group; slots are all alike, so there is nothing to remember about it, and resources of it are warned
@@ -419,18 +378,18 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         job, refused = self._settings_of_either_mode()
         settings = StreamGraphSettings(
             max_parallelism=None if max_parallelism == ExecutionConfig.PARALLELISM_DEFAULT else max_parallelism,
-            buffer_timeout_ms=self._buffer_timeout_ms,
-            is_chaining_enabled=self._is_chaining_enabled,
-            runtime_mode=self._runtime_mode.value,
+            buffer_timeout_ms=self.get_buffer_timeout(),
+            is_chaining_enabled=self._found.is_chaining_enabled,
+            runtime_mode=self._found.runtime_mode,
             auto_watermark_interval_ms=self._config.get_auto_watermark_interval(),
             latency_tracking_interval_ms=self._config.get_latency_tracking_interval(),
             client_heartbeat=client_heartbeat,
             client_retry=ClientRetry.of_options(self._configuration),
             job=job,
-            dependencies=dependency_settings(self._configuration),
+            dependencies=settings_of(DependencySettings, self._configuration),
         )
         graph = build_stream_graph(
-            self._next_attempt(collect).roots(), job_name or self._job_name or DEFAULT_JOB_NAME, settings
+            self._next_attempt(collect).roots(), job_name or self._found.job_name or DEFAULT_JOB_NAME, settings
         )
         sources = [
             node.transformation
@@ -474,16 +433,8 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 
     def _job_settings(self, *, takes_checkpoints: bool = True) -> JobSettings:
         default_directory = _local_checkpoints() if self._address() is None else None
-        checkpoints = checkpoint_settings(self._configuration, default_directory) if takes_checkpoints else None
-        is_periodic = checkpoints is not None and checkpoints.is_periodic
-        restart = restart_settings(self._configuration, has_checkpoints=is_periodic)
-        settings = self._config.job_settings(self._max_record_bytes, checkpoints, restart)
-        path, ignores = recovery_settings(self._configuration)
-        settings = replace(settings, recovery_path=path, ignores_unclaimed_state=ignores)
-        state = state_settings(self._configuration)
-        gates = gate_settings(self._configuration, has_checkpoints=is_periodic)
-        return replace(
-            settings, state=state, gates=gates, batch=batch_settings(self._configuration, self._runtime_mode.value)
+        return job_settings(
+            self._configuration, default_directory, self._found.runtime_mode, takes_checkpoints=takes_checkpoints
         )
 
     def _start(

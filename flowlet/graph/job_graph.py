@@ -16,9 +16,9 @@ from dataclasses import field
 from typing import Any, Protocol
 
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import JobSettings
+from flowlet.common.options.client_options import ClientHeartbeat, ClientRetry
 from flowlet.errors import JobGraphError
-from flowlet.graph.client_heartbeat import ClientHeartbeat, ClientRetry
 from flowlet.graph.partitioner import DEFAULT_MAX_PARALLELISM, Forward, KeyGroups, Partitioner
 from netstack.late import dataclass
 

@@ -14,8 +14,7 @@ from collections import deque
 from dataclasses import field
 from typing import Protocol, assert_never
 
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from netstack.late import dataclass
 
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
 
 from flowlet.common.execution_config import DEFAULT_AUTO_WATERMARK_INTERVAL_MS
-from flowlet.common.settings.dependency_settings import DependencySettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import JobSettings
+from flowlet.common.options.client_options import ClientHeartbeat, ClientRetry
+from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
-from flowlet.graph.client_heartbeat import ClientHeartbeat, ClientRetry
 from flowlet.graph.job_graph import DEFAULT_BUFFER_TIMEOUT_MS, DEFAULT_SLOT_SHARING_GROUP, stable_id
 from flowlet.graph.partitioner import Forward, KeyGroups, Partitioner, Rebalance, default_max_parallelism
 from flowlet.graph.transformation import (

@@ -10,10 +10,10 @@ from collections import Counter
 import msgspec
 
 from flowlet.common.execution_config import MAX_MAX_PARALLELISM
+from flowlet.common.job_settings import RestartKind
+from flowlet.common.options.client_options import MAX_TIMEOUT_MS
 from flowlet.common.paths import check_checkpoint_url
-from flowlet.common.settings.restart_settings import RestartKind
 from flowlet.errors import JobGraphError, StorageError
-from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
 from flowlet.messages.program_bundle import ProgramBundle, check_shipped_files, pieces_of

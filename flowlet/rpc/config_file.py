@@ -15,8 +15,8 @@ from typing import Any, Final
 import yaml
 
 from flowlet.common.configuration import Configuration
-from flowlet.common.options.check_options import check_options
-from flowlet.common.options.known_options import BY_NAME, REST_ADDRESS, REST_PORT
+from flowlet.common.options.client_options import REST_ADDRESS, REST_PORT
+from flowlet.common.options.known_options import BY_NAME, check_options
 from flowlet.common.units.duration_text import duration_nanos
 from flowlet.common.units.memory_size import parse_bytes
 from flowlet.errors import ConfigError

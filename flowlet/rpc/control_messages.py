@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.messages.program_bundle import ProgramBundle
 from flowlet.splits.split_kinds import AnySplit, SplitSet

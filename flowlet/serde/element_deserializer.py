@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Final
 
-from flowlet.common.settings.job_settings import MAX_RECORD_BYTES_OPTION
+from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.errors import SerdeError
 from flowlet.records import StreamElement
 from flowlet.serde.channel_dictionary import RecordFormat

@@ -7,7 +7,7 @@ Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, a
 
 from typing import Final
 
-from flowlet.common.settings.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES
+from flowlet.common.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES
 from flowlet.errors import ConfigError
 from netstack.late import dataclass
 

@@ -18,7 +18,7 @@ Source: Flink ``StreamElementSerializer``, ``SpanningRecordSerializer``; tags fr
 import struct
 from typing import Any, Final, assert_never
 
-from flowlet.common.settings.job_settings import MAX_RECORD_BYTES_OPTION
+from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.errors import SerdeError
 from flowlet.records import (
     Chunk,

@@ -30,8 +30,8 @@ from typing import Any, Final, NewType, Self
 
 import msgspec
 
+from flowlet.common.options.python_options import DependencySettings
 from flowlet.common.paths import local_path
-from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import JobSubmissionError
 from flowlet.messages.program_bundle import (
     ADVICE,

@@ -17,7 +17,7 @@ from typing import Final
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
-from flowlet.common.settings.state_settings import StateSettings
+from flowlet.common.job_settings import StateSettings
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import Attention, Interrupts

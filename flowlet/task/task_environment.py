@@ -11,8 +11,7 @@ from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
-from flowlet.common.settings.batch_settings import BatchSettings
-from flowlet.common.settings.state_settings import StateSettings
+from flowlet.common.job_settings import BatchSettings, StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.state.state_backends import SharedFiles

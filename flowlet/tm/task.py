@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from flowlet.chain.loop_code import operator_in
-from flowlet.common.settings.job_settings import (
+from flowlet.common.job_settings import (
     DEFAULT_CANCELLATION_INTERVAL_MS,
     DEFAULT_CANCELLATION_TIMEOUT_MS,
     JobSettings,

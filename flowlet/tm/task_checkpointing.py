@@ -37,7 +37,7 @@ from flowlet.checkpoint.snapshots import (
 )
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task

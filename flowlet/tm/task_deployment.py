@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import JobSettings
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.rpc.control_messages import (
     InputChannelDescriptor,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import field, replace
 from functools import partial
 
-from flowlet.common.settings.job_settings import CANCELLATION_TIMEOUT_OPTION
+from flowlet.common.job_settings import CANCELLATION_TIMEOUT_OPTION
 from flowlet.errors import FlowletError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.background_call import close_in_background

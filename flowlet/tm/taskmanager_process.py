@@ -19,7 +19,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from flowlet.common.settings.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
+from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
 from flowlet.common.units.host_address import parse_address, parse_job_manager_option
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging, configure_program_logging

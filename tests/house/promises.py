@@ -88,7 +88,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.gate.union_input_gate",
     ),
     "messages": ("flowlet.rpc.control_messages", "flowlet.graph.execution_state", "flowlet.graph.partitioner"),
-    "options": ("flowlet.common.settings",),
+    "options": ("flowlet.common.job_settings",),
     "state": (
         "flowlet.state.heap_keyed_state_backend",
         "flowlet.state.state_snapshots",

@@ -14,8 +14,7 @@ from flowlet.client.executor import execute
 from flowlet.client.remote import RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.client.translate import translate
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from flowlet.datastream import MapFunction, RuntimeContext, StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
 from tests.integration.signals import Signals

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from flowlet.common.settings.tuning_options import IgnoredOptionWarning
+from flowlet.common.flinks_options import IgnoredOptionWarning
 
 PROGRAMS: Final = {file.stem: file for file in sorted(Path(__file__).parent.glob("programs/demo_*.py"))}
 # "2> value" and "name:2> value": the number of the subtask that printed is left to chance.

@@ -1,24 +1,63 @@
-"""What a job's options say about its checkpoints and restarts.
+"""What a program's options say about its job: ``JobSettings``, and the options that would have no effect on it.
 
 Side:   pure.
 Rules:  an option that would have no effect, because what it belongs to is not used, is an error that names it.
-Source: Flink ``CheckpointConfig``, ``RestartBackoffTimeStrategyFactoryLoader``.
+Source: Flink ``CheckpointConfig``, ``RestartBackoffTimeStrategyFactoryLoader``, ``ExecutionOptions``.
 """
 
-from collections.abc import Iterable
+from enum import Enum
 from typing import Any, Final
 
 from flowlet.common.configuration import Configuration
-from flowlet.common.options import known_options as known
-from flowlet.common.options.option import Option
+from flowlet.common.job_settings import (
+    CHECKPOINT_INTERVAL,
+    FAILURE_RATE_DELAY,
+    RECOVERY_PATH,
+    BatchSettings,
+    CheckpointSettings,
+    GateSettings,
+    JobSettings,
+    Needs,
+    RestartKind,
+    RestartSettings,
+    StateSettings,
+)
+from flowlet.common.option import Option, row_of, settings_of
+from flowlet.common.options.known_options import KNOWN
 from flowlet.common.paths import absolute_url, check_checkpoint_url
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.gate_settings import GateSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
-from flowlet.common.settings.state_settings import StateSettings
 from flowlet.errors import ConfigError, JobGraphError, StorageError
 
-_ANY_NUMBER: Final = -1  # of attempts
+_NO_CHECKPOINTS: Final = f"no checkpoints are taken: set {CHECKPOINT_INTERVAL!r} too, or leave it out"
+
+
+def job_settings(
+    options: Configuration, default_directory: str | None, runtime_mode: str, *, takes_checkpoints: bool = True
+) -> JobSettings:
+    """The settings of a job.
+
+    Args:
+        options: the environment's.
+        default_directory: where checkpoints are kept if no option says so; None: the option is needed.
+        runtime_mode: STREAMING, BATCH or AUTOMATIC.
+        takes_checkpoints: False: none are taken, whatever the options say.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+        JobGraphError: a value is out of range, or does not go with the rest.
+    """
+    checkpoints = checkpoint_settings(options, default_directory) if takes_checkpoints else None
+    is_periodic = checkpoints is not None and checkpoints.is_periodic
+    restart = restart_settings(options, has_checkpoints=is_periodic)
+    return settings_of(
+        JobSettings,
+        options,
+        checkpoints=checkpoints,
+        restart=restart,
+        recovery_path=recovery_path(options),
+        state=state_settings(options),
+        gates=gate_settings(options, has_checkpoints=is_periodic),
+        batch=batch_settings(options, runtime_mode),
+    )
 
 
 def checkpoint_settings(options: Configuration, default_directory: str | None) -> CheckpointSettings | None:
@@ -33,63 +72,36 @@ def checkpoint_settings(options: Configuration, default_directory: str | None) -
         JobGraphError: there is no directory, checkpoints cannot be kept in what it names, or unaligned ones do not go
             with the rest.
     """
-    interval_ms = known.CHECKPOINT_INTERVAL.find(options)
-    savepoint_directory = known.SAVEPOINT_DIRECTORY.find(options) or ""
+    interval_ms = row_of(CheckpointSettings, "interval_ms").find(options)
+    savepoint_directory = row_of(CheckpointSettings, "savepoint_directory").find(options) or ""
     if savepoint_directory:
         savepoint_directory = _checked_url(savepoint_directory)
     if interval_ms is None:
-        takes_savepoints = bool(savepoint_directory) or known.RECOVERY_PATH.find(options) is not None
-        without_effect = known.FOR_PERIODIC_CHECKPOINTS if takes_savepoints else known.FOR_CHECKPOINTS
-        _refuse(
-            options,
-            without_effect,
-            f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out",
-        )
-        return _savepoints_alone(options, savepoint_directory) if takes_savepoints else None
-    directory = known.CHECKPOINT_DIRECTORY.find(options) or default_directory
-    if not directory:
+        if not savepoint_directory and row_of(JobSettings, "recovery_path").find(options) is None:
+            refuse(options, _NO_CHECKPOINTS, Needs.CHECKPOINTS, Needs.PERIODIC_CHECKPOINTS)
+            return None
+        refuse(options, _NO_CHECKPOINTS, Needs.PERIODIC_CHECKPOINTS)
+        return settings_of(CheckpointSettings, options, savepoint_directory=savepoint_directory)
+    directory = row_of(CheckpointSettings, "directory")
+    found = directory.find(options) or default_directory
+    if not found:
         raise JobGraphError(
             "checkpoints of a job on a cluster need a directory that the JobManager and all TaskManagers reach: set "
-            f"the option {known.CHECKPOINT_DIRECTORY.name!r}, to the path of a shared file system or a URL such as "
+            f"the option {directory.name!r}, to the path of a shared file system or a URL such as "
             "s3://bucket/checkpoints"
         )
-    is_unaligned = known.UNALIGNED.get(options)
-    if not is_unaligned and known.ALIGNED_TIMEOUT.get(options):
-        wanted = f"set {known.UNALIGNED.name!r} too, or leave it out"
-        _refuse(options, (known.ALIGNED_TIMEOUT,), f"no checkpoint may become unaligned: {wanted}")
-    directory = _checked_url(directory)
-    num_retained, restore_fallback = known.NUM_RETAINED.get(options), known.RESTORE_FALLBACK.get(options)
-    if restore_fallback and num_retained == 1:
-        why = f"only one checkpoint is kept: set {known.NUM_RETAINED.name!r} to 2 or more"
-        _refuse(options, (known.RESTORE_FALLBACK,), why)
-    return CheckpointSettings(
-        interval_ms=interval_ms,
-        directory=directory,
-        is_exactly_once=known.CHECKPOINT_MODE.get(options) == "EXACTLY_ONCE",
-        timeout_ms=known.CHECKPOINT_TIMEOUT.get(options),
-        min_pause_ms=known.MIN_PAUSE.get(options),
-        max_concurrent=known.MAX_CONCURRENT.get(options),
-        tolerable_failures=known.TOLERABLE_FAILURES.get(options),
-        num_retained=num_retained,
-        after_tasks_finish=known.AFTER_TASKS_FINISH.get(options),
-        is_unaligned=is_unaligned,
-        aligned_timeout_ms=known.ALIGNED_TIMEOUT.get(options),
-        is_retained_on_cancellation=known.RETENTION.get(options) == "RETAIN_ON_CANCELLATION",
-        is_retained_on_failure=known.RETENTION.get(options) != "NO_EXTERNALIZED_CHECKPOINTS",
-        restore_fallback=restore_fallback,
-        savepoint_directory=savepoint_directory,
-    )
-
-
-def _savepoints_alone(options: Configuration, directory: str) -> CheckpointSettings:
-    return CheckpointSettings(
-        interval_ms=None,
-        directory="",
-        is_exactly_once=known.CHECKPOINT_MODE.get(options) == "EXACTLY_ONCE",
-        timeout_ms=known.CHECKPOINT_TIMEOUT.get(options),
-        after_tasks_finish=known.AFTER_TASKS_FINISH.get(options),
-        savepoint_directory=directory,
-    )
+    unaligned = row_of(CheckpointSettings, "is_unaligned")
+    timeout = row_of(CheckpointSettings, "aligned_timeout_ms")
+    if not unaligned.get(options) and timeout.get(options):
+        refuse_rows(
+            options, f"no checkpoint may become unaligned: set {unaligned.name!r} too, or leave it out", timeout
+        )
+    directory_url = _checked_url(found)
+    num_retained = row_of(CheckpointSettings, "num_retained")
+    restore_fallback = row_of(CheckpointSettings, "restore_fallback")
+    if restore_fallback.get(options) and num_retained.get(options) == 1:
+        refuse_rows(options, f"only one checkpoint is kept: set {num_retained.name!r} to 2 or more", restore_fallback)
+    return settings_of(CheckpointSettings, options, directory=directory_url, savepoint_directory=savepoint_directory)
 
 
 def _checked_url(directory: str) -> str:
@@ -102,25 +114,24 @@ def _checked_url(directory: str) -> str:
         raise JobGraphError(str(error)) from error
 
 
-def _absolute(path: str) -> str:
-    try:
-        return absolute_url(path)
-    except StorageError as error:
-        raise ConfigError(f"option {known.RECOVERY_PATH.name!r}: {error}") from error
-
-
-def recovery_settings(options: Configuration) -> tuple[str, bool]:
-    """The checkpoint or savepoint that a job starts from, empty: none; and whether state that it does not use is left
-    out.
+def recovery_path(options: Configuration) -> str:
+    """The checkpoint or savepoint that a job starts from; empty: none.
 
     Raises:
         ConfigError: an option is not of its type, or has no effect.
     """
-    path = known.RECOVERY_PATH.find(options) or ""
+    path: str = row_of(JobSettings, "recovery_path").find(options) or ""
     if not path:
-        without = f"the job starts from no checkpoint or savepoint: set {known.RECOVERY_PATH.name!r}, or leave it out"
-        _refuse(options, (known.IGNORES_UNCLAIMED_STATE,), without)
-    return _absolute(path) if path else "", known.IGNORES_UNCLAIMED_STATE.get(options)
+        refuse(
+            options,
+            f"the job starts from no checkpoint or savepoint: set {RECOVERY_PATH!r}, or leave it out",
+            Needs.RECOVERY,
+        )
+        return ""
+    try:
+        return absolute_url(path)
+    except StorageError as error:
+        raise ConfigError(f"option {RECOVERY_PATH!r}: {error}") from error
 
 
 def gate_settings(options: Configuration, *, has_checkpoints: bool) -> GateSettings:
@@ -130,17 +141,13 @@ def gate_settings(options: Configuration, *, has_checkpoints: bool) -> GateSetti
         ConfigError: an option is not of its kind, or has no effect.
     """
     if not has_checkpoints:
-        _refuse(
-            options,
-            known.FOR_GATES,
-            f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out",
-        )
-    return GateSettings(known.GATE_ACKNOWLEDGE.get(options), known.GATE_RETRIES.get(options))
+        refuse(options, _NO_CHECKPOINTS, Needs.GATE)
+    return settings_of(GateSettings, options)
 
 
 def refuse_gate_options(options: Configuration) -> None:
     """Raise ConfigError if an option about remote gates is set, because the job has none."""
-    _refuse(options, known.FOR_GATES, "the job has no remote gate: leave it out")
+    refuse(options, "the job has no remote gate: leave it out", Needs.GATE)
 
 
 def state_settings(options: Configuration) -> StateSettings:
@@ -149,18 +156,17 @@ def state_settings(options: Configuration) -> StateSettings:
     Raises:
         ConfigError: an option is not of its type, or has no effect.
     """
-    is_rocksdb, is_incremental = known.STATE_BACKEND.get(options) == "rocksdb", known.INCREMENTAL.get(options)
-    if not is_rocksdb:
-        wanted = f"keyed state is kept on the heap: set {known.STATE_BACKEND.name!r} to 'rocksdb', or leave it out"
-        _refuse(options, [known.INCREMENTAL] if is_incremental else [], wanted)
-        _refuse(options, [known.ROCKSDB_DIRECTORIES], wanted)
-    elif is_incremental and known.CHECKPOINT_INTERVAL.find(options) is None:
-        _refuse(
-            options,
-            [known.INCREMENTAL],
-            f"no checkpoints are taken: set {known.CHECKPOINT_INTERVAL.name!r} too, or leave it out",
-        )
-    return StateSettings(is_rocksdb, is_incremental, known.ROCKSDB_DIRECTORIES.find(options) or ())
+    found = settings_of(StateSettings, options)
+    incremental = row_of(StateSettings, "is_incremental")
+    if not found.is_rocksdb:
+        backend = row_of(StateSettings, "is_rocksdb").name
+        why = f"keyed state is kept on the heap: set {backend!r} to 'rocksdb', or leave it out"
+        if found.is_incremental:
+            refuse_rows(options, why, incremental)
+        refuse(options, why, Needs.ROCKSDB)
+    elif found.is_incremental and row_of(CheckpointSettings, "interval_ms").find(options) is None:
+        refuse_rows(options, _NO_CHECKPOINTS, incremental)
+    return found
 
 
 def restart_settings(options: Configuration, *, has_checkpoints: bool) -> RestartSettings:
@@ -170,39 +176,52 @@ def restart_settings(options: Configuration, *, has_checkpoints: bool) -> Restar
         ConfigError: an option is not of its type, or belongs to another strategy.
         JobGraphError: two options contradict each other.
     """
-    kind = known.RESTART_STRATEGY.get(options)
+    kind = row_of(RestartSettings, "kind").find(options) or RestartKind.DEFAULT
     used = kind
     if kind is RestartKind.DEFAULT:
         used = RestartKind.EXPONENTIAL_DELAY if has_checkpoints else RestartKind.NONE
-    for strategy, its_options in known.FOR_STRATEGIES.items():
+    name = row_of(RestartSettings, "kind").name
+    for strategy in (RestartKind.FIXED_DELAY, RestartKind.FAILURE_RATE, RestartKind.EXPONENTIAL_DELAY):
         if strategy is not used:
-            wanted = f"set {known.RESTART_STRATEGY.name!r} to {strategy.value!r}, or leave it out"
-            _refuse(options, its_options, f"the restart strategy is {used.value!r}: {wanted}")
+            wanted = f"set {name!r} to {strategy.value!r}, or leave it out"
+            refuse(options, f"the restart strategy is {used.value!r}: {wanted}", strategy)
     if used is RestartKind.NONE:
-        _refuse(
-            options,
-            (known.FAILOVER_STRATEGY,),
-            f"nothing starts again: set {known.RESTART_STRATEGY.name!r} too, or leave it out",
+        refuse(options, f"nothing starts again: set {name!r} too, or leave it out", Needs.RESTARTS)
+    if kind is RestartKind.FAILURE_RATE:
+        return settings_of(RestartSettings, options, delay_ms=FAILURE_RATE_DELAY.get(options))
+    return settings_of(RestartSettings, options)
+
+
+def batch_settings(options: Configuration, runtime_mode: str) -> BatchSettings | None:
+    """How a job runs that turns out to be a BATCH job; None: it cannot.
+
+    Raises:
+        ConfigError: an option is not of its type, or has no effect.
+    """
+    if runtime_mode == "STREAMING":
+        refuse(options, "the job runs in STREAMING mode: leave it out", Needs.BATCH_MODE)
+        return None
+    sorts_inputs = row_of(BatchSettings, "sorts_inputs")
+    ends_keys = row_of(BatchSettings, "ends_keys")
+    if sorts_inputs.get(options):
+        return settings_of(BatchSettings, options)
+    refuse_rows(options, f"{sorts_inputs.name!r} is false: leave it out", row_of(BatchSettings, "sort_memory_bytes"))
+    if ends_keys.find(options):
+        raise ConfigError(
+            f"option {ends_keys.name!r} is true, which needs inputs that are sorted by key: {sorts_inputs.name!r} is "
+            "false"
         )
-    max_attempts = known.MAX_ATTEMPTS.get(options)
-    return RestartSettings(
-        kind=kind,
-        attempts=known.ATTEMPTS.get(options),
-        delay_ms=(known.FAILURE_RATE_DELAY if kind is RestartKind.FAILURE_RATE else known.FIXED_DELAY).get(options),
-        max_failures=known.MAX_FAILURES.get(options),
-        interval_ms=known.FAILURE_INTERVAL.get(options),
-        initial_backoff_ms=known.INITIAL_BACKOFF.get(options),
-        max_backoff_ms=known.MAX_BACKOFF.get(options),
-        multiplier=known.MULTIPLIER.get(options),
-        jitter=known.JITTER.get(options),
-        reset_ms=known.RESET_THRESHOLD.get(options),
-        max_attempts=_ANY_NUMBER if max_attempts == known.UNLIMITED else max_attempts,
-        is_regional=known.FAILOVER_STRATEGY.get(options) == "region",
-    )
+    return settings_of(BatchSettings, options, ends_keys=False)
 
 
-def _refuse(options: Configuration, without_effect: Iterable[Option[Any]], why: str) -> None:
-    for option in without_effect:
-        name = option.is_set(options)
+def refuse(options: Configuration, why: str, *needs: Enum) -> None:
+    """Raise ConfigError if an option is set that needs one of these, none of which there is; ``why``: for people."""
+    refuse_rows(options, why, *(row for row in KNOWN if row.needs in needs))
+
+
+def refuse_rows(options: Configuration, why: str, *rows: Option[Any]) -> None:
+    """Raise ConfigError if one of these options is set; ``why``: it has no effect, for people."""
+    for row in rows:
+        name = row.is_set(options)
         if name is not None:
             raise ConfigError(f"option {name!r} is set and has no effect, because {why}")

@@ -9,23 +9,40 @@ Source: PyFlink ``PythonOptions``, ``PythonDependencyUtils``; Flink ``Distribute
 from typing import Any, Final
 
 from flowlet.common.configuration import Configuration
-from flowlet.common.options.option import Option, boolean, text
-from flowlet.common.settings.dependency_settings import ArchivePath, CachedPath, DependencySettings
+from flowlet.common.option import Option, boolean, parse_text, row_of, text
 from flowlet.errors import ConfigError
+from netstack.late import dataclass
 
-_READER: Final = "StreamExecutionEnvironment"
 _BETWEEN_FILES: Final = ","
 _BEFORE_TARGET: Final = "#"
 _BETWEEN_CACHED: Final = ";"
+_REQUIREMENTS: Final = "python.requirements"
 
-PYTHON_FILES: Final = text("python.files", _READER, allowed="paths of files or folders, parted by commas")
-REQUIREMENTS: Final = text(
-    "python.requirements", _READER, allowed="the path of a requirements file, and perhaps # and a folder of packages"
-)
-ARCHIVES: Final = text(
-    "python.archives", _READER, allowed="paths of archives, each perhaps with # and a folder, parted by commas"
-)
-EXECUTABLE: Final = text("python.executable", _READER, allowed="the path of a Python interpreter")
+
+@dataclass(frozen=True, slots=True)
+class ArchivePath:
+    """An archive, and the folder of the job's working directory into which it is unpacked."""
+
+    path: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class CachedPath:
+    """A file or folder that functions find by its name."""
+
+    name: str
+    path: str
+    is_executable: bool = False
+
+
+def _paths(found: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in parse_text(found).split(_BETWEEN_FILES) if each.strip())
+
+
+def _archives(found: str) -> tuple[ArchivePath, ...]:
+    parts = [each.partition(_BEFORE_TARGET) for each in _paths(found)]
+    return tuple(ArchivePath(path, target or path.rstrip("/").rpartition("/")[2]) for path, _, target in parts)
 
 
 def _cached(found: str) -> tuple[CachedPath, ...]:
@@ -46,80 +63,102 @@ def _cached_path(entry: str) -> CachedPath:
     return CachedPath(fields["name"], fields["path"], executable == "true")
 
 
-CACHED_FILES: Final[Option[tuple[CachedPath, ...]]] = Option(
-    "pipeline.cached-files", _cached, "of the form name:NAME,path:PATH,executable:false;name:...", None, _READER
-)
-SHIPS_MODULES: Final = boolean("flowlet.ship-modules", _READER, default=True)
-FOR_PYTHON: Final[tuple[Option[Any], ...]] = (
-    PYTHON_FILES,
-    REQUIREMENTS,
-    ARCHIVES,
-    EXECUTABLE,
-    CACHED_FILES,
-    SHIPS_MODULES,
-)
+@dataclass(frozen=True, slots=True)
+class DependencySettings:
+    """The files that TaskManagers get besides the functions, as paths on the client's machine.
 
+    Args:
+        packages: a folder of what pip installs; None: pip asks its index.
+        executable: the Python of TaskManagers that the program starts.
+        ships_modules: whether modules beside the program travel, too.
+    """
 
-def dependency_settings(options: Configuration) -> DependencySettings:
-    """What the options say.  Raises ConfigError: one of them is not of its form."""
-    requirements, _, packages = (REQUIREMENTS.find(options) or "").partition(_BEFORE_TARGET)
-    return DependencySettings(
-        python_files=tuple(_items(PYTHON_FILES.find(options) or "")),
-        requirements=requirements or None,
-        packages=packages or None,
-        archives=tuple(map(_archive, _items(ARCHIVES.find(options) or ""))),
-        cached=CACHED_FILES.find(options) or (),
-        executable=EXECUTABLE.find(options),
-        ships_modules=SHIPS_MODULES.get(options),
-    )
+    python_files: tuple[str, ...] = Option(
+        "python.files",
+        _paths,
+        "paths of files or folders, parted by commas",
+        "`add_python_file()`: modules that every task can import ([shipping](shipping.md))",
+    ).field(())
+    requirements: str | None = Option(
+        _REQUIREMENTS,
+        lambda found: parse_text(found).partition(_BEFORE_TARGET)[0] or None,
+        "the path of a requirements file, and perhaps # and a folder of packages",
+        "`set_python_requirements()`: what pip installs for the job",
+    ).field()
+    packages: str | None = Option(  # the same option
+        _REQUIREMENTS, lambda found: found.partition(_BEFORE_TARGET)[2] or None, "", ""
+    ).field()
+    archives: tuple[ArchivePath, ...] = Option(
+        "python.archives",
+        _archives,
+        "paths of archives, each perhaps with # and a folder, parted by commas",
+        "`add_python_archive()`: unpacked into the working directory of tasks",
+    ).field(())
+    cached: tuple[CachedPath, ...] = Option(
+        "pipeline.cached-files",
+        _cached,
+        "of the form name:NAME,path:PATH,executable:false;name:...",
+        "`register_cached_file()`: files that functions find by name",
+    ).field(())
+    executable: str | None = text(
+        "python.executable",
+        allowed="the path of a Python interpreter",
+        says="`set_python_executable()`: of TaskManagers that the program starts",
+    ).field()
+    ships_modules: bool = boolean(
+        "flowlet.ship-modules", default=True, says="whether modules that lie beside the program travel with the job"
+    ).field()
+
+    @property
+    def needs_own_process(self) -> str | None:
+        """What cannot be had in the process of the user's program, None: nothing."""
+        wanted = {
+            "set_python_executable()": self.executable is not None,
+            "add_python_archive(), which sets the working directory,": bool(self.archives),
+            "set_python_requirements(), which installs packages,": self.requirements is not None,
+        }
+        return next((name for name, is_wanted in wanted.items() if is_wanted), None)
 
 
 def add_python_file(options: Configuration, path: str) -> None:
     """Add a file or folder at the beginning of the import path, as PyFlink does."""
-    before = options.get_string(PYTHON_FILES.name, "")
+    row = row_of(DependencySettings, "python_files")
+    before = options.get_string(row.name, "")
     item = _checked("add_python_file", path, _BETWEEN_FILES)
-    PYTHON_FILES.set(options, f"{item}{_BETWEEN_FILES}{before}" if before else item)
+    row.set(options, f"{item}{_BETWEEN_FILES}{before}" if before else item)
 
 
 def set_requirements(options: Configuration, path: str, packages: str | None) -> None:
     """Set the requirements file, and the folder of packages if it is not None."""
     texts = [_checked("set_python_requirements", each, _BEFORE_TARGET) for each in (path, packages) if each is not None]
-    REQUIREMENTS.set(options, _BEFORE_TARGET.join(texts))
+    row_of(DependencySettings, "requirements").set(options, _BEFORE_TARGET.join(texts))
 
 
 def add_archive(options: Configuration, path: str, target: str | None) -> None:
     """Add an archive; ``target`` None: its folder is called as it is."""
     marks = _BETWEEN_FILES + _BEFORE_TARGET
     texts = [_checked("add_python_archive", each, marks) for each in (path, target) if each is not None]
-    _append(options, ARCHIVES, _BEFORE_TARGET.join(texts), _BETWEEN_FILES)
+    _append(options, row_of(DependencySettings, "archives"), _BEFORE_TARGET.join(texts), _BETWEEN_FILES)
 
 
 def set_executable(options: Configuration, path: str) -> None:
     """Set the interpreter of TaskManagers that the program starts."""
-    EXECUTABLE.set(options, _checked("set_python_executable", path, ""))
+    row_of(DependencySettings, "executable").set(options, _checked("set_python_executable", path, ""))
 
 
 def add_cached_file(options: Configuration, path: str, name: str, *, is_executable: bool) -> None:
     """Add a file or folder that functions find by ``name``."""
     marks = _BETWEEN_CACHED + _BETWEEN_FILES
     path, name = (_checked("register_cached_file", each, marks) for each in (path, name))
-    if any(each.name == name for each in CACHED_FILES.find(options) or ()):
+    row = row_of(DependencySettings, "cached")
+    if any(each.name == name for each in row.find(options) or ()):
         raise ConfigError(f"register_cached_file() got the name {name!r} twice")
-    _append(options, CACHED_FILES, f"name:{name},path:{path},executable:{str(is_executable).lower()}", _BETWEEN_CACHED)
+    _append(options, row, f"name:{name},path:{path},executable:{str(is_executable).lower()}", _BETWEEN_CACHED)
 
 
 def _append(options: Configuration, option: Option[Any], item: str, mark: str) -> None:
     before = options.get_string(option.name, "")
     option.set(options, f"{before}{mark}{item}" if before else item)
-
-
-def _items(found: str) -> list[str]:
-    return [each.strip() for each in found.split(_BETWEEN_FILES) if each.strip()]
-
-
-def _archive(found: str) -> ArchivePath:
-    path, _, target = found.partition(_BEFORE_TARGET)
-    return ArchivePath(path, target or path.rstrip("/").rpartition("/")[2])
 
 
 def _checked(method: str, given: object, marks: str) -> str:

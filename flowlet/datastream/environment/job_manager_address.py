@@ -7,7 +7,7 @@ Rules: an option of the program overrides an environment variable; without eithe
 from collections.abc import Mapping
 
 from flowlet.common.configuration import Configuration
-from flowlet.common.options.known_options import JOB_MANAGER, REST_ADDRESS, REST_PORT
+from flowlet.common.options.client_options import JOB_MANAGER, REST_ADDRESS, REST_PORT
 from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, checked_address, parse_address
 from flowlet.errors import ConfigError
 

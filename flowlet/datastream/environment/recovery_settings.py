@@ -8,10 +8,10 @@ Source: PyFlink ``pyflink.datastream.stream_execution_environment``; restart str
 from typing import Self
 
 from flowlet.common.configuration import Configuration
-from flowlet.common.options import known_options as known
+from flowlet.common.flinks_options import CHANGELOG, IGNORED, warn_of_setter
+from flowlet.common.job_settings import FAILURE_RATE_DELAY, RestartKind, RestartSettings
+from flowlet.common.option import view_of
 from flowlet.common.restart_strategy import RestartStrategies, RestartStrategyConfiguration
-from flowlet.common.settings.restart_settings import RestartKind
-from flowlet.common.settings.tuning_options import CHANGELOG, IGNORED, warn_of_setter
 from flowlet.errors import ConfigError
 
 
@@ -40,19 +40,17 @@ class RecoverySettings:
         Raises:
             ConfigError: it is the one with exponential delays, which has no class in PyFlink.
         """
-        options = self._configuration
-        match known.RESTART_STRATEGY.get(options):
+        found = view_of(RestartSettings, self._configuration)
+        match found.kind:
             case RestartKind.DEFAULT:
                 return RestartStrategies.fall_back_restart()
             case RestartKind.NONE:
                 return RestartStrategies.no_restart()
             case RestartKind.FIXED_DELAY:
-                return RestartStrategies.fixed_delay_restart(
-                    known.ATTEMPTS.get(options), known.FIXED_DELAY.get(options)
-                )
+                return RestartStrategies.fixed_delay_restart(found.attempts, found.delay_ms)
             case RestartKind.FAILURE_RATE:
-                interval_ms, delay_ms = known.FAILURE_INTERVAL.get(options), known.FAILURE_RATE_DELAY.get(options)
-                return RestartStrategies.failure_rate_restart(known.MAX_FAILURES.get(options), interval_ms, delay_ms)
+                delay_ms = FAILURE_RATE_DELAY.get(self._configuration)
+                return RestartStrategies.failure_rate_restart(found.max_failures, found.interval_ms, delay_ms)
             case kind:
                 raise ConfigError(
                     f"the restart strategy is {kind.value!r}, which has no class; look at the options "

@@ -29,7 +29,7 @@ Absent:     checkpoints of a part of the job.
 from dataclasses import field
 from typing import Final, assert_never
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM, CoordinatorFailureReason, FailureCounter, is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple, NoReturn
 
-from flowlet.common.options.known_options import IGNORES_UNCLAIMED_STATE
+from flowlet.common.job_settings import IGNORES_UNCLAIMED_STATE
 from flowlet.common.paths import root_of
 from flowlet.errors import StateRestoreError, StorageError
 from flowlet.jm.checkpoints.restored_edges import MovedEdge, edge_entries, moved_edges
@@ -194,7 +194,7 @@ class FormerCheckpoint:
             raise StateRestoreError(
                 f"checkpoint {self} has state of operators that this program does not have: {names}; "
                 f"{self._renamed(missing)}or set "
-                f"{IGNORES_UNCLAIMED_STATE.name} (flowlet run --allow-non-restored-state) to true to start without "
+                f"{IGNORES_UNCLAIMED_STATE} (flowlet run --allow-non-restored-state) to true to start without "
                 "this state"
             )
 
@@ -265,7 +265,7 @@ class FormerCheckpoint:
             "has no input "
             f"{edge.former.input_id} any more; give the operator that shall process them the uid() that it had, start "
             "from a checkpoint "
-            f"that is not unaligned, or set {IGNORES_UNCLAIMED_STATE.name} (flowlet run --allow-non-restored-state) to "
+            f"that is not unaligned, or set {IGNORES_UNCLAIMED_STATE} (flowlet run --allow-non-restored-state) to "
             "true to lose them"
         )
 

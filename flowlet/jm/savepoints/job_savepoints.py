@@ -15,8 +15,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import FlowletError
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.rpc.background_call import CallInBackground

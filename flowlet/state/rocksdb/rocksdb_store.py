@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from flowlet.common.settings.state_settings import check_rocksdb
+from flowlet.common.job_settings import check_rocksdb
 from flowlet.common.types import Row
 from flowlet.keys.exact_keys import key_group
 

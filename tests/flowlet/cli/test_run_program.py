@@ -10,7 +10,7 @@ import pytest
 
 from flowlet.cli.main import run_command
 from flowlet.common import Configuration
-from flowlet.common.options.run_options import is_detached, run_options
+from flowlet.common.options.client_options import is_detached, run_options
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import ConfigError
 

@@ -12,9 +12,9 @@ import pytest
 from flowlet.client.embedded import EmbeddedCluster
 from flowlet.client.executor import RemoteTarget, execute, to_message
 from flowlet.client.remote import ClusterClient
+from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import JobGraphError, JobSubmissionError
-from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
 from flowlet.operators.process_operator import MapOperator

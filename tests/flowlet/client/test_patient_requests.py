@@ -4,7 +4,7 @@ import pytest
 
 from flowlet.client.patient_requests import PatientRequests
 from flowlet.common import Configuration
-from flowlet.graph.client_heartbeat import ClientRetry
+from flowlet.common.options.client_options import ClientRetry
 from flowlet.rpc.requests import RpcConnectError, RpcResponse
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from flowlet.client import progress
 from flowlet.client.progress import Figures, LastRow, describe
-from flowlet.common.options.run_options import progress_mode
+from flowlet.common.options.client_options import progress_mode
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.connectors import DiscardingSink
 from flowlet.errors import ConfigError

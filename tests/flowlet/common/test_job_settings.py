@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from flowlet.common import Configuration, ExecutionConfig
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import BatchSettings, JobSettings
+from flowlet.common.options.job_options import job_settings
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import JobGraphError
 
@@ -30,6 +31,7 @@ def test_the_execution_config_has_flinks_defaults_and_leaves_them_to_the_task_ma
 
     assert (config.get_task_cancellation_interval(), config.get_task_cancellation_timeout()) == (30_000, 180_000)
     assert config.job_settings(None) == JobSettings()
+    assert job_settings(Configuration(), None, "AUTOMATIC") == JobSettings(batch=BatchSettings())
 
 
 def test_options_of_the_environment_reach_the_job_graph() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.common.options.job_options import checkpoint_settings, recovery_settings
+from flowlet.common.options.job_options import checkpoint_settings, recovery_path
+from flowlet.common.options.python_options import CachedPath, DependencySettings
 from flowlet.common.paths import absolute_url, local_path
 from flowlet.common.serialization import Encoder
-from flowlet.common.settings.dependency_settings import CachedPath, DependencySettings
 from flowlet.datastream.connectors import FileSource, StreamFormat
 from flowlet.datastream.connectors.file_sink import FileSink
 from flowlet.errors import FlowletError
@@ -54,7 +54,7 @@ def of_savepoints(path: str) -> str:
 
 
 def of_a_restored_savepoint(path: str) -> str:
-    return recovery_settings(options(state_recovery__path=path))[0]
+    return recovery_path(options(state_recovery__path=path))
 
 
 PLACES = [of_a_source, of_a_sink, of_checkpoints, of_savepoints, of_a_restored_savepoint, absolute_url, local_path]

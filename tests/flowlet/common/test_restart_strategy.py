@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from flowlet.common import Configuration, Duration, RestartStrategies
+from flowlet.common.job_settings import RestartKind, RestartSettings
 from flowlet.common.restart_strategy import RestartStrategyConfiguration
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import ConfigError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph

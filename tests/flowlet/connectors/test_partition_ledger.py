@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowlet.common.settings.gate_settings import RetryRule
+from flowlet.common.job_settings import RetryRule
 from flowlet.connectors.partition_ledger import (
     AttemptCursor,
     HeldPartition,

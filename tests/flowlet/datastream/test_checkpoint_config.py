@@ -10,9 +10,7 @@ import msgspec
 import pytest
 
 from flowlet.common import Configuration, Duration
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind
+from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind
 from flowlet.datastream import (
     CheckpointConfig,
     CheckpointingMode,

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from flowlet.common import Configuration, Duration, ExecutionConfig
+from flowlet.common.flinks_options import IGNORED, IGNORED_PREFIXES, IgnoredOptionWarning
 from flowlet.common.restart_strategy import RestartStrategies
-from flowlet.common.settings.tuning_options import IGNORED, IGNORED_PREFIXES, IgnoredOptionWarning
 from flowlet.datastream import (
     CheckpointConfig,
     CheckpointingMode,
@@ -375,7 +375,7 @@ def test_an_option_of_memory_or_results_that_nothing_reads_is_refused(name: str,
         StreamExecutionEnvironment.get_execution_environment(Configuration.from_dict({name: "1"}))
 
 
-@pytest.mark.filterwarnings("ignore::flowlet.common.settings.tuning_options.IgnoredOptionWarning")
+@pytest.mark.filterwarnings("ignore::flowlet.common.flinks_options.IgnoredOptionWarning")
 def test_getters_follow_the_options() -> None:
     environment = StreamExecutionEnvironment.get_execution_environment(
         Configuration.from_dict(

@@ -62,11 +62,11 @@ def translated(stream_graph: StreamGraph, *_: object) -> SubmittedJob:
     ("factory", "message"),
     [
         (
-            OperatorFactory.of("flowlet.operators.process_operator:MapOperator"),
+            OperatorFactory.of("flowlet.nowhere:MapOperator"),
             "cannot be loaded: No module named 'flowlet.nowhere'",
         ),
         (
-            OperatorFactory.of("flowlet.operators.process_operator:MapOperator"),
+            OperatorFactory.of("flowlet.chain:MapOperator"),
             "cannot be loaded: module 'flowlet.chain' has no attribute",
         ),
         (OperatorFactory.of("MapOperator"), "cannot be loaded: "),

@@ -10,10 +10,10 @@ import pytest
 
 from flowlet.common import Configuration, Duration, JobExecutionResult, JobID, JobStatus, Row, Types, WatermarkStrategy
 from flowlet.common.job_client import JobControl, ProgressMode, SubmittedJob
+from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.datastream import CloseableIterator, RuntimeExecutionMode, SlotSharingGroup, StreamExecutionEnvironment
 from flowlet.datastream.connectors import FileSource, Source, StreamFormat
 from flowlet.errors import ConfigError, JobExecutionError, JobGraphError, JobSubmissionError
-from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.graph.transformation import SourceTransformation
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from flowlet.common import Time
 from flowlet.common.job_client import SubmittedJob
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.datastream import KeyedStream, StreamExecutionEnvironment
 from flowlet.datastream.window import TumblingEventTimeWindows
 from flowlet.datastream.window.triggers import CountTrigger

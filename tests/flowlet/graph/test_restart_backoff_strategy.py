@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.graph.restart_backoff_strategy import (
     ExponentialDelay,
     FailureRate,

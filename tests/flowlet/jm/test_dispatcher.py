@@ -7,9 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.dispatcher import Dispatcher, DuplicateJobError

@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.gate_settings import Acknowledge, GateSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import Acknowledge, CheckpointSettings, GateSettings, JobSettings
 from flowlet.graph.execution_graph import Execution
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation

@@ -11,8 +11,7 @@ import msgspec
 import pytest
 import pytest_asyncio
 
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from flowlet.errors import ConfigError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_manager import JobManager

@@ -7,10 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.common.job_status import JobStatus
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_document import exceptions_document, job_document
 from flowlet.jm.job_manager import JobManager

@@ -7,8 +7,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_master import JobMaster
 from flowlet.rpc.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck

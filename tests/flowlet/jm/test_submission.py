@@ -5,9 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
 from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code

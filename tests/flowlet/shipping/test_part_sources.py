@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.common.settings.dependency_settings import ArchivePath, CachedPath, DependencySettings
+from flowlet.common.options.python_options import ArchivePath, CachedPath, DependencySettings
 from flowlet.errors import JobSubmissionError
 from flowlet.messages import program_bundle as shipped_files
 from flowlet.messages.program_bundle import PART_BYTES, ModuleSource, check_shipped_files, unpack_modules

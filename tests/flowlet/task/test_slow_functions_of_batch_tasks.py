@@ -8,7 +8,7 @@ import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common import Duration
-from flowlet.common.settings.batch_settings import BatchSettings
+from flowlet.common.job_settings import BatchSettings
 from flowlet.datastream.functions import WindowFunction
 from flowlet.datastream.window import EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.datastream.window.window_spec import WindowSpec

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 
 from flowlet.common import Time
+from flowlet.common.job_settings import RestartSettings
 from flowlet.common.job_status import JobStatus
-from flowlet.common.settings.restart_settings import RestartSettings
 from flowlet.datastream.state import StateTtlConfig, ValueStateDescriptor
 from flowlet.graph.execution_graph import (
     Effect,

@@ -12,8 +12,7 @@ import msgspec
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import (
     CheckpointReport,

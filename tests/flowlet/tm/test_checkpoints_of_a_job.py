@@ -20,8 +20,7 @@ from aiohttp import web
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator

@@ -15,7 +15,7 @@ import structlog
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import JobSettings
 from flowlet.errors import TaskCancelled
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.process_operator import MapOperator

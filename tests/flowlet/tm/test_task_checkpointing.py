@@ -22,8 +22,7 @@ from flowlet.checkpoint.snapshots import (
     SubtaskState,
 )
 from flowlet.checkpoint.state_codec import encode_state
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader

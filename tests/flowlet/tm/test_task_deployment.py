@@ -13,8 +13,7 @@ import pytest_asyncio
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
 from flowlet.rpc.control_messages import (

@@ -3,10 +3,8 @@
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.common.options.check_options import check_options
-from flowlet.common.options.flinks_options import EXACT, PREFIXES
-from flowlet.common.options.known_options import BY_NAME
-from flowlet.common.settings.tuning_options import IGNORED, IgnoredOptionWarning
+from flowlet.common.flinks_options import EXACT, IGNORED, PREFIXES, IgnoredOptionWarning
+from flowlet.common.options.known_options import BY_NAME, check_options
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import ConfigError
 
@@ -71,7 +69,7 @@ def test_an_option_that_only_tunes_flink_is_told_of_and_the_program_runs(name: s
     assert environment.get_parallelism() == 3
 
 
-@pytest.mark.filterwarnings("ignore::flowlet.common.settings.tuning_options.IgnoredOptionWarning")
+@pytest.mark.filterwarnings("ignore::flowlet.common.flinks_options.IgnoredOptionWarning")
 def test_a_program_reads_back_whether_objects_are_reused() -> None:
     environment = StreamExecutionEnvironment(Configuration.from_dict({"pipeline.object-reuse": "true"}))
 

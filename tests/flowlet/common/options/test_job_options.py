@@ -3,9 +3,8 @@
 import pytest
 
 from flowlet.common import Configuration
+from flowlet.common.job_settings import CheckpointSettings, RestartKind, RestartSettings
 from flowlet.common.options.job_options import checkpoint_settings, restart_settings
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
 from flowlet.errors import ConfigError, JobGraphError
 
 

@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.common.options.known_options import BY_NAME, FIXED, KNOWN
+from flowlet.common.options.client_options import ClientHeartbeat
+from flowlet.common.options.known_options import BY_NAME, KNOWN
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.datastream.environment.job_manager_address import job_manager_address
 from flowlet.errors import ConfigError, JobGraphError
-from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.stream_graph import StreamGraph
 
 Seen = Callable[[dict[str, str]], object]
+FIXED = [option for option in KNOWN if option.is_fixed]
 
 
 def graph_of(options: dict[str, str], *, has_gate: bool = False) -> StreamGraph:

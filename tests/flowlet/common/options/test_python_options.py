@@ -3,8 +3,8 @@
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.common.options.python_options import dependency_settings
-from flowlet.common.settings.dependency_settings import ArchivePath, CachedPath, DependencySettings
+from flowlet.common.option import settings_of
+from flowlet.common.options.python_options import ArchivePath, CachedPath, DependencySettings
 from flowlet.datastream import StreamExecutionEnvironment
 from flowlet.errors import ConfigError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
@@ -50,8 +50,8 @@ def test_what_methods_add_reaches_the_graph() -> None:
 
 
 def test_nothing_is_shipped_but_modules_beside_the_program_unless_that_is_off() -> None:
-    assert dependency_settings(Configuration()) == DependencySettings()
-    assert not dependency_settings(Configuration.from_dict({"flowlet.ship-modules": "false"})).ships_modules
+    assert settings_of(DependencySettings, Configuration()) == DependencySettings()
+    assert not settings_of(DependencySettings, Configuration.from_dict({"flowlet.ship-modules": "false"})).ships_modules
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_nothing_is_shipped_but_modules_beside_the_program_unless_that_is_off() 
 )
 def test_cached_files_of_another_form_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"option 'pipeline.cached-files' is .*, which is not of the form"):
-        dependency_settings(Configuration.from_dict({"pipeline.cached-files": text}))
+        settings_of(DependencySettings, Configuration.from_dict({"pipeline.cached-files": text}))
 
 
 def test_arguments_that_cannot_be_told_apart_in_an_option_are_refused() -> None:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask

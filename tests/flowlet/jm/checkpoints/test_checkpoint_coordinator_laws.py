@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, ExecutionState
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask

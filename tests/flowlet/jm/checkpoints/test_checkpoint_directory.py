@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.jm.checkpoints.checkpoint_directory import check_checkpoint_directory
 from flowlet.rpc.background_call import call_in_background

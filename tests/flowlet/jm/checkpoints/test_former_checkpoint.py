@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import JobSettings
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, place_of

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from flowlet.common.job_settings import CheckpointSettings, StateSettings
 from flowlet.common.job_status import JobStatus
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.state_settings import StateSettings
 from flowlet.errors import FlowletError
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint

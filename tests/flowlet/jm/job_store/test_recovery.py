@@ -5,8 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.jm.job_store.job_store import JobEnd, StoreContent, StoredJob, StoredProgress, recover
 from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage

@@ -4,8 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.common.settings.job_settings import JobSettings
-from flowlet.common.settings.restart_settings import RestartKind, RestartSettings
+from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from flowlet.graph.partitioner import consumers_of
 from flowlet.jm.regions.pipelined_regions import fails_as_one, pipelined_regions, region_order
 from flowlet.rpc.control_messages import (

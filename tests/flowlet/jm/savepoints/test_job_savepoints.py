@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.errors import StorageError
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.jm.savepoints.job_savepoints import JobSavepoints, SavepointRefusedError

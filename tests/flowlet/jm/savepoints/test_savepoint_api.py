@@ -7,8 +7,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from flowlet.common.settings.checkpoint_settings import CheckpointSettings
-from flowlet.common.settings.job_settings import JobSettings
+from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.graph.execution_state import ExecutionState
 from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointCompleted, JobGraphMessage, TriggerCheckpoint
 from flowlet.rpc.http import RpcClient

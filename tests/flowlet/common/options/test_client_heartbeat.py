@@ -1,10 +1,10 @@
-"""Tests of ``flowlet.graph.client_heartbeat``: which jobs need their client, as the options say."""
+"""Tests of ``flowlet.common.options.client_options``: which jobs need their client, as the options say."""
 
 import pytest
 
 from flowlet.common.configuration import Configuration
+from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.errors import ConfigError
-from flowlet.graph.client_heartbeat import ClientHeartbeat
 
 ATTACHED, SHUTDOWN = "execution.attached", "execution.shutdown-on-attached-exit"
 INTERVAL, TIMEOUT = "client.heartbeat.interval", "client.heartbeat.timeout"

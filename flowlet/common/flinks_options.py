@@ -1,30 +1,23 @@
-"""Options of Flink and PyFlink that only change how fast a job is there, or its Java processes, and change nothing
-here.
+"""Options of Flink that nothing here reads: those without an effect, and those that are refused, each with the reason.
 
 Side:   pure.
-Rules:  each is told of by an ``IgnoredOptionWarning`` and keeps its value, so that a program that sets and reads it
-        runs.  An option that could change results, durability or the memory of a job is never in this list: it is
-        mapped or refused.
-Source: PyFlink ``PythonOptions``; Flink ``PipelineOptions``, ``CheckpointingOptions``, ``StateBackendOptions``,
-        ``RocksDBOptions``, ``CoreOptions``.
+Rules:  an option that only makes a job faster in Flink, or tunes its Java processes, changes nothing here: it gives an
+        ``IgnoredOptionWarning`` and keeps its value, so that a program that sets and reads it runs.  An option that
+        could change results, durability, the memory of a job or the cluster is never one of these: something reads it,
+        or it is refused, and the reason says what to do instead.
+Source: Flink 2 ``*Options``; PyFlink ``PythonOptions``.
 """
 
 import sys
 import warnings
+from collections.abc import Mapping
 from typing import Final
 
-__all__ = [
-    "CHANGELOG",
-    "FORCED_UNALIGNED",
-    "IGNORED",
-    "IGNORED_PREFIXES",
-    "OBJECT_REUSE",
-    "SNAPSHOT_COMPRESSION",
-    "IgnoredOptionWarning",
-    "reason_to_ignore",
-    "warn_of_option",
-    "warn_of_setter",
-]
+
+def _by_name(names_of_reasons: Mapping[str, str]) -> dict[str, str]:
+    """The reason of each name, of names with spaces between."""
+    return {name: reason for reason, names in names_of_reasons.items() for name in names.split()}
+
 
 OBJECT_REUSE: Final = "pipeline.object-reuse"
 SNAPSHOT_COMPRESSION: Final = "execution.checkpointing.snapshot-compression"
@@ -50,9 +43,8 @@ _TIMERS: Final = "timers of a cancelled task are not waited for"
 _BUFFERS: Final = "buffers keep their size; smaller or fewer ones are options of 'python -m flowlet.tm'"
 _LOCAL: Final = "TaskManagers keep no copies of state, they read checkpoints"
 
-IGNORED: Final = {
-    name: reason
-    for reason, names in {
+IGNORED: Final = _by_name(
+    {
         SHARED: OBJECT_REUSE,
         _IN_PROCESS: "python.execution-mode python.fn-execution.arrow.batch.size python.fn-execution.bundle.size"
         " python.fn-execution.bundle.time python.fn-execution.memory.managed python.fn-execution.memory.slot"
@@ -78,14 +70,12 @@ IGNORED: Final = {
         " state.backend.rocksdb.bloom-filter.block-based-mode state.backend.rocksdb.compression.per.level"
         " state.backend.rocksdb.rescaling.use-delete-files-in-range state.backend.rocksdb.use-ingest-db-restore-mode"
         " state.backend.rocksdb.restore-overlap-fraction-threshold",
-    }.items()
-    for name in names.split()
-}
+    }
+)
 
 # Flink's groups of options whose members are all of this kind; the longest prefix counts.
-IGNORED_PREFIXES: Final = {
-    prefix: reason
-    for reason, prefixes in {
+IGNORED_PREFIXES: Final = _by_name(
+    {
         _JVM: "akka. classloader. compiler. env. jvm. pekko. jobmanager.memory.jvm- taskmanager.memory.jvm-",
         _DEPLOYED: "kubernetes. mesos. yarn. $internal.deployment. $internal.yarn.",
         _LOGS: "python.logging.",
@@ -98,9 +88,59 @@ IGNORED_PREFIXES: Final = {
         "python.metric.",
         ROCKSDB: "state.backend.rocksdb.compaction. state.backend.rocksdb.log. state.backend.rocksdb.manual-compaction."
         " state.backend.rocksdb.incremental-restore-async-compact",
-    }.items()
-    for prefix in prefixes.split()
-}
+    }
+)
+
+_SAVEPOINTS: Final = "a job can start from a savepoint or a retained checkpoint: execution.state-recovery.path"
+_STATE: Final = "this detail of state backends cannot be set"
+_CHECKPOINT_FILES: Final = "this detail of checkpoint files cannot be set"
+_ROCKSDB_MEMORY: Final = (
+    "RocksDB has its own settings of memory, and each operator 8 MiB of cache; size the TaskManagers for that"
+)
+_BATCH: Final = "this detail of batch jobs cannot be set"
+_CLUSTER: Final = (
+    "it belongs to the cluster, not to a job: see 'python -m flowlet.tm --help' and 'python -m flowlet.jm --help'"
+)
+_SHIPPING: Final = "Python functions run in the TaskManagers themselves, not in processes beside them"
+_REPORTERS: Final = "metrics are read from the JobManager's REST port, there are no reporters"
+_LISTENERS: Final = "there are no listeners"
+_ALIGNMENT: Final = "source splits of an alignment group always wait for each other"
+
+EXACT: Final = _by_name(
+    {
+        "the files of a job are in a folder of its own": "execution.checkpointing.create-subdir",
+        "checkpoints have one interval": "execution.checkpointing.interval-during-backlog",
+        "sources begin at once": "pipeline.sources.pause-until-first-checkpoint",
+        "use map_batches(), there are no jars": "pipeline.jars pipeline.classpaths",
+        "call set_parallelism() of the stream": "pipeline.jobvertex-parallelism-overrides",
+        "use add_python_file() or python.files for modules that functions import": "python.pythonpath",
+        "a factory of options is a Java class": "state.backend.rocksdb.options-factory",
+        _ALIGNMENT: "pipeline.watermark-alignment.allow-unaligned-source-splits "
+        "pipeline.watermark-alignment.buffer-size",
+        _LISTENERS: "execution.job-listeners execution.job-status-changed-listeners",
+        "use 'flowlet.jobmanager' to name a cluster, or leave it out for one on this machine": "execution.target",
+        "all tasks of a job are deployed at once": "jobmanager.scheduler scheduler-mode",
+    }
+)
+
+# The longest prefix counts.
+PREFIXES: Final = _by_name(
+    {
+        _STATE: "state.backend. state.ttl.",
+        _ROCKSDB_MEMORY: "state.backend.rocksdb.memory. state.backend.rocksdb.block. state.backend.rocksdb.writebuffer."
+        " state.backend.rocksdb.timer-service.",
+        _SAVEPOINTS: "execution.state-recovery. execution.savepoint. execution.savepoint-",
+        _CHECKPOINT_FILES: "state.storage. state.checkpoints.",
+        _BATCH: "execution.batch. execution.batch- execution.sort- execution.sorted-inputs.",
+        _SHIPPING: "python.",
+        _REPORTERS: "metrics. traces. events.",
+        _CLUSTER: "taskmanager. jobmanager. rest. web. security. high-availability. heartbeat. slot. slotmanager. "
+        "resourcemanager."
+        " cluster. blob. historyserver. jobstore. job-result-store. job-event. zookeeper. io. fs. s3. cluster-",
+        "the Table API is not part of flowlet": "table. sql.",
+        "state cannot be asked for from outside": "queryable-state.",
+    }
+)
 
 
 class IgnoredOptionWarning(UserWarning):
@@ -109,10 +149,19 @@ class IgnoredOptionWarning(UserWarning):
 
 def reason_to_ignore(name: str) -> str | None:
     """Why an option of that name has no effect here, and needs none; None: it is none of these."""
-    if name in IGNORED:
-        return IGNORED[name]
-    prefix = max((each for each in IGNORED_PREFIXES if name.startswith(each)), key=len, default=None)
-    return None if prefix is None else IGNORED_PREFIXES[prefix]
+    return IGNORED.get(name) or _of_longest_prefix(name, IGNORED_PREFIXES)
+
+
+def reason_of_prefix(name: str) -> str | None:
+    """Why nothing here reads options of Flink that begin like this one; None: Flink has none, as far as this module
+    knows.
+    """
+    return _of_longest_prefix(name, PREFIXES)
+
+
+def _of_longest_prefix(name: str, reasons: Mapping[str, str]) -> str | None:
+    prefix = max((each for each in reasons if name.startswith(each)), key=len, default=None)
+    return None if prefix is None else reasons[prefix]
 
 
 def warn_of_option(name: str, reason: str) -> None:
@@ -126,7 +175,9 @@ def warn_of_setter(setter: str, reason: str) -> None:
 
 
 def _warn(text: str) -> None:
-    level, frame = 1, sys._getframe()
+    level = 1
+    frame = sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").split(".")[0] == "flowlet":
-        level, frame = level + 1, frame.f_back
+        level += 1
+        frame = frame.f_back
     warnings.warn(text, IgnoredOptionWarning, stacklevel=level)

@@ -1,0 +1,93 @@
+"""Write the tables of ``docs/options.md`` from the tables of the product: ``python -m tests.options_page --write``.
+
+Without ``--write`` it says whether the page is what they print.
+
+Side: any.
+"""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Any, Final
+
+from flowlet.common.flinks_options import IGNORED, IGNORED_PREFIXES
+from flowlet.common.option import Option
+from flowlet.common.options.known_options import KNOWN
+from flowlet.rpc.config_file import JOB_MANAGER_OPTIONS, TASK_MANAGER_OPTIONS
+
+PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "options.md"
+_TABLE: Final = re.compile(r"^[^\n]* ?\| ?[^\n]*\n\|?---[-|]*\n(?:[^\n]*\|[^\n]*\n)+", re.MULTILINE)
+
+
+def tables() -> Iterator[str]:
+    """The tables of the page, in its order."""
+    yield _table(
+        "| option, with its older names | value | default | what it says |\n|---|---|---|---|", map(_row, KNOWN)
+    )
+    yield _table("options | why\n---|---", _ignored())
+    yield _table("whose | option | what it says\n---|---|---", _of_processes())
+
+
+def page(text: str) -> str:
+    """The page with the tables as they must be."""
+    made = tables()
+    return _TABLE.sub(lambda _: next(made), text)
+
+
+def _table(head: str, rows: Iterable[str]) -> str:
+    return "\n".join([head, *rows]) + "\n"
+
+
+def _row(option: Option[Any]) -> str:
+    allowed = f"only `{option.default}`" if option.is_fixed else option.allowed
+    return f"| {_code(option.names)} | {allowed} | {_shown(option)} | {option.says} |"
+
+
+def _shown(option: Option[Any]) -> str:
+    """A default for people."""
+    match option.default:
+        case _ if option.shown is not None:
+            return option.shown
+        case None:
+            return ""
+        case bool():
+            return str(option.default).lower()
+        case Enum():
+            return str(option.default.value)
+        case _:
+            return str(option.default)
+
+
+def _ignored() -> Iterator[str]:
+    reasons = IGNORED | {f"{prefix}*": reason for prefix, reason in IGNORED_PREFIXES.items()}
+    for reason in dict.fromkeys(reasons.values()):
+        yield f"{_code(sorted(name for name in reasons if reasons[name] == reason))} | {reason}"
+
+
+def _of_processes() -> Iterator[str]:
+    for whose, options in (("TaskManager", TASK_MANAGER_OPTIONS), ("JobManager", JOB_MANAGER_OPTIONS)):
+        yield from (f"{whose} | `{name}` | {option.meaning}" for name, option in options.items())
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def main(arguments: list[str]) -> int:
+    """Write the page, or say whether it must be written; 1: it must."""
+    parser = argparse.ArgumentParser(prog="python -m tests.options_page", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="write docs/options.md")
+    text = PAGE.read_text(encoding="utf-8")
+    wanted = page(text)
+    if parser.parse_args(arguments).write:
+        PAGE.write_text(wanted, encoding="utf-8")
+        return 0
+    print("as the tables print it" if text == wanted else f"{PAGE} is not what the tables print: --write")
+    return int(text != wanted)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
