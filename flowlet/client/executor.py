@@ -22,8 +22,7 @@ from flowlet.common.settings.dependency_settings import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
-from flowlet.operators.source_operator import SourceOperator, enumerator_of
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,
     RemoteGateMessage,
@@ -31,6 +30,7 @@ from flowlet.rpc.control_messages import (
     VertexMessage,
     WatermarkAlignmentMessage,
 )
+from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
 from flowlet.rpc.shipped_files import pieces_of
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers

@@ -27,8 +27,8 @@ from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.client.program_code import NeededCode
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientRetry
+from flowlet.messages.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.background_call import run_in_background
-from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for

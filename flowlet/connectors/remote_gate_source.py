@@ -32,9 +32,9 @@ from flowlet.errors import FlowletError, SerdeError, StateRestoreError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.ingest.description import type_fingerprint
 from flowlet.ingest.event_time import EventTimeColumn
+from flowlet.messages.control_messages import CountedPartition, GateCounts
 from flowlet.operators.source_operator import Source, SourceReader
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.rpc.control_messages import CountedPartition, GateCounts
 from flowlet.serde.declared.declared_records import DeclaredRecords, declared_records
 from flowlet.serde.element_deserializer import ElementDeserializer
 from netstack.availability import AvailabilityFuture

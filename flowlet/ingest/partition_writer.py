@@ -46,8 +46,8 @@ from flowlet.ingest.partition_push import PartitionPush, UnacknowledgedRows, no_
 from flowlet.ingest.runtime import ProducerRuntime
 from flowlet.ingest.stall import StallWatch
 from flowlet.io.chunk_content import estimated_bytes
+from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.records import Chunk
-from flowlet.rpc.control_messages import CountedPartition, GateOutcome
 from flowlet.serde.declared.declared_records import declared_records
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
 from netstack.handlers.offering_handler import OfferRefusedError

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from flowlet.graph.partitioner import consumers_of, producers_of
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     InputChannelDescriptor,
     InputGateDescriptor,

@@ -16,7 +16,7 @@ from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.client_heartbeat import MAX_TIMEOUT_MS
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,
     RemoteGateMessage,

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from flowlet.errors import StorageError
-from flowlet.rpc.control_messages import StateHandle
+from flowlet.messages.control_messages import StateHandle
 
 
 class SubtaskEntry(msgspec.Struct, frozen=True):

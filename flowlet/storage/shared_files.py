@@ -8,7 +8,7 @@ Source:     Flink ``FsCheckpointStorageAccess`` (``shared``), ``RocksDBStateUplo
 import hashlib
 from pathlib import Path
 
-from flowlet.rpc.control_messages import StateHandle
+from flowlet.messages.control_messages import StateHandle
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.state.incremental_snapshot import SharedFile
 from flowlet.storage.checkpoint_storage import CheckpointStorage

@@ -22,7 +22,7 @@ import flowlet
 import netstack
 from flowlet.chain.preview import preview
 from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, shows_all_frames
-from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.messages.control_messages import FailureInfo, TaskDeploymentDescriptor
 
 _NAME: Final = re.compile(r"# (waits for .*; ended by .*)")
 

@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from flowlet.errors import FlowletError
-from flowlet.rpc.control_messages import TaskDeploymentDescriptor
+from flowlet.messages.control_messages import TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import DeploymentError
 from flowlet.shipping.job_file_cache import Delivery, JobFileCache, JobPaths
 from flowlet.tm.shipped_modules import SHIPPED_MODULES, ShippedModules

@@ -21,8 +21,8 @@ from flowlet.graph.job_graph import JobGraph
 from flowlet.ingest import GateClient, GateEndpoint, GateError, PartitionOffer
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.scheduler import attempt_id
+from flowlet.messages.control_messages import DeployTask, Registered
 from flowlet.operators.record_operators import MapOperator
-from flowlet.rpc.control_messages import DeployTask, Registered
 from netstack.wire.message_bytes import MAGIC, encode
 from netstack.wire.messages import CloseRequest, ErrorCode, ErrorResponse
 from tests.attack.arena import Arena

@@ -51,10 +51,8 @@ ROOMS: Final = (
         "messages",
         0,
         (
-            "flowlet.rpc.control_messages",
-            "flowlet.rpc.early_signals",
+            "flowlet.messages",
             "flowlet.graph.execution_events",
-            "flowlet.graph.execution_state",
             "flowlet.graph.partitioner",
         ),
     ),

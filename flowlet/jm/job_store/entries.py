@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowlet.errors import StorageError
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.manifest import CheckpointManifest
 from netstack.late import dataclass
 

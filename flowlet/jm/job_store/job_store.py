@@ -36,7 +36,7 @@ from flowlet.jm.job_store.entries import (
     decode_entry,
     encode_entry,
 )
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.local_files import LocalFiles
 from flowlet.storage.manifest import CheckpointManifest

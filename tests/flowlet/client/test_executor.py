@@ -19,9 +19,9 @@ from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientHeartbeat
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.operators.record_operators import MapOperator
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.splits.file_split import FileSet
 from tests.flowlet.client.jobs import source, vertex, word_count

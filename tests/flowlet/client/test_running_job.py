@@ -12,7 +12,7 @@ from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.messages.control_messages import FailureInfo
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.conftest import SharedCluster
 from tests.flowlet.client.jobs import (

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from flowlet.errors import StateRestoreError
-from flowlet.rpc.control_messages import AddSplits
+from flowlet.messages.control_messages import AddSplits
 from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
 from flowlet.splits.enumerators import enumerator_for, split_set_of
 from flowlet.splits.hybrid_enumerator import HybridSplitEnumerator

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import StorageError
-from flowlet.rpc.control_messages import StateHandle
+from flowlet.messages.control_messages import StateHandle
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, manifest_key
 from flowlet.storage.savepoint_storage import SavepointStorage, target_root

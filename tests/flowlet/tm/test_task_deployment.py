@@ -18,7 +18,7 @@ from flowlet.common.settings.job_settings import JobSettings
 from flowlet.connectors.sinks import DiscardSink
 from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     InputChannelDescriptor,
     InputGateDescriptor,
     ResultPartitionDescriptor,

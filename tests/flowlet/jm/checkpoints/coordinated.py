@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
@@ -21,7 +20,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -32,6 +31,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
     VertexMessage,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import execution_attempt_id, subtask_of
 

@@ -9,7 +9,7 @@ from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
 from flowlet.jm.job_store.entries import JobEnd, StoreContent, StoredJob, StoredProgress
 from flowlet.jm.job_store.job_store import recover
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry, manifest_key
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count

@@ -9,8 +9,13 @@ import pytest
 
 from flowlet.common.settings.checkpoint_settings import CheckpointSettings
 from flowlet.common.settings.job_settings import JobSettings
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointCompleted, JobGraphMessage, TriggerCheckpoint
+from flowlet.messages.control_messages import (
+    CheckpointAcknowledged,
+    CheckpointCompleted,
+    JobGraphMessage,
+    TriggerCheckpoint,
+)
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
 from flowlet.storage.manifest import manifest_key

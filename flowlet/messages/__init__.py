@@ -1,4 +1,4 @@
-"""Which parts of a job restart without the others, and what of a job belongs to such a part.
+"""What processes tell each other: the structs of the control protocol, and the states of executions.
 
 Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
 """
