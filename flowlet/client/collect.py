@@ -47,8 +47,8 @@ from flowlet.client.result_buffer import (
 )
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
+from flowlet.messages.control_messages import InputChannelDescriptor
 from flowlet.records import Chunk
-from flowlet.rpc.control_messages import InputChannelDescriptor
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import LARGEST_ELEMENT_LIMITS
 from flowlet.tm.task_deployment import channel_spec

@@ -21,15 +21,15 @@ from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.errors import FlowletError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph, JobVertex, needed_slots
-from flowlet.messages.program_bundle import ProgramBundle, pieces_of
-from flowlet.operators.source_operator import SourceOperator, enumerator_of
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,
     RemoteGateMessage,
     VertexMessage,
     WatermarkAlignmentMessage,
 )
+from flowlet.messages.program_bundle import ProgramBundle, pieces_of
+from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers
 from flowlet.shipping.bundle_maker import NeededCode, PackedBundle, ProgramCode, pack, program_code

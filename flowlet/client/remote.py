@@ -26,8 +26,8 @@ from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.common.options.client_options import ClientRetry
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
+from flowlet.messages.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.background_call import run_in_background
-from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for

@@ -21,8 +21,8 @@ from flowlet.common.job_id import JobID
 from flowlet.common.job_settings import JobSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import ClosedOutputError, FlowletError, JobExecutionError, RemoteTraceback, SavepointError
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
+from flowlet.messages.control_messages import TASK_MANAGER_LOST, FailureInfo
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import RpcConnectError
 

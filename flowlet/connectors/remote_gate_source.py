@@ -37,9 +37,9 @@ from flowlet.connectors.partition_ledger import (
 )
 from flowlet.errors import FlowletError, SerdeError, StateRestoreError
 from flowlet.graph.partitioner import KeyGroups
+from flowlet.messages.control_messages import CountedPartition, GateCounts
 from flowlet.operators.source_operator import Source, SourceReader
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.rpc.control_messages import CountedPartition, GateCounts
 from flowlet.serde.declared.declared_records import DeclaredRecords, declared_records
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.type_serializer import preview

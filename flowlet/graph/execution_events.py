@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState
 from netstack.late import dataclass
 
 if TYPE_CHECKING:
-    from flowlet.rpc.control_messages import FailureInfo
+    from flowlet.messages.control_messages import FailureInfo, ToTaskManager
 
 SubtaskKey = tuple[str, int]  # vertex id, subtask
 
@@ -113,11 +113,11 @@ class Deploy:
 
 
 @dataclass(frozen=True, slots=True)
-class CancelExecution:
-    """Tell the TaskManager to cancel the attempt."""
+class SendMessage:
+    """Send the message to the TaskManager."""
 
-    attempt: bytes
     tm_id: str
+    message: "ToTaskManager"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,21 +155,4 @@ class RequestSlots:
     """
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseResults:
-    """Nobody reads the results of this attempt, which has finished, any more."""
-
-    attempt: bytes
-    tm_id: str
-
-
-Effect = (
-    ReleaseResults
-    | Deploy
-    | CancelExecution
-    | ExecutionStateChanged
-    | JobStatusChanged
-    | ReleaseSlots
-    | RestartAfter
-    | RequestSlots
-)
+Effect = Deploy | SendMessage | ExecutionStateChanged | JobStatusChanged | ReleaseSlots | RestartAfter | RequestSlots

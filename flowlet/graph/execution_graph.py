@@ -32,11 +32,10 @@ Absent:     the watchdog for tasks that ignore a cancel.
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import Final, assert_never
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_events import (
-    CancelExecution,
     CancelRequested,
     Deploy,
     Effect,
@@ -46,28 +45,25 @@ from flowlet.graph.execution_events import (
     ExecutionVertex,
     GlobalFailure,
     JobStatusChanged,
-    ReleaseResults,
     ReleaseSlots,
     RequestSlots,
     RestartAfter,
     RestartDue,
     SchedulingFailed,
+    SendMessage,
     SlotsAllocated,
     SubtaskKey,
     TaskManagerLost,
 )
-from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
 from flowlet.graph.region_order import RegionOrder
 from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
+from flowlet.messages.control_messages import CancelTask, FailureInfo, ReleaseResults
+from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
 from netstack.late import dataclass
-
-if TYPE_CHECKING:
-    from flowlet.rpc.control_messages import FailureInfo
 
 __all__ = [
     "MAX_FAILED_RUNS",
     "SYMPTOMS",
-    "CancelExecution",
     "CancelRequested",
     "Deploy",
     "Effect",
@@ -80,12 +76,12 @@ __all__ = [
     "FailedRun",
     "GlobalFailure",
     "JobStatusChanged",
-    "ReleaseResults",
     "ReleaseSlots",
     "RequestSlots",
     "RestartAfter",
     "RestartDue",
     "SchedulingFailed",
+    "SendMessage",
     "SlotsAllocated",
     "SubtaskKey",
     "TaskManagerLost",
@@ -115,8 +111,8 @@ _NO_USE: Final = "it would fail in the same way"
 class FailedRun:
     """Why a run ended; only its graph changes it."""
 
-    root: "FailureInfo"
-    concurrent: "deque[FailureInfo]"  # what else failed until the run had ended, newest last
+    root: FailureInfo
+    concurrent: deque[FailureInfo]  # what else failed until the run had ended, newest last
     restarted_ms: int | None = None  # when the next run of the regions began; None: it has not, or never will
 
 
@@ -141,7 +137,7 @@ class Execution:
     tm_id: str | None = None
     start_ms: int | None = None  # of the deployment
     end_ms: int | None = None
-    failure: "FailureInfo | None" = None
+    failure: FailureInfo | None = None
 
     @property
     def attempt(self) -> bytes:
@@ -161,7 +157,7 @@ class ExecutionGraph:
     status: JobStatus = JobStatus.CREATED
     # How often regions were started again; in a job of one region the number of all newest attempts.
     attempt_number: int = 0
-    failure: "FailureInfo | None" = None  # the last one, until no region waits for a restart
+    failure: FailureInfo | None = None  # the last one, until no region waits for a restart
     failed_runs: deque[FailedRun] = field(default_factory=lambda: deque(maxlen=MAX_FAILED_RUNS))  # newest last
     num_failed_runs: int = 0
     cancel_reason: str | None = None  # why it was cancelled, if nobody asked for that
@@ -312,7 +308,7 @@ class ExecutionGraph:
             self.failure = None
             self._move_job(JobStatus.RUNNING)
 
-    def _scheduling_failed(self, failure: "FailureInfo") -> None:
+    def _scheduling_failed(self, failure: FailureInfo) -> None:
         if not self.is_waiting_for_slots:
             self.num_ignored_events += 1
             return
@@ -402,9 +398,9 @@ class ExecutionGraph:
     def _release(self, execution: Execution) -> None:
         tm_id = self._kept.pop(execution.attempt, None)
         if tm_id is not None:
-            self._effects.append(ReleaseResults(execution.attempt, tm_id))
+            self._effects.append(SendMessage(tm_id, ReleaseResults(execution.attempt)))
 
-    def _task_manager_lost(self, tm_id: str, failure: "FailureInfo") -> None:
+    def _task_manager_lost(self, tm_id: str, failure: FailureInfo) -> None:
         lost = [
             execution
             for execution in self.executions.values()
@@ -421,7 +417,7 @@ class ExecutionGraph:
             self._fail(regions, failure, is_loss=True)
             self._end_if_done(regions)
 
-    def _fail(self, regions: Sequence[int], failure: "FailureInfo", *, is_loss: bool = False) -> None:
+    def _fail(self, regions: Sequence[int], failure: FailureInfo, *, is_loss: bool = False) -> None:
         match self.status:
             case JobStatus.CREATED:
                 self._record_failure(failure)
@@ -471,7 +467,7 @@ class ExecutionGraph:
     def _runs(self, region: int) -> bool:
         return self.status in (JobStatus.RUNNING, JobStatus.RESTARTING) and region not in self._restarts
 
-    def _end_run(self, regions: Sequence[int], failure: "FailureInfo") -> None:
+    def _end_run(self, regions: Sequence[int], failure: FailureInfo) -> None:
         """Restart the regions if that may help and the strategy allows it."""
         delay_ms = None if failure.suppresses_restarts else self.strategy.decide(self._elapsed_ms)
         if delay_ms is None:
@@ -484,7 +480,7 @@ class ExecutionGraph:
         if _is_unreachable(failure):
             self._unreached |= {region: self._restarts[region] for region in regions if self.order.producers[region]}
 
-    def _symptom_of(self, regions: Collection[int], failure: "FailureInfo", *, is_loss: bool) -> _Restart | None:
+    def _symptom_of(self, regions: Collection[int], failure: FailureInfo, *, is_loss: bool) -> _Restart | None:
         """The restart of a region that could not read results before their loss was known: this failure is its cause,
         or the same again.
         """
@@ -518,12 +514,12 @@ class ExecutionGraph:
         if was_over:
             self._schedule(restart)
 
-    def _record_failure(self, failure: "FailureInfo") -> None:
+    def _record_failure(self, failure: FailureInfo) -> None:
         self.failure = failure
         self.failed_runs.append(FailedRun(failure, deque(maxlen=_MAX_CONCURRENT_FAILURES)))
         self.num_failed_runs += 1
 
-    def _add_failure(self, failure: "FailureInfo", run: FailedRun) -> None:
+    def _add_failure(self, failure: FailureInfo, run: FailedRun) -> None:
         """A further failure of a run that has failed: it may be the cause of the first one."""
         ends_job = failure.suppresses_restarts and self.status is JobStatus.RESTARTING
         if ends_job and run is not self.failed_runs[-1]:
@@ -552,7 +548,7 @@ class ExecutionGraph:
             elif ExecutionState.CANCELING in EXECUTION_TRANSITIONS[execution.state]:
                 assert execution.tm_id is not None, "set when it was scheduled"
                 self._move(execution, ExecutionState.CANCELING)
-                self._effects.append(CancelExecution(execution.attempt, execution.tm_id))
+                self._effects.append(SendMessage(execution.tm_id, CancelTask(execution.attempt)))
 
     def _end_if_done(self, regions: Sequence[int]) -> None:
         """Attempts of these regions have ended."""
@@ -643,11 +639,11 @@ _END_OF: Final = {
 }
 
 
-def _is_unreachable(failure: "FailureInfo") -> bool:
+def _is_unreachable(failure: FailureInfo) -> bool:
     return failure.exception_type.rpartition(".")[2] in _UNREACHABLE
 
 
-def is_symptom(failure: "FailureInfo") -> bool:
+def is_symptom(failure: FailureInfo) -> bool:
     """Whether a failure only says that the other end of a data exchange is gone; the module of the exception does not
     matter.
     """

@@ -27,8 +27,8 @@ from flowlet.ingest.description import (
     GateUnreachableError,
     GateWriteError,
 )
+from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import load_secret

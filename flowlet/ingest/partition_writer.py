@@ -43,8 +43,8 @@ from flowlet.ingest.description import (
 from flowlet.ingest.partition_push import PartitionPush, UnacknowledgedRows, no_room
 from flowlet.ingest.runtime import ProducerRuntime, StallWatch
 from flowlet.io.chunk_content import estimated_bytes
+from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.records import Chunk
-from flowlet.rpc.control_messages import CountedPartition, GateOutcome
 from flowlet.serde.declared.declared_records import declared_records
 from flowlet.serde.type_serializer import ValueMismatchError
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from flowlet.graph.partitioner import consumers_of, producers_of
-from flowlet.messages.program_bundle import pieces_of
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     InputChannelDescriptor,
     InputGateDescriptor,
@@ -23,6 +22,7 @@ from flowlet.rpc.control_messages import (
     TaskDeploymentDescriptor,
     VertexMessage,
 )
+from flowlet.messages.program_bundle import pieces_of
 from netstack.ids import intermediate_partition_id, subtask_of
 from netstack.late import dataclass
 

@@ -12,7 +12,7 @@ Rules:      a message about an attempt that is unknown, or runs on another TaskM
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -28,30 +28,8 @@ from flowlet.jm.job_store.job_store import JobEnd, RecoveredJob, Recovery
 from flowlet.jm.scheduler import SlotPool, needed_slots
 from flowlet.jm.submission import check_job_graph
 from flowlet.jm.taskmanager_session import TaskManagerSession
-from flowlet.rpc.control_messages import (
-    AddSplits,
-    AllowSourceWatermark,
-    CancelTask,
-    CheckpointOrder,
-    CheckpointReport,
-    DeployTask,
-    FinishGate,
-    GateReported,
-    Heartbeat,
-    JobGraphMessage,
-    MarkOrder,
-    MarkReport,
-    NoMoreSplits,
-    ReleaseResults,
-    SourceWatermarkReported,
-    SplitsRequested,
-    TaskDeploymentDescriptor,
-    TaskStateChanged,
-    TaskStuck,
-    ToTaskManager,
-)
+from flowlet.messages.control_messages import FromTask, Heartbeat, JobGraphMessage, ToTaskManager
 from flowlet.rpc.requests import WallClock
-from flowlet.splits.split_kinds import AnySplit
 from flowlet.storage.manifest import manifest_key
 from netstack.log_lines import LogLines
 
@@ -125,7 +103,7 @@ class Dispatcher:
             limit = f"{num_active} jobs have not ended yet, which is the limit; wait for one to end, or cancel one"
             raise BusyError("the JobManager is stopping" if self._is_closing else limit)
         key = manifest_key(self._config.checkpoint_secret or self._config.secret)
-        master = JobMaster(job, self, self, self._clock, checkpoint_key=key)
+        master = JobMaster(job, self, self._clock, checkpoint_key=key)
         self._jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
         if self._keeper is None:
@@ -161,7 +139,7 @@ class Dispatcher:
         assert self._keeper is not None, "it comes from a job store"
         job = recovered.job
         master = JobMaster(
-            job, self, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered
+            job, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered
         )
         self._jobs[job.job_id] = master
         self._keeper.recovered(recovered)
@@ -220,45 +198,9 @@ class Dispatcher:
         """All registered TaskManagers, in the order of registration."""
         return iter(self._sessions.values())
 
-    def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
-        """Send ``DeployTask``."""
-        self._send(tm_id, DeployTask(task))
-
-    def cancel(self, tm_id: str, attempt: bytes) -> None:
-        """Send ``CancelTask``."""
-        self._send(tm_id, CancelTask(attempt))
-
-    def release_results(self, tm_id: str, attempt: bytes) -> None:
-        """Send ``ReleaseResults``."""
-        self._send(tm_id, ReleaseResults(attempt))
-
-    def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
-        """Send ``AllowSourceWatermark``."""
-        self._send(tm_id, AllowSourceWatermark(attempt, max_allowed))
-
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
-        """Send ``AddSplits``."""
-        self._send(tm_id, AddSplits(attempt, list(splits), waiting_bytes))
-
-    def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
-        """Send ``NoMoreSplits``."""
-        self._send(tm_id, NoMoreSplits(attempt))
-
-    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        """Send ``FinishGate``."""
-        self._send(tm_id, FinishGate(attempt))
-
-    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
-        """Send an order about a completion mark."""
-        self._send(tm_id, order)
-
-    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        """Send an order about a checkpoint."""
-        self._send(tm_id, order)
-
-    def _send(self, tm_id: str, message: ToTaskManager) -> None:
-        """Drop what is for a TaskManager that was just lost: its tasks are about to be failed, or the JobManager is
-        ending.
+    def send(self, tm_id: str, message: ToTaskManager) -> None:
+        """Send a message; one for a TaskManager that was just lost is dropped: its tasks are about to be failed, or the
+        JobManager is ending.
         """
         session = self._sessions.get(tm_id)
         if session is not None:
@@ -305,50 +247,10 @@ class Dispatcher:
             if master is None or not master.task_metrics(session.tm_id, report.attempt, report.metrics):
                 self.num_ignored_messages += 1
 
-    def task_state_changed(self, session: TaskManagerSession, message: TaskStateChanged) -> None:
-        """Hand the message to the job."""
+    def handle(self, session: TaskManagerSession, message: FromTask) -> None:
+        """Hand the message to its job."""
         master = self._job_of(session, message.attempt)
-        if master is None:
-            self.num_ignored_messages += 1
-            return
-        before = master.graph.num_ignored_events
-        master.task_state_changed(session.tm_id, message)
-        self.num_ignored_messages += master.graph.num_ignored_events - before
-
-    def task_stuck(self, session: TaskManagerSession, message: TaskStuck) -> None:
-        """Hand the message to the job."""
-        master = self._job_of(session, message.attempt)
-        if master is None or not master.task_stuck(session.tm_id, message):
-            self.num_ignored_messages += 1
-
-    def source_watermark_reported(self, session: TaskManagerSession, message: SourceWatermarkReported) -> None:
-        """Hand the message to the job."""
-        master = self._job_of(session, message.attempt)
-        if master is None or not master.source_watermark_reported(session.tm_id, message):
-            self.num_ignored_messages += 1
-
-    def gate_reported(self, session: TaskManagerSession, message: GateReported) -> None:
-        """Hand the message to the job."""
-        master = self._job_of(session, message.attempt)
-        if master is None or not master.gate_reported(session.tm_id, message):
-            self.num_ignored_messages += 1
-
-    def splits_requested(self, session: TaskManagerSession, message: SplitsRequested) -> None:
-        """Hand the message to the job."""
-        master = self._job_of(session, message.attempt)
-        if master is None or not master.splits_requested(session.tm_id, message):
-            self.num_ignored_messages += 1
-
-    def mark_reported(self, session: TaskManagerSession, message: MarkReport) -> None:
-        """Hand the message to the job."""
-        master = self._job_of(session, message.attempt)
-        if master is None or not master.mark_reported(session.tm_id, message):
-            self.num_ignored_messages += 1
-
-    def checkpoint_reported(self, session: TaskManagerSession, message: CheckpointReport) -> None:
-        """Hand the message to the job."""
-        master = self._job_of(session, message.attempt)
-        if master is None or not master.checkpoint_reported(session.tm_id, message):
+        if master is None or not master.handle(session.tm_id, message):
             self.num_ignored_messages += 1
 
     def _job_of(self, session: TaskManagerSession, attempt: bytes) -> JobMaster | None:

@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.rpc.control_messages import TASK_MANAGER_LOST, FailureInfo
+from flowlet.messages.control_messages import TASK_MANAGER_LOST, FailureInfo
+from flowlet.messages.execution_state import ExecutionState
 
 _MAX_MESSAGE_CHARS: Final = 8 * 1024
 _MAX_LINE_CHARS: Final = 2_000

@@ -16,17 +16,18 @@ Source:     Flink ``CheckpointCoordinator``, without state.  Flink ``OperatorCoo
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
 
 from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_graph import Execution
+from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gates import JobGates
 from flowlet.jm.job_document import Document
 from flowlet.jm.remote_gates.gate_writes import GateWrites
 from flowlet.jm.scheduler import attempt_id
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EmitMark,
+    FinishGate,
     GateReported,
     JobGraphMessage,
     MarkCompleted,
@@ -103,32 +104,6 @@ class MarkCoordinator:
         return [EmitMark(each, self._last) for each in self._sources if each in self._unfinished]
 
 
-class GateGateway(Protocol):
-    """Sends orders to the tasks of gates.
-
-    One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
-    """
-
-    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        """Let a gate take no more producers."""
-
-    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
-        """Send an order about a completion mark."""
-
-
-class GateStates(Protocol):
-    """What checkpoints know of gates; ``JobCheckpoints``."""
-
-    def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
-        """Ask ``snapshot`` at every checkpoint."""
-
-    def source_state(self, vertex_id: str) -> bytes | None:
-        """What a gate begins with; None: with nothing."""
-
-    def request(self) -> int:
-        """Ask for a checkpoint soon."""
-
-
 class GateSupervisor:
     """The gates of one job; does nothing for a job without any.
 
@@ -137,7 +112,7 @@ class GateSupervisor:
 
     Args:
         job: whose blobs are not kept.
-        gateway: to the tasks.
+        send: sends a message to a TaskManager.
         states: in checkpoints.
         executions: the newest attempts of all subtasks.
         locations: of attempts; its owner changes it.
@@ -148,15 +123,15 @@ class GateSupervisor:
     def __init__(
         self,
         job: JobGraphMessage,
-        gateway: GateGateway,
-        states: GateStates,
+        send: Callable[[str, FinishGate | MarkOrder], None],
+        states: JobCheckpoints,
         executions: Callable[[], Iterable[Execution]],
         locations: Mapping[bytes, TaskManagerLocation],
         attempt_number: int = 0,
         *,
         fail: Callable[[Exception, str], None],
     ) -> None:
-        self._gateway = gateway
+        self._send = send
         self._states = states
         self._executions = executions
         self._locations = locations
@@ -261,8 +236,8 @@ class GateSupervisor:
         for each in self._executions():
             location = self._locations.get(each.attempt)
             if each.vertex.vertex_id == vertex_id and location is not None and not each.state.is_terminal:
-                self._gateway.finish_gate(location.tm_id, each.attempt)
+                self._send(location.tm_id, FinishGate(each.attempt))
 
     def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
         for order in orders:
-            self._gateway.send_mark(self._locations[order.attempt].tm_id, order)
+            self._send(self._locations[order.attempt].tm_id, order)

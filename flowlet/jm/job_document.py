@@ -17,10 +17,8 @@ from typing import Any, Final
 import msgspec
 
 from flowlet.graph.execution_graph import Execution, ExecutionGraph, FailedRun, SubtaskKey
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     FailureInfo,
     InputChannelDescriptor,
     JobGraphMessage,
@@ -28,6 +26,8 @@ from flowlet.rpc.control_messages import (
     TaskStuck,
     VertexMessage,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from netstack.late import dataclass
 
 Document = dict[str, object]

@@ -12,14 +12,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from random import Random, SystemRandom
-from typing import Final, assert_never
+from typing import Any, ClassVar, Final, Protocol, assert_never
 
 import msgspec
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import (
     SYMPTOMS,
-    CancelExecution,
     CancelRequested,
     Deploy,
     Effect,
@@ -30,17 +29,16 @@ from flowlet.graph.execution_graph import (
     ExecutionStateChanged,
     GlobalFailure,
     JobStatusChanged,
-    ReleaseResults,
     ReleaseSlots,
     RequestSlots,
     RestartAfter,
     RestartDue,
     SchedulingFailed,
+    SendMessage,
     SlotsAllocated,
     SubtaskKey,
     TaskManagerLost,
 )
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.restart_backoff_strategy import create_restart_strategy
 from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask, WatermarkAnnouncer
@@ -51,37 +49,81 @@ from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import gate_document, known_vertex
 from flowlet.jm.job_document import Document, JobView, counters_of
-from flowlet.jm.job_owner import JobOwner
 from flowlet.jm.job_store.job_store import RecoveredJob
-from flowlet.jm.regions.job_sources import JobSources
-from flowlet.jm.regions.pipelined_regions import fails_as_one, pipelined_regions, region_order
 from flowlet.jm.savepoints.job_savepoints import JobSavepoints
-from flowlet.jm.scheduler import assign_tasks, execution_vertices, next_attempt
-from flowlet.jm.source_coordinator import SourceCoordinator
+from flowlet.jm.scheduler import (
+    assign_tasks,
+    execution_vertices,
+    fails_as_one,
+    next_attempt,
+    pipelined_regions,
+    region_order,
+)
+from flowlet.jm.source_coordinator import JobSources
 from flowlet.jm.submission import without_code
-from flowlet.rpc.background_call import call_in_background
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
+    AllowSourceWatermark,
+    CheckpointAcknowledged,
+    CheckpointDeclined,
     CheckpointReport,
+    DeployTask,
     EdgeMessage,
     FailureInfo,
+    FinalCheckpointAwaited,
+    FromTask,
     GateReported,
     InputChannelDescriptor,
     JobGraphMessage,
+    MarkPassed,
     MarkReport,
+    MarkRequested,
     SourceWatermarkReported,
     SplitsRequested,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
+    ToTaskManager,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
-from flowlet.rpc.task_manager_gateway import TaskManagerGateway
 from netstack.log_lines import LogLines
 
 _RUN: Final = (ExecutionState.RUNNING, ExecutionState.FINISHED)
 _FAILING: Final = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)
 log = LogLines(__name__)
+
+
+class JobOwner(Protocol):
+    """What a ``JobMaster`` needs of the dispatcher: slots, and a way to TaskManagers (Flink ``SlotPool``,
+    ``JobManagerRunner``, ``TaskManagerGateway``).  No method may end a job before it returns.
+
+    One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
+    """
+
+    def send(self, tm_id: str, message: ToTaskManager) -> None:
+        """Send a message; to a TaskManager that is not registered any more nothing is sent."""
+
+    def request_slots(self, master: "JobMaster") -> None:
+        """The job waits for its slots: call ``start`` or ``fail_scheduling``, at once or later, unless the job ends
+        before.
+        """
+
+    def release_slots(self, master: "JobMaster") -> None:
+        """No task of the job runs any more; the job asks for its slots again, or it ends."""
+
+    def job_ended(self, master: "JobMaster", clean_up: Callable[[], None]) -> None:
+        """The job has ended, and its slots are free; called once.
+
+        ``clean_up`` removes what a restart would need: it is to be called.
+        """
+
+    def checkpoint_completed(self, master: "JobMaster") -> None:
+        """``last_completed_checkpoint_id`` has changed."""
+
+    def may_trigger(self, master: "JobMaster", checkpoint_id: int) -> bool:
+        """Whether a checkpoint may have this id: no later JobManager will use it again."""
 
 
 class JobMaster:
@@ -90,7 +132,6 @@ class JobMaster:
     def __init__(
         self,
         job: JobGraphMessage,
-        gateway: TaskManagerGateway,
         owner: JobOwner,
         clock: WallClock,
         timers: LoopClock | None = None,
@@ -106,13 +147,12 @@ class JobMaster:
         order = region_order(job, regions)
         self.graph = ExecutionGraph.create(tasks, clock(), strategy, regions, order, fails_as_one=fails_as_one(job))
         self.graph.attempt_number = recovered.attempt
-        self._gateway = gateway
         self._owner = owner
         self._clock = clock
         self._timers = timers
         self._checkpoints = JobCheckpoints(
             job,
-            gateway,
+            owner.send,
             clock=clock,
             timers=timers,
             call_in_background=call_in_background,
@@ -147,7 +187,7 @@ class JobMaster:
         self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(
             job,
-            gateway,
+            owner.send,
             self._checkpoints,
             self._executions,
             self._locations,
@@ -156,7 +196,7 @@ class JobMaster:
         )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
         self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
-        self._sources = JobSources(SourceCoordinator, gateway, self._place_of, self._checkpoints, self._source_failed)
+        self._sources = JobSources(owner.send, self._place_of, self._checkpoints, self._source_failed)
         self._plan: DeploymentPlan | None = None
         self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
@@ -294,16 +334,24 @@ class JobMaster:
         if self._lease is not None:
             self._lease.client_left()
 
-    def task_state_changed(self, tm_id: str, message: TaskStateChanged) -> None:
-        """Apply a TaskManager's report; the graph counts reports that it ignores."""
+    def handle(self, tm_id: str, message: FromTask) -> bool:
+        """Handle a task's message; False if it is ignored: the task does not run there, or it does not fit."""
+        if not self._is_running_on(tm_id, message.attempt):
+            return False
+        return self.HANDLERS[type(message)](self, message)
+
+    def _task_state_changed(self, message: TaskStateChanged) -> bool:
         if message.metrics is not None:
-            self.task_metrics(tm_id, message.attempt, message.metrics)
+            self._metrics[message.attempt] = message.metrics
+        before = self.graph.num_ignored_events
         failure = self._cause_of(message)
-        if failure is not None and failure.suppresses_restarts and self._is_running_on(tm_id, message.attempt):
+        if failure is not None and failure.suppresses_restarts:
             # The state of this run cannot be restored; that of an older checkpoint may be good.
             is_final = not self._checkpoints.fall_back(self._restored_ids[message.attempt])
             failure = msgspec.structs.replace(failure, suppresses_restarts=is_final)
+        tm_id = self._locations[message.attempt].tm_id
         self._handle(ExecutionReported(message.attempt, tm_id, message.state, failure))
+        return self.graph.num_ignored_events == before
 
     def task_metrics(self, tm_id: str, attempt: bytes, metrics: TaskMetrics) -> bool:
         """Keep the latest metrics of a task; False if the task does not run on that TaskManager."""
@@ -314,14 +362,9 @@ class JobMaster:
             self._metrics[attempt] = metrics
         return True
 
-    def task_stuck(self, tm_id: str, message: TaskStuck) -> bool:
-        """Record where a cancelled task stands, for those who wait for its end; False if it does not run there, or was
-        not cancelled.
-        """
-        if (
-            not self._is_running_on(tm_id, message.attempt)
-            or self.graph.executions[message.attempt].state is not ExecutionState.CANCELING
-        ):
+    def _task_stuck(self, message: TaskStuck) -> bool:
+        """Record where a cancelled task stands, for those who wait for its end; False if it was not cancelled."""
+        if self.graph.executions[message.attempt].state is not ExecutionState.CANCELING:
             return False
         self._stuck[message.attempt] = message
         self._wake_waiters()
@@ -341,16 +384,10 @@ class JobMaster:
         state = f"job {self.job.name!r} is {self.graph.status.name}"
         return f"{state} and keeps its slots, because cancelled tasks of it do not end: {'; '.join(places)}"
 
-    def source_watermark_reported(self, tm_id: str, message: SourceWatermarkReported) -> bool:
-        """Record the watermark of an aligned source; False if that task does not run there, or is not aligned."""
-        if not self._is_running_on(tm_id, message.attempt):
-            return False
+    def _source_watermark_reported(self, message: SourceWatermarkReported) -> bool:
         return self._alignment.report(self._source_subtask(message.attempt), message.timestamp)
 
-    def splits_requested(self, tm_id: str, message: SplitsRequested) -> bool:
-        """Answer a source that wants splits; False if that task does not run there, or has no enumerator."""
-        if not self._is_running_on(tm_id, message.attempt):
-            return False
+    def _splits_requested(self, message: SplitsRequested) -> bool:
         vertex = self.graph.executions[message.attempt].vertex
         return self._sources.splits_requested(vertex.vertex_id, vertex.subtask)
 
@@ -366,7 +403,8 @@ class JobMaster:
         return SourceSubtask(vertex.vertex_id, vertex.subtask)
 
     def _allow_watermark(self, receiver: SourceSubtask, max_allowed: int) -> None:
-        self._gateway.allow_watermark(*self._place_of(receiver), max_allowed)
+        tm_id, attempt = self._place_of(receiver)
+        self._owner.send(tm_id, AllowSourceWatermark(attempt, max_allowed))
 
     def task_manager_lost(self, location: TaskManagerLocation, reason: str) -> None:
         """Fail the tasks that ran there; does nothing if there were none."""
@@ -381,29 +419,17 @@ class JobMaster:
         assert self._plan is not None, "start() made it"
         return self._plan.external_channels(edge)
 
-    def gate_reported(self, tm_id: str, message: GateReported) -> bool:
-        """Record the counts of a remote gate's subtask, and end the gate if it is complete; False if that task does not
-        run there.
-        """
-        if not self._is_running_on(tm_id, message.attempt):
-            return False
+    def _gate_reported(self, message: GateReported) -> bool:
         vertex = self.graph.executions[message.attempt].vertex
         self.gates.reported(vertex.vertex_id, vertex.subtask, message)
         return True
 
-    def mark_reported(self, tm_id: str, message: MarkReport) -> bool:
-        """A task wants a completion mark, or one has passed it; False if that task does not run there."""
-        if not self._is_running_on(tm_id, message.attempt):
-            return False
+    def _mark_reported(self, message: MarkReport) -> bool:
         self.gates.mark_reported(message)
         return True
 
-    def checkpoint_reported(self, tm_id: str, message: CheckpointReport) -> bool:
-        """A task acknowledges or declines a checkpoint, or waits for its last one; False if that task does not run
-        there.
-        """
-        if not self._is_running_on(tm_id, message.attempt):
-            return False
+    def _checkpoint_reported(self, message: CheckpointReport) -> bool:
+        tm_id = self._locations[message.attempt].tm_id
         return not self._readers.reported(tm_id, message) or self._checkpoints.report(tm_id, message)
 
     def barrier_read(self, edge_id: str, attempt: bytes, checkpoint_id: int) -> None:
@@ -411,7 +437,7 @@ class JobMaster:
         nothing.
         """
         for tm_id, message in self._readers.barrier_read(edge_id, attempt, checkpoint_id):
-            self.checkpoint_reported(tm_id, message)
+            self.handle(tm_id, message)
 
     def results_broken(self, attempt: int, reason: str) -> None:
         """The client cannot read an external edge any further: the job must start again, unless run ``attempt`` is over
@@ -589,9 +615,10 @@ class JobMaster:
                 assert self._plan is not None, "start() made it"
                 vertex = self.graph.executions[attempt].vertex
                 restored = self._checkpoints.restored_state(vertex.vertex_id, vertex.subtask)
-                self._gateway.deploy(tm_id, self._plan.describe_task(vertex.vertex_id, vertex.subtask, restored))
-            case CancelExecution(attempt, tm_id):
-                self._gateway.cancel(tm_id, attempt)
+                task = self._plan.describe_task(vertex.vertex_id, vertex.subtask, restored)
+                self._owner.send(tm_id, DeployTask(task))
+            case SendMessage(tm_id, message):
+                self._owner.send(tm_id, message)
             case ExecutionStateChanged(attempt, state):
                 self._task_changed(attempt, state)
             case JobStatusChanged(status):
@@ -602,8 +629,6 @@ class JobMaster:
                 self._restart_after(delay_ms, regions)
             case RequestSlots():
                 self._owner.request_slots(self)
-            case ReleaseResults(attempt, tm_id):
-                self._gateway.release_results(tm_id, attempt)
             case _:
                 assert_never(effect)
 
@@ -669,3 +694,16 @@ class JobMaster:
         self.job = without_code(self.job)
         if self._plan is not None:
             self._plan = DeploymentPlan(self.job, self._locations)
+
+    HANDLERS: ClassVar[Mapping[type[FromTask], Callable[["JobMaster", Any], bool]]] = {
+        TaskStateChanged: _task_state_changed,
+        TaskStuck: _task_stuck,
+        SourceWatermarkReported: _source_watermark_reported,
+        SplitsRequested: _splits_requested,
+        GateReported: _gate_reported,
+        MarkRequested: _mark_reported,
+        MarkPassed: _mark_reported,
+        CheckpointAcknowledged: _checkpoint_reported,
+        CheckpointDeclined: _checkpoint_reported,
+        FinalCheckpointAwaited: _checkpoint_reported,
+    }

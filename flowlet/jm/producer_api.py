@@ -19,7 +19,7 @@ from flowlet.jm.gates import gate_vertex
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.remote_gates.gate_writes import WriteError
-from flowlet.rpc.control_messages import CountedPartition, GateOutcome
+from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.requests import Request, Response, Route, WallClock, error_response, refuse
 from netstack.errors import LocalProtocolError
 from netstack.wire.gate_access import GateIdentity, gate_token

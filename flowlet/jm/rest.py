@@ -23,9 +23,9 @@ from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.savepoints.savepoint_api import SavepointApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
+from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.background_call import call_in_background
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.requests import (
     SESSION_PATH,
     Request,

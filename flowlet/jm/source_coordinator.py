@@ -1,28 +1,34 @@
-"""Assigns the splits of one source to its readers.
+"""Assigns the splits of one source to its readers (``SourceCoordinator``), and those of all sources of a job
+(``JobSources``), each of which begins anew with its region.
 
 Side:       loop.
 Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is
             done are answered then, in their order.  Until then, a snapshot is what the coordinator began with.  After
             ``close`` or a failure no request is answered, and ``fail`` is not called again.  A reader for which there
             is nothing waits if new splits may appear, or if another source follows.  The splits of that one are
-            discovered as the first ones were, once all readers have come to it.
+            discovered as the first ones were, once all readers have come to it.  All subtasks of such a source are in
+            one region.
 Rules:      looking for new splits again is no reason to fail a job that runs: a failure is logged, and it is tried at
             the next interval.
 Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``,
-            ``NoMoreSplitsEvent``.
+            ``NoMoreSplitsEvent``, ``OperatorCoordinatorHandler``.
 Absent:     reassigning the splits of a failed reader: all readers of a source restart together.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
 
 from flowlet.errors import StateRestoreError
+from flowlet.jm.alignment.watermark_alignment import SourceSubtask
+from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
+from flowlet.messages.control_messages import AddSplits, NoMoreSplits, VertexMessage
 from flowlet.rpc.background_call import CallInBackground, call_in_background
 from flowlet.splits.enumerator import SplitEnumerator
-from flowlet.splits.split_kinds import AnySplit
+from flowlet.splits.enumerators import enumerator_for
+from flowlet.splits.split_kinds import AnySplit, SplitSet
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -188,3 +194,85 @@ class SourceCoordinator:
         if not self._is_closed:
             self.close()
             self._fail(error)
+
+
+class JobSources:
+    """The split enumerators of one job.
+
+    Threading: the JobManager's loop.
+    Life cycle: for each run of a region ``prepare``, and ``start`` once its tasks are deployed; ``close`` when they are
+        being cancelled.
+
+    Args:
+        send: sends a message to a TaskManager.
+        place_of: the TaskManager and the newest attempt of a subtask.
+        states: of the checkpoints.
+        fail: fails the job; with the error and the name of the vertex.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, AddSplits | NoMoreSplits], None],
+        place_of: Callable[[SourceSubtask], tuple[str, bytes]],
+        states: JobCheckpoints,
+        fail: Callable[[Exception, str], None],
+    ) -> None:
+        self._send = send
+        self._place_of = place_of
+        self._states = states
+        self._fail = fail
+        self._coordinators: dict[str, SourceCoordinator] = {}  # by vertex id
+
+    def __repr__(self) -> str:
+        return f"<JobSources {list(self._coordinators.values())}>"
+
+    def prepare(self, vertices: Iterable[VertexMessage]) -> list[SourceCoordinator]:
+        """Make enumerators for a run of those of the vertices that need one; to be started once the
+        tasks are deployed.
+        """
+        made = []
+        for vertex in vertices:
+            if vertex.split_set is not None:
+                coordinator = self._coordinators[vertex.id] = self._create(vertex, vertex.split_set)
+                self._states.add_source(vertex.id, coordinator.snapshot)
+                made.append(coordinator)
+        return made
+
+    def splits_requested(self, vertex_id: str, subtask: int) -> bool:
+        """Answer a reader; False if its vertex has no enumerator."""
+        coordinator = self._coordinators.get(vertex_id)
+        if coordinator is None:
+            return False
+        coordinator.splits_requested(subtask)
+        return True
+
+    def close(self, vertex_id: str) -> None:
+        """Answer the readers of a vertex no more; idempotent."""
+        if (coordinator := self._coordinators.get(vertex_id)) is not None:
+            coordinator.close()
+
+    def close_all(self) -> None:
+        """Answer no readers any more; idempotent."""
+        for coordinator in self._coordinators.values():
+            coordinator.close()
+
+    def _create(self, vertex: VertexMessage, split_set: SplitSet) -> SourceCoordinator:
+        return SourceCoordinator(
+            vertex.name,
+            enumerator_for(split_set),
+            vertex.parallelism,
+            add_splits=lambda subtask, splits, waiting_bytes: self._add_splits(
+                SourceSubtask(vertex.id, subtask), splits, waiting_bytes
+            ),
+            no_more_splits=lambda subtask: self._no_more_splits(SourceSubtask(vertex.id, subtask)),
+            fail=lambda error: self._fail(error, vertex.name),
+            restored=self._states.source_state(vertex.id),
+        )
+
+    def _add_splits(self, reader: SourceSubtask, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
+        tm_id, attempt = self._place_of(reader)
+        self._send(tm_id, AddSplits(attempt, list(splits), waiting_bytes))
+
+    def _no_more_splits(self, reader: SourceSubtask) -> None:
+        tm_id, attempt = self._place_of(reader)
+        self._send(tm_id, NoMoreSplits(attempt))

@@ -16,14 +16,14 @@ from flowlet.common.paths import check_checkpoint_url
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.messages.program_bundle import ProgramBundle, check_shipped_files, pieces_of
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,
     RemoteGateMessage,
     VertexMessage,
     WatermarkAlignmentMessage,
 )
+from flowlet.messages.program_bundle import ProgramBundle, check_shipped_files, pieces_of
 from flowlet.splits.split_kinds import FileSet, HybridSplits, SplitSet
 from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
 from netstack.wire.offer_messages import FINGERPRINT_BYTES

@@ -11,36 +11,26 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Protocol, assert_never
+from typing import Final, Protocol
 
 import msgspec
 
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     PROTOCOL_VERSION,
-    CheckpointAcknowledged,
-    CheckpointDeclined,
-    CheckpointReport,
-    FinalCheckpointAwaited,
-    GateReported,
+    FromTask,
     Heartbeat,
     JobManagerHeartbeat,
-    MarkPassed,
-    MarkReport,
-    MarkRequested,
     Registered,
     RegisterTaskManager,
     RegistrationRefused,
-    SourceWatermarkReported,
-    SplitsRequested,
     TaskManagerEnding,
-    TaskStateChanged,
-    TaskStuck,
     ToJobManager,
     ToTaskManager,
+    decoder_of,
 )
-from flowlet.rpc.requests import POLICY_VIOLATION, SessionEndedError, SessionTransport
+from flowlet.rpc.requests import POLICY_VIOLATION, Outbox, SessionEndedError, SessionTransport
 from netstack.flow.heartbeats import Silence
 from netstack.log_lines import LogLines
 
@@ -52,7 +42,7 @@ _MS_PER_S: Final = 1000
 _TM_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 log = LogLines(__name__)
-_decoder: Final = msgspec.msgpack.Decoder(ToJobManager)
+_decoder: Final = decoder_of(ToJobManager)
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
@@ -71,26 +61,8 @@ class TaskManagerSessionListener(Protocol):
     def heartbeat(self, session: "TaskManagerSession", message: Heartbeat) -> None:
         """The TaskManager is alive, and these are the metrics of its tasks."""
 
-    def task_state_changed(self, session: "TaskManagerSession", message: TaskStateChanged) -> None:
-        """A task is in a new state."""
-
-    def task_stuck(self, session: "TaskManagerSession", message: TaskStuck) -> None:
-        """A cancelled task has not ended yet."""
-
-    def source_watermark_reported(self, session: "TaskManagerSession", message: SourceWatermarkReported) -> None:
-        """An aligned source reports its watermark."""
-
-    def gate_reported(self, session: "TaskManagerSession", message: GateReported) -> None:
-        """A subtask of a remote gate reports its counts."""
-
-    def splits_requested(self, session: "TaskManagerSession", message: SplitsRequested) -> None:
-        """A source asks for splits."""
-
-    def mark_reported(self, session: "TaskManagerSession", message: MarkReport) -> None:
-        """A task wants a completion mark, or one has passed it."""
-
-    def checkpoint_reported(self, session: "TaskManagerSession", message: CheckpointReport) -> None:
-        """A task acknowledges or declines a checkpoint."""
+    def handle(self, session: "TaskManagerSession", message: FromTask) -> None:
+        """A message came from a task."""
 
 
 class TaskManagerSession:
@@ -114,15 +86,14 @@ class TaskManagerSession:
         self._config = config
         self._jm_id = jm_id
         self._peer = peer  # for logs, until it has told its name
-        self._outgoing: asyncio.Queue[ToTaskManager | None] = asyncio.Queue(MAX_QUEUED_MESSAGES + 1)
-        self._end_reason: str | None = None  # why the session ends; None while it is open
+        self._outbox = Outbox(transport, MAX_QUEUED_MESSAGES, own="the JobManager's side", peer="it")
         self._registration: RegisterTaskManager | None = None
         self._monotonic = monotonic
         self._last_heard_s = self._answered_s = monotonic()
 
     def __repr__(self) -> str:
         name = "unregistered" if self._registration is None else self._registration.tm_id
-        return f"<TaskManagerSession {name}{'' if self._end_reason is None else ' closing'}>"
+        return f"<TaskManagerSession {name}{'' if self._outbox.end_reason is None else ' closing'}>"
 
     @property
     def tm_id(self) -> str:
@@ -152,18 +123,11 @@ class TaskManagerSession:
 
     def send(self, message: ToTaskManager) -> None:
         """Send after all earlier messages; ignored once the session has ended."""
-        if self._end_reason is not None:
-            return
-        if self._outgoing.qsize() >= MAX_QUEUED_MESSAGES:
-            self.close(f"it does not read its messages, {MAX_QUEUED_MESSAGES} are waiting")
-            return
-        self._outgoing.put_nowait(message)
+        self._outbox.send(message)
 
     def close(self, reason: str) -> None:
         """End the session once all messages are sent; idempotent."""
-        if self._end_reason is None:
-            self._end_reason = reason
-            self._outgoing.put_nowait(None)
+        self._outbox.close(reason)
 
     async def run(self) -> None:
         """Serve the connection until it ends."""
@@ -176,25 +140,20 @@ class TaskManagerSession:
             return
         config = self._config
         self.send(Registered(self._jm_id, config.heartbeat_interval_ms, round(config.heartbeat_timeout_s * _MS_PER_S)))
-        writer = asyncio.create_task(self._write(), name=f"writer to TaskManager {self.tm_id}")
+        self._outbox.start(f"writer to TaskManager {self.tm_id}")
         reason = "its connection broke off"
         try:
             reason = await self._read()
         finally:
             # From here on messages in both directions are dropped: send() does nothing once there is a reason.
-            self._end_reason = reason = self._end_reason or reason
+            self._outbox.end_reason = reason = self._outbox.end_reason or reason
             try:
                 self._listener.task_manager_lost(self, reason)
             finally:
-                await self._end_writer(writer, reason)
-
-    async def _end_writer(self, writer: asyncio.Task[None], reason: str) -> None:
-        writer.cancel()
-        try:
-            # Not ``await writer``: its cancellation would look like one of this task, which may be cancelled here, too.
-            await asyncio.wait([writer])  # waits for the cancelled writer; ended by its next step
-        finally:
-            await self._transport.close(reason)
+                try:
+                    await self._outbox.end()
+                finally:
+                    await self._transport.close(reason)
 
     async def _receive_registration(self) -> RegisterTaskManager | None:
         timeout_s = self._config.registration_timeout_s
@@ -214,10 +173,9 @@ class TaskManagerSession:
     async def _receive(self, timeout_s: float) -> ToJobManager:
         content = await self._transport.receive(timeout_s)
         try:
-            message: ToJobManager = _decoder.decode(content)
+            return _decoder.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SessionEndedError(f"it sent an invalid message: {str(error)[:200]}") from error
-        return message
 
     async def _refuse(self, reason: str) -> None:
         assert self._registration is not None, "run() has it"
@@ -249,29 +207,17 @@ class TaskManagerSession:
 
     def _dispatch(self, message: ToJobManager) -> str | None:
         match message:
+            case FromTask():
+                self._listener.handle(self, message)
             case Heartbeat():
                 self._answer()
                 self._listener.heartbeat(self, message)
-            case TaskStateChanged():
-                self._listener.task_state_changed(self, message)
-            case TaskStuck():
-                self._listener.task_stuck(self, message)
             case TaskManagerEnding(reason=reason):
                 return reason[:_MAX_REASON_CHARS]
-            case SourceWatermarkReported():
-                self._listener.source_watermark_reported(self, message)
-            case GateReported():
-                self._listener.gate_reported(self, message)
-            case SplitsRequested():
-                self._listener.splits_requested(self, message)
-            case MarkRequested() | MarkPassed():
-                self._listener.mark_reported(self, message)
-            case CheckpointAcknowledged() | CheckpointDeclined() | FinalCheckpointAwaited():
-                self._listener.checkpoint_reported(self, message)
             case RegisterTaskManager():
                 return "it registered twice on one connection"
             case _:
-                assert_never(message)
+                return f"it sent a {type(message).__name__}, which no handler takes"
         return None
 
     def _answer(self) -> None:
@@ -280,21 +226,6 @@ class TaskManagerSession:
         if (now_s - self._answered_s) * _MS_PER_S >= self._config.heartbeat_interval_ms:
             self._answered_s = now_s
             self.send(JobManagerHeartbeat())
-
-    async def _write(self) -> None:
-        try:
-            # waits for messages to a TaskManager; ended by the session
-            while (message := await self._outgoing.get()) is not None:
-                # A TaskManager that does not read ends by its missing heartbeats.
-                await self._transport.send(_encoder.encode(message))
-            assert self._end_reason is not None, "close() set it"
-        except ConnectionError:
-            return  # _read sees the broken connection, too, and reports it
-        # The top of an asyncio task: without it the session would look alive and send nothing.
-        except Exception as error:
-            log.exception("the writer to a TaskManager failed", tm_id=self.tm_id)
-            self._end_reason = self._end_reason or f"the JobManager's side failed: {type(error).__name__}: {error}"
-        await self._transport.close(self._end_reason)
 
 
 def check_registration(message: RegisterTaskManager, config: JobManagerConfig) -> str | None:

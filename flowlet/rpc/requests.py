@@ -7,6 +7,7 @@ Absent:     signatures.  HTTP has them (``AuthenticatingServer``, ``RpcClient``)
             one program alone.
 """
 
+import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,6 +19,7 @@ import msgspec
 from flowlet.errors import FlowletError
 from flowlet.rpc.auth import NONCE_BYTES, Nonce
 from netstack.late import dataclass
+from netstack.log_lines import LogLines
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024  # of a body, and of one message of a TaskManager's session
 SESSION_PATH: Final = "/rpc/taskmanager"  # where HTTP has the session of a TaskManager
@@ -31,7 +33,10 @@ _NS_PER_MS: Final = 1_000_000
 # function may keep the interpreter's lock of either end.  A process that is gone is known at once, and a host that is
 # gone after ``DEAD_HOST_TIMEOUT_S``.
 ANSWER_TIMEOUT_S: Final = 50.0
+DRAIN_TIMEOUT_S: Final = 1.0  # how long a session that ends may take over its last messages; not measured
 
+_log = LogLines(__name__)
+_message_encoder: Final = msgspec.msgpack.Encoder()
 WallClock = Callable[[], int]
 
 
@@ -107,6 +112,83 @@ class SessionTransport(Protocol):
 
     async def close(self, reason: str, *, code: int = GOING_AWAY) -> None:
         """End the session and tell the peer why; idempotent."""
+
+
+class Outbox:
+    """Messages to the other end of a session, which leave in the order of ``send``.
+
+    A session that cannot send ends: a message that finds no room, a transport that takes none, or takes too long over
+    the last ones, closes the transport, whose reader then sees the end.  A session that went on would leave tasks that
+    wait for ever for what was lost; one that ends starts them again.
+
+    Threading: the loop.
+    Life cycle: ``start`` once; ``end`` once the reader has seen the end.
+
+    Args:
+        transport: of the session; its owner closes it, too.
+        max_messages: so many may wait; a peer for which more wait does not read.
+        own: the name of this side, in reasons of ends.
+        peer: the name of the other side, as above.
+    """
+
+    def __init__(self, transport: SessionTransport, max_messages: int, *, own: str, peer: str) -> None:
+        self._transport = transport
+        self._max_messages = max_messages
+        self._own = own
+        self._peer = peer
+        self._messages: asyncio.Queue[msgspec.Struct | None] = asyncio.Queue()  # None: the last one was sent
+        self._writer: asyncio.Task[None] | None = None
+        self._deadline: asyncio.TimerHandle | None = None  # of the last messages
+        self._closer: asyncio.Task[None] | None = None
+        self.end_reason: str | None = None  # why nothing more is sent; None: the session goes on
+
+    def __repr__(self) -> str:
+        return f"<Outbox {self._messages.qsize()} queued{'' if self.end_reason is None else ', closing'}>"
+
+    def start(self, name: str) -> None:
+        """Begin to send; ``name``: of the writer."""
+        self._writer = asyncio.create_task(self._write(), name=name)
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Send after all earlier messages; ignored once the session ends."""
+        if self.end_reason is not None:
+            return
+        if self._messages.qsize() >= self._max_messages:
+            self.close(f"{self._peer} does not read its messages, {self._max_messages} are waiting")
+        else:
+            self._messages.put_nowait(message)
+
+    def close(self, reason: str) -> None:
+        """End the session once all messages are sent, or the time for that is over; idempotent."""
+        if self.end_reason is None:
+            self.end_reason = reason
+            self._messages.put_nowait(None)
+            # The peer may not read, and so keep the writer for ever.
+            self._deadline = asyncio.get_running_loop().call_later(DRAIN_TIMEOUT_S, self._close_transport)
+
+    async def end(self) -> None:
+        """Stop; what was not sent is dropped.  The caller closes the transport."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        assert self._writer is not None, "start() made it"
+        self._writer.cancel()
+        # Not ``await``: the writer's cancellation would look like one of this task, which may be cancelled here, too.
+        await asyncio.wait([self._writer, *([] if self._closer is None else [self._closer])])
+
+    def _close_transport(self) -> None:
+        self._closer = asyncio.create_task(self._transport.close(self.end_reason or ""), name="end of a session")
+
+    async def _write(self) -> None:
+        try:
+            # waits for messages, or for the peer to read; ended by the session, or by the deadline of close()
+            while (message := await self._messages.get()) is not None:
+                await self._transport.send(_message_encoder.encode(message))
+        except OSError as error:  # the reader sees the broken connection, too, and reports it
+            _log.debug("a session takes no more messages", peer=self._peer, error=str(error))
+        except Exception as error:  # noqa: BLE001 - the top of an asyncio task: else the session would look alive
+            _log.exception("the writer of a session failed", peer=self._peer)
+            self.end_reason = self.end_reason or f"{self._own} failed: {type(error).__name__}: {error}"
+        await self._transport.close(self.end_reason or "it takes no more messages")
 
 
 class RpcGateway(Protocol):

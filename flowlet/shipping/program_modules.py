@@ -33,8 +33,8 @@ from typing import Any, Final
 import msgspec
 
 from flowlet.errors import FlowletError
+from flowlet.messages.control_messages import TaskDeploymentDescriptor
 from flowlet.messages.program_bundle import ModuleSource, unpack_modules
-from flowlet.rpc.control_messages import TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import OPENING, DeploymentError, load_object
 from flowlet.serde.pickles.class_pickle import classes_stay
 from flowlet.serde.pickles.former_classes import find_in

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from flowlet.errors import StorageError
-from flowlet.rpc.control_messages import StateHandle
+from flowlet.messages.control_messages import StateHandle
 from netstack.late import dataclass
 
 

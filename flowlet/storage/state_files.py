@@ -18,7 +18,7 @@ import msgspec
 
 from flowlet.common.paths import check_checkpoint_url, directory_of, is_directory
 from flowlet.errors import StorageError
-from flowlet.rpc.control_messages import StateHandle
+from flowlet.messages.control_messages import StateHandle
 from flowlet.storage.manifest import (
     MAX_MANIFEST_BYTES,
     CheckpointManifest,

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from flowlet.chain.operator_chain import OperatorChain
+from flowlet.messages.control_messages import LatencyMetrics, OperatorMetrics, UserMetric
 from flowlet.metrics.metric_registry import MetricValue
 from flowlet.operators.latency_stats import Histogram, LatencyStats
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MIN_TIMESTAMP
-from flowlet.rpc.control_messages import LatencyMetrics, OperatorMetrics, UserMetric
 
 
 def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[OperatorMetrics]:

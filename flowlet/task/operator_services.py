@@ -22,6 +22,7 @@ from flowlet.keys.exact_keys import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.messages.control_messages import SourceWatermarkReported, SplitsRequested
 from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.records import OPERATOR_ID_BYTES
@@ -149,8 +150,10 @@ class OperatorServices:
             operator_state=OperatorStateBackend(environment.subtask),
             restored_checkpoint_id=None if checkpointing is None else checkpointing.restored_checkpoint_id,
             latency=latency,
-            report_watermark=environment.report_watermark,
-            request_splits=environment.request_splits,
+            report_watermark=lambda timestamp: environment.send(
+                SourceWatermarkReported(environment.attempt, timestamp)
+            ),
+            request_splits=lambda: environment.send(SplitsRequested(environment.attempt)),
             job_id=environment.job_id,
             has_checkpoints=checkpointing is not None and checkpointing.are_periodic,
             delay=self._delay,

@@ -12,13 +12,13 @@ import msgspec
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.errors import MailboxClosedError
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.messages.control_messages import TaskMetrics
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, CompletionMark
-from flowlet.rpc.control_messages import TaskMetrics
 from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import TaskEnvironment

@@ -25,15 +25,15 @@ from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.io.output_flusher import OutputFlushers
 from flowlet.mailbox.mailbox_future import FlushingActionExecutor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
+from flowlet.messages.control_messages import MarkPassed, TaskMetrics
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk
-from flowlet.rpc.control_messages import TaskMetrics
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints
 from flowlet.task.edge_functions import EdgeFunctions
 from flowlet.task.operator_metrics import operator_metrics
@@ -129,7 +129,7 @@ class StreamTask(ABC):
         self._timers = [ctx.timers for ctx in self._chain.contexts if ctx.timers is not None]
         self._attention.flushes.append(self._flush_results)
         self._edge_functions = EdgeFunctions(chain, environment.outputs, self._chain.contexts)
-        self._chain.on_mark_passed = environment.report_mark
+        self._chain.on_mark_passed = lambda number: environment.send(MarkPassed(environment.attempt, number))
         self._holders = [operator for operator in self._chain.operators if operator.holds_records]
         self._drains: Iterator[tuple[StreamOperator, AvailabilityFuture]] = iter(())  # Task thread only, as the next.
         self._drain: tuple[StreamOperator, AvailabilityFuture] | None = None  # the wait of the phase DRAINING

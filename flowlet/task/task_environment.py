@@ -13,6 +13,7 @@ from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.common.job_settings import BatchSettings, StateSettings
 from flowlet.graph.partitioner import Partitioner
+from flowlet.messages.control_messages import FromTask
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.state.state_backends import SharedFiles
 from netstack.gate.offered_input_gate import OfferedInputGate
@@ -75,12 +76,7 @@ class TaskEnvironment:
     outputs: list[OutputEdge]
     schedule_timer: ScheduleTimer
     checkpointing: Checkpointing | None = None  # None: no barriers are expected
-    # For a source with an alignment group; called on the task thread.
-    report_watermark: Callable[[int], None] | None = None
-    # For a source whose splits are handed out; called on the task thread.
-    request_splits: Callable[[], None] | None = None
-    # Gets each completion mark that has passed the whole chain; called by the task.
-    report_mark: Callable[[int], None] | None = None
+    send: Callable[[FromTask], None] = lambda _: None  # sends a message to the JobManager; any thread
     offered_gate: OfferedInputGate | None = None  # for a source that producers outside the cluster push into
     # The thread for light tasks; None: all tasks stay on their own threads.
     is_loop_thread: Callable[[], bool] | None = None

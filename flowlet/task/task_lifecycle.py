@@ -7,7 +7,7 @@ Source:     Flink ``Task`` (transitions of ``ExecutionState``), reduced to those
 
 import threading
 
-from flowlet.graph.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState
 
 _STEPS: dict[ExecutionState, frozenset[ExecutionState]] = {
     ExecutionState.CREATED: frozenset((ExecutionState.INITIALIZING, ExecutionState.CANCELED)),

@@ -21,7 +21,7 @@ from typing import Final
 import flowlet
 import netstack
 from flowlet.errors import ClosedOutputError, StateRestoreError, UserFunctionError, shows_all_frames
-from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.messages.control_messages import FailureInfo, TaskDeploymentDescriptor
 from flowlet.serde.type_serializer import preview
 
 _NAME: Final = re.compile(r"# (waits for .*; ended by .*)")

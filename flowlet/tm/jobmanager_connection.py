@@ -15,31 +15,25 @@ from typing import Final, Protocol
 import msgspec
 
 from flowlet.errors import FlowletError
-from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.control_messages import (
-    AddSplits,
-    AllowSourceWatermark,
-    CancelTask,
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointOrder,
-    DeployTask,
-    EmitMark,
-    FinishGate,
+from flowlet.messages.control_messages import (
     Heartbeat,
     JobManagerHeartbeat,
-    MarkCompleted,
-    MarkOrder,
-    NoMoreSplits,
     Registered,
     RegisterTaskManager,
     RegistrationRefused,
-    ReleaseResults,
     ToJobManager,
     ToTaskManager,
-    TriggerCheckpoint,
+    decoder_of,
 )
-from flowlet.rpc.requests import RpcConnectError, RpcGateway, RpcStatusError, SessionEndedError, SessionTransport
+from flowlet.rpc.auth import AuthenticationError
+from flowlet.rpc.requests import (
+    Outbox,
+    RpcConnectError,
+    RpcGateway,
+    RpcStatusError,
+    SessionEndedError,
+    SessionTransport,
+)
 from netstack.flow.heartbeats import Silence
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
@@ -47,11 +41,9 @@ from netstack.timers import Backoff
 
 _log = LogLines(__name__)
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(ToTaskManager)
+_DECODER: Final = decoder_of(ToTaskManager)
 DEFAULT_GIVE_UP_AFTER_S: Final = 300.0  # Flink's taskmanager.registration.timeout
 _MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
-_NOT_READ: Final = f"the JobManager does not read its messages, {_MAX_QUEUED_MESSAGES} are waiting"
 # A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
 # It also tells the JobManager which tasks wait for a client.
 _REPORT_INTERVAL_S: Final = 1.0
@@ -92,32 +84,8 @@ class JobManagerSessionListener(Protocol):
     def registered(self, jm_id: str) -> None:
         """A session has begun."""
 
-    def deploy(self, message: DeployTask) -> None:
-        """Start a task."""
-
-    def cancel(self, message: CancelTask) -> None:
-        """Cancel a task."""
-
-    def release_results(self, message: ReleaseResults) -> None:
-        """Let the results of a finished attempt go."""
-
-    def allow_watermark(self, message: AllowSourceWatermark) -> None:
-        """Set the allowed watermark of a source."""
-
-    def finish_gate(self, message: FinishGate) -> None:
-        """Let a remote gate accept no more producers."""
-
-    def add_splits(self, message: AddSplits) -> None:
-        """Give splits to a source."""
-
-    def no_more_splits(self, message: NoMoreSplits) -> None:
-        """Tell a source that no splits are left."""
-
-    def handle_mark(self, message: MarkOrder) -> None:
-        """Carry out an order about a completion mark."""
-
-    def handle_checkpoint(self, message: CheckpointOrder) -> None:
-        """Carry out an order about a checkpoint."""
+    def handle(self, message: ToTaskManager) -> None:
+        """Carry out an order."""
 
     def heartbeat(self) -> Heartbeat:
         """The next heartbeat to send."""
@@ -148,13 +116,12 @@ class JobManagerConnection:
         self._registration = registration
         self._listener = listener
         self._reconnect = reconnect
-        self._outbox: asyncio.Queue[ToJobManager] | None = None  # None while there is no session
-        self._overflow = asyncio.Event()  # set once a message found no room in the outbox of this session
+        self._outbox: Outbox | None = None  # None while there is no session
         self._last_contact = 0.0
         self._has_registered = False
 
     def __repr__(self) -> str:
-        return f"<JobManagerConnection {'off' if self._outbox is None else f'on, {self._outbox.qsize()} queued'}>"
+        return f"<JobManagerConnection {'off' if self._outbox is None else f'on, {self._outbox!r}'}>"
 
     def send(self, message: ToJobManager) -> None:
         """Queue a message; dropped if there is no session.
@@ -162,13 +129,8 @@ class JobManagerConnection:
         A message that finds no room ends the session, as the JobManager does when its own queue is full: a job whose
         final task state was lost would run for ever, while a JobManager that loses the session starts the tasks again.
         """
-        if self._outbox is None:
-            return
-        try:
-            self._outbox.put_nowait(message)
-        except asyncio.QueueFull:
-            self._outbox = None
-            self._overflow.set()
+        if self._outbox is not None:
+            self._outbox.send(message)
 
     async def run(self) -> None:
         """Register and serve the session, again and again.
@@ -227,49 +189,33 @@ class JobManagerConnection:
 
     async def _serve(self, socket: SessionTransport) -> str:
         # The kernel takes it, whether the JobManager reads or not.
-        await socket.send(_ENCODER.encode(self._registration))
-        helpers: list[asyncio.Task[None]] = []
+        await socket.send(msgspec.msgpack.encode(self._registration))
+        outbox: Outbox | None = None
+        heartbeats: asyncio.Task[None] | None = None
         silence = Silence(self._reconnect.welcome_timeout_s, self._clock())
         try:
             while True:
                 message = await self._receive(socket, silence)
                 match message:
                     case Registered():
-                        helpers += self._begin(socket, message)
+                        outbox, heartbeats = self._begin(socket, message)
                         silence = Silence(message.heartbeat_timeout_ms / _MS_PER_S, self._clock())
                     case JobManagerHeartbeat():
                         pass  # any message is a sign of life
                     case RegistrationRefused(reason=reason):
                         raise RegistrationRefusedError(f"the JobManager refused this TaskManager: {reason}")
-                    case DeployTask():
-                        self._listener.deploy(message)
-                    case CancelTask():
-                        self._listener.cancel(message)
-                    case ReleaseResults():
-                        self._listener.release_results(message)
-                    case AllowSourceWatermark():
-                        self._listener.allow_watermark(message)
-                    case FinishGate():
-                        self._listener.finish_gate(message)
-                    case AddSplits():
-                        self._listener.add_splits(message)
-                    case NoMoreSplits():
-                        self._listener.no_more_splits(message)
-                    case EmitMark() | MarkCompleted():
-                        self._listener.handle_mark(message)
-                    case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
-                        self._listener.handle_checkpoint(message)
+                    case _:
+                        self._listener.handle(message)
         except SessionEndedError as error:
-            return _NOT_READ if self._overflow.is_set() else str(error)
+            return (None if outbox is None else outbox.end_reason) or str(error)
         except msgspec.MsgspecError as error:
             return f"it sent a message that is not understood: {error}"
         finally:
-            if helpers:
+            if outbox is not None and heartbeats is not None:
                 self._last_contact = self._clock()
-            for helper in helpers:
-                helper.cancel()
-            # waits for cancelled helpers; ended by their next step
-            await asyncio.gather(*helpers, return_exceptions=True)
+                heartbeats.cancel()
+                await asyncio.wait([heartbeats])  # waits for the cancelled task; ended by its next step
+                await outbox.end()
 
     async def _receive(self, socket: SessionTransport, silence: Silence) -> ToTaskManager:
         """The JobManager's next message.
@@ -284,49 +230,24 @@ class JobManagerConnection:
                     raise SessionEndedError(f"no message from it for {silence.silent_s:.3g} s: it hangs") from None
                 continue
             silence.heard(self._clock())
-            message: ToTaskManager = _DECODER.decode(content)
-            return message
+            return _DECODER.decode(content)
 
-    def _begin(self, socket: SessionTransport, welcome: Registered) -> list[asyncio.Task[None]]:
+    def _begin(self, socket: SessionTransport, welcome: Registered) -> tuple[Outbox, asyncio.Task[None]]:
         self._last_contact = self._clock()
         self._has_registered = True
-        outbox = self._outbox = asyncio.Queue(_MAX_QUEUED_MESSAGES)
-        self._overflow = asyncio.Event()
+        outbox = Outbox(socket, _MAX_QUEUED_MESSAGES, own="the TaskManager's side", peer="the JobManager")
+        outbox.start("control messages")
+        self._outbox = outbox
         self._listener.registered(welcome.jm_id)
         interval_s = heartbeat_interval_s(welcome.heartbeat_interval_ms)
-        return [
-            asyncio.create_task(_supervise(lambda: _send_all(socket, outbox), socket), name="control messages"),
-            asyncio.create_task(_supervise(lambda: self._send_heartbeats(interval_s), socket), name="heartbeats"),
-            asyncio.create_task(_close_on_overflow(socket, self._overflow), name="overflow of control messages"),
-        ]
+        return outbox, asyncio.create_task(self._send_heartbeats(outbox, interval_s), name="heartbeats")
 
-    async def _send_heartbeats(self, interval_s: float) -> None:
-        while True:
-            heartbeat = self._listener.heartbeat()
-            self.send(heartbeat)
-            await asyncio.sleep(interval_s if heartbeat.tasks else interval_s * _IDLE_HEARTBEAT_FACTOR)
-
-
-async def _supervise(helper: Callable[[], Awaitable[None]], socket: SessionTransport) -> None:
-    """Run a helper; if it fails, end the session, which would otherwise look alive and send nothing."""
-    try:
-        await helper()
-    except Exception as error:  # noqa: BLE001 - the top of an asyncio task: log it, and end the session
-        _log.exception("a helper of the control connection failed")
-        await socket.close(f"the TaskManager's side failed: {type(error).__name__}: {error}")
-
-
-async def _close_on_overflow(socket: SessionTransport, overflow: asyncio.Event) -> None:
-    """End the session, whose reader wakes up then; the sender may wait for the JobManager to read, and cannot do it."""
-    await overflow.wait()  # waits for a full outbox; ended by the session
-    await socket.close(_NOT_READ)
-
-
-async def _send_all(socket: SessionTransport, outbox: asyncio.Queue[ToJobManager]) -> None:
-    """Send queued messages until cancelled or the connection is lost; the reader notices that, too."""
-    try:
-        while True:
-            # waits for reports, or for the JobManager to read; ended by the session
-            await socket.send(_ENCODER.encode(await outbox.get()))
-    except OSError as error:
-        _log.info("the control connection takes no more messages", error=str(error))
+    async def _send_heartbeats(self, outbox: Outbox, interval_s: float) -> None:
+        try:
+            while True:
+                heartbeat = self._listener.heartbeat()
+                outbox.send(heartbeat)
+                await asyncio.sleep(interval_s if heartbeat.tasks else interval_s * _IDLE_HEARTBEAT_FACTOR)
+        except Exception as error:  # noqa: BLE001 - the top of an asyncio task: else the session would look alive
+            _log.exception("a helper of the control connection failed")
+            outbox.close(f"the TaskManager's side failed: {type(error).__name__}: {error}")

@@ -18,7 +18,7 @@ from flowlet.checkpoint.input_recovery import KeyRangeFilter
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, RecoveredStream
 from flowlet.graph.partitioner import Broadcast, KeyGroups, Partitioner
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.rpc.control_messages import RestoredEdge, RestoredPart, StateHandle, TaskDeploymentDescriptor
+from flowlet.messages.control_messages import RestoredEdge, RestoredPart, StateHandle, TaskDeploymentDescriptor
 from flowlet.serde.deploy_blobs import load_partitioner
 from netstack.late import dataclass
 

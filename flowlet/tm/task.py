@@ -12,8 +12,9 @@ import contextlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any, ClassVar
 
 from flowlet.chain.loop_code import operator_in
 from flowlet.common.job_settings import (
@@ -22,29 +23,31 @@ from flowlet.common.job_settings import (
     JobSettings,
 )
 from flowlet.errors import ClosedOutputError, FlowletError, UserFunctionError
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
+    AddSplits,
+    AllowSourceWatermark,
+    CancelTask,
+    CheckpointAborted,
+    CheckpointCompleted,
     CheckpointOrder,
-    CountedPartition,
     EmitMark,
     FailureInfo,
-    GateCounts,
-    GateReported,
+    FinishGate,
+    FromTask,
     MarkCompleted,
-    MarkOrder,
-    MarkPassed,
-    MarkReport,
-    MarkRequested,
+    NoMoreSplits,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
+    ToTask,
+    TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.deploy_blobs import PROGRAM_CLASSES
 from flowlet.shipping.job_file_cache import JobPaths
 from flowlet.shipping.program_modules import MAIN_OBJECTS, JobFiles, files_of_task
-from flowlet.splits.enumerator import SourceSplit
 from flowlet.task.create_stream_task import StreamTask
 from flowlet.task.source_stream_task import SourceStreamTask
 from flowlet.tm.failure import failure_info, format_thread_stack
@@ -106,13 +109,7 @@ class TaskContext:
     scheduling: TaskScheduling = TaskScheduling.NORMAL
     runs_light_tasks: bool = False  # on the loop thread
     busy_tasks: BusyTasks | None = None  # watches task threads, and may lower their priority
-    # Of an aligned source: attempt, watermark; loop thread.
-    report_watermark: Callable[[bytes, int], None] | None = None
-    report_gate: Callable[[GateReported], None] | None = None  # of a remote gate; loop thread
-    request_splits: Callable[[bytes], None] | None = None  # for the source of an attempt; loop thread
-    report_stuck: Callable[[TaskStuck], None] | None = None  # a cancelled task has not ended yet; loop thread
-    # A task wants a completion mark, or one has passed it; loop thread.
-    report_mark: Callable[[MarkReport], None] | None = None
+    send: Callable[[FromTask], None] = lambda _: None  # sends a message to the JobManager; loop thread
     checkpoints: CheckpointServices | None = None  # None: jobs with checkpoints are refused
     files: JobFiles | None = None  # None: jobs that ship files are refused
 
@@ -134,7 +131,7 @@ class Task:
         self._limits = context.cancellation.for_job(descriptor.settings)
         services = context.checkpoints
         self._checkpointing = (
-            None if services is None else TaskCheckpointing(descriptor, self.name, services, context.loop)
+            None if services is None else TaskCheckpointing(descriptor, self.name, services, self._send)
         )
         self._thread = threading.Thread(target=self._run, name=f"task {self.name}", daemon=True)
         self._lock = threading.Lock()
@@ -205,56 +202,57 @@ class Task:
         self._warn_of_stall(metrics.watermark_held_back_by)
         return metrics
 
-    def allow_watermark(self, max_allowed: int) -> None:
-        """Set the allowed watermark (ms) of an aligned source; ignored by other tasks."""
-        with self._lock:
-            stream_task = self._stream_task
-        if isinstance(stream_task, SourceStreamTask):
-            stream_task.allow_watermark(max_allowed)
+    def handle(self, message: ToTask) -> None:
+        """Carry out an order of the JobManager; returns at once.  One that does not fit the task is ignored."""
+        self.HANDLERS[type(message)](self, message)
 
-    def add_splits(self, splits: Sequence[SourceSplit], waiting_bytes: int) -> None:
-        """Give splits to a source that asked; ignored by other tasks."""
-        with self._lock:
-            stream_task = self._stream_task
-        if isinstance(stream_task, SourceStreamTask):
-            stream_task.add_splits(splits, waiting_bytes)
+    def _cancel_ordered(self, _: CancelTask) -> None:
+        _log.info("cancelling", job=self.descriptor.job_name, task=self.name)
+        self.cancel()
 
-    def no_more_splits(self) -> None:
-        """Tell a source that no splits are left; ignored by other tasks."""
-        with self._lock:
-            stream_task = self._stream_task
-        if isinstance(stream_task, SourceStreamTask):
-            stream_task.no_more_splits()
-
-    def finish_gate(self) -> None:
-        """Let the task's remote gate accept no more producers, and end after the open partitions; ignored by other
-        tasks.
-        """
+    def _finish_gate(self, _: FinishGate) -> None:
+        """Let the task's remote gate accept no more producers, and end after the open partitions."""
         with self._lock:
             self._is_gate_finishing = True
             stream_task = self._stream_task
         if stream_task is not None:
             _seal_gate(stream_task)
 
-    def handle_mark(self, order: MarkOrder) -> None:
-        """Let the source emit a completion mark, or learn that one has passed the job; ignored by other tasks."""
-        with self._lock:
-            stream_task = self._stream_task
-            if stream_task is None and isinstance(order, EmitMark):
-                self._early_mark = order
-        if isinstance(stream_task, SourceStreamTask):
-            match order:
-                case EmitMark(number=number):
-                    stream_task.emit_mark(number)
-                case MarkCompleted(number=number):
-                    stream_task.mark_completed(number)
+    def _allow_watermark(self, message: AllowSourceWatermark) -> None:
+        if (source := self._running_source()) is not None:
+            source.allow_watermark(message.max_allowed)
 
-    def handle_checkpoint(self, order: CheckpointOrder) -> None:
-        """Take a checkpoint, or learn what became of one; returns at once."""
+    def _add_splits(self, message: AddSplits) -> None:
+        if (source := self._running_source()) is not None:
+            source.add_splits(message.splits, message.waiting_bytes)
+
+    def _no_more_splits(self, _: NoMoreSplits) -> None:
+        if (source := self._running_source()) is not None:
+            source.no_more_splits()
+
+    def _emit_mark(self, message: EmitMark) -> None:
         with self._lock:
             stream_task = self._stream_task
+            if stream_task is None:
+                self._early_mark = message
+        if isinstance(stream_task, SourceStreamTask):
+            stream_task.emit_mark(message.number)
+
+    def _mark_completed(self, message: MarkCompleted) -> None:
+        if (source := self._running_source()) is not None:
+            source.mark_completed(message.number)
+
+    def _handle_checkpoint(self, order: CheckpointOrder) -> None:
         if self._checkpointing is not None:
-            self._checkpointing.handle(order, stream_task)
+            self._checkpointing.handle(order, self._running())
+
+    def _running(self) -> StreamTask | None:
+        with self._lock:
+            return self._stream_task
+
+    def _running_source(self) -> SourceStreamTask | None:
+        stream_task = self._running()
+        return stream_task if isinstance(stream_task, SourceStreamTask) else None
 
     def _warn_of_stall(self, held_back_by: list[str]) -> None:
         if held_back_by and not self._is_stalled:
@@ -298,8 +296,7 @@ class Task:
             operator=operator,
             stands_in=stack,
         )
-        if self._context.report_stuck is not None:
-            self._context.report_stuck(report)
+        self._context.send(report)
         if 0 < limits.fatal_timeout_s <= waited_s:
             self._watchdog = None
             self._context.on_stuck(self, report)
@@ -371,11 +368,7 @@ class Task:
             context.loop,
             context.tm_id,
             cached_files={name: str(path) for name, path in paths.cached.items()},
-            report_watermark=self._report_watermark,
-            report_gate=self._report_gate,
-            request_splits=self._request_splits,
-            request_mark=lambda after: self._report_mark(MarkRequested(self.attempt, after)),
-            report_mark=lambda number: self._report_mark(MarkPassed(self.attempt, number)),
+            send=self._send,
             runs_light_tasks=context.runs_light_tasks,
             open_checkpointing=None if self._checkpointing is None else self._checkpointing.open,
         )
@@ -390,7 +383,7 @@ class Task:
         if is_gate_finishing:
             _seal_gate(stream_task)
         if early_mark is not None:
-            self.handle_mark(early_mark)
+            self.handle(early_mark)
         if is_cancelled:
             stream_task.cancel()  # invoke() then only cleans up
         self._post(ExecutionState.INITIALIZING)
@@ -413,28 +406,10 @@ class Task:
             self._stream_task, self._final_metrics = None, final_metrics
         self._post(state, failure)
 
-    def _report_watermark(self, timestamp: int) -> None:
-        report = self._context.report_watermark
-        if report is not None:
-            self._context.loop.execute_threadsafe(report, self.attempt, timestamp)
-
-    def _report_gate(self, counts: GateCounts, completed: list[CountedPartition]) -> None:
-        report = self._context.report_gate
-        if report is not None:
-            with contextlib.suppress(ResourceClosedError):  # the process is ending
-                self._context.loop.execute_threadsafe(report, GateReported(self.attempt, counts, completed))
-
-    def _request_splits(self) -> None:
-        request = self._context.request_splits
-        if request is not None:
-            with contextlib.suppress(ResourceClosedError):  # the process is ending
-                self._context.loop.execute_threadsafe(request, self.attempt)
-
-    def _report_mark(self, message: MarkReport) -> None:
-        report = self._context.report_mark
-        if report is not None:
-            with contextlib.suppress(ResourceClosedError):  # the process is ending
-                self._context.loop.execute_threadsafe(report, message)
+    def _send(self, message: FromTask) -> None:
+        """Send a message to the JobManager; any thread."""
+        with contextlib.suppress(ResourceClosedError):  # the process is ending
+            self._context.loop.execute_threadsafe(self._context.send, message)
 
     def _was_cancelled(self, error: BaseException) -> bool:
         if isinstance(error, _CONSEQUENCES):
@@ -448,6 +423,19 @@ class Task:
             self._context.loop.execute_threadsafe(self._changed, change)
         except ResourceClosedError:
             _log.debug("state not reported, the process is ending", state=state.name)
+
+    HANDLERS: ClassVar[Mapping[type[ToTask], Callable[["Task", Any], None]]] = {
+        CancelTask: _cancel_ordered,
+        FinishGate: _finish_gate,
+        AllowSourceWatermark: _allow_watermark,
+        AddSplits: _add_splits,
+        NoMoreSplits: _no_more_splits,
+        EmitMark: _emit_mark,
+        MarkCompleted: _mark_completed,
+        TriggerCheckpoint: _handle_checkpoint,
+        CheckpointCompleted: _handle_checkpoint,
+        CheckpointAborted: _handle_checkpoint,
+    }
 
 
 def _seal_gate(stream_task: StreamTask) -> None:

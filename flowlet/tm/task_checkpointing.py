@@ -18,7 +18,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -39,23 +38,23 @@ from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assign
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.logs import bind_task
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
     CheckpointDeclined,
     CheckpointDurations,
     CheckpointOrder,
-    CheckpointReport,
     FinalCheckpointAwaited,
+    FromTask,
     RestoredState,
     RestoredVertex,
     StateHandle,
     TaskDeploymentDescriptor,
     TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.shipping.program_modules import MAIN_OBJECTS
 from flowlet.state.state_backends import SharedFiles, handle_of
@@ -65,10 +64,8 @@ from flowlet.storage.state_files import StateFiles
 from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from flowlet.tm.snapshot_pool import SnapshotPool
-from netstack.errors import ResourceClosedError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.forks import end_stranded_child
 from netstack.timers import Timers
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions, SavepointFormat, SnapshotType
@@ -84,7 +81,6 @@ class CheckpointServices:
     """What the checkpoints of all tasks of one TaskManager have in common."""
 
     pool: SnapshotPool
-    report: Callable[[CheckpointReport], None]  # sends to the JobManager; called on the loop thread
     # URL, job id; only manifests need the key.
     open_storage: Callable[[str, str], CheckpointStorage] = CheckpointStorage
     clock_ns: Callable[[], int] = time.monotonic_ns
@@ -111,16 +107,20 @@ class TaskCheckpointing:
         descriptor: names the attempt, the job's settings, and what is restored.
         name: the task's, for people.
         services: of the TaskManager.
-        loop: carries the reports.
+        send: sends a message to the JobManager.
     """
 
     def __init__(
-        self, descriptor: TaskDeploymentDescriptor, name: str, services: CheckpointServices, loop: EventLoopThread
+        self,
+        descriptor: TaskDeploymentDescriptor,
+        name: str,
+        services: CheckpointServices,
+        send: Callable[[FromTask], None],
     ) -> None:
         self._descriptor = descriptor
         self._name = name
         self._services = services
-        self._loop = loop
+        self._send = send
         self._counts = CheckpointCounts()
         self._storage: CheckpointStorage | None = None  # Written by the task thread before the first checkpoint.
         self._names: Mapping[str, str] = {}  # of the operators by their ids; written as ``_storage``
@@ -437,10 +437,6 @@ class TaskCheckpointing:
                 return False
             self._unsent.remove(checkpoint_id)
             return True
-
-    def _send(self, report: CheckpointReport) -> None:
-        with suppress(ResourceClosedError):  # the process is ending
-            self._loop.execute_threadsafe(self._services.report, report)
 
 
 def _shared_of(state: SubtaskState) -> list[StateHandle]:

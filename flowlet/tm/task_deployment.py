@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Final, cast
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import JobSettings
-from flowlet.operators.source_operator import SourceOperator
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
+    FromTask,
+    GateReported,
     InputChannelDescriptor,
     InputGateDescriptor,
+    MarkRequested,
     ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
 )
+from flowlet.operators.source_operator import SourceOperator
 from flowlet.serde.deploy_blobs import DeploymentError, load_chain, load_partitioner
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, TaskEnvironment, create_stream_task
@@ -36,7 +39,7 @@ from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.timers import Timers
 
 if TYPE_CHECKING:
-    from flowlet.connectors.remote_gate_source import GateReport, RemoteGateSource
+    from flowlet.connectors.remote_gate_source import RemoteGateSource
 
 _NEVER: Final = -1
 # Gets timers, and the names of the operators by their ids in hex; see ``TaskCheckpointing.open``.
@@ -50,21 +53,15 @@ def create_task_from_descriptor(
     tm_id: str,
     *,
     cached_files: Mapping[str, str] | None = None,
-    report_watermark: Callable[[int], None] | None = None,
-    report_gate: "GateReport | None" = None,
-    request_splits: Callable[[], None] | None = None,
-    request_mark: Callable[[int], None] | None = None,
-    report_mark: Callable[[int], None] | None = None,
+    send: Callable[[FromTask], None] = lambda _: None,
     runs_light_tasks: bool = False,
     open_checkpointing: OpenCheckpointing | None = None,
 ) -> StreamTask:
     """Open the blobs, create the partitions and gates, and assemble the task; it is not started.
 
     ``cached_files``: the paths here of files that functions find by name.
-    ``report_watermark`` gets the watermarks of an aligned source, ``report_gate`` the progress of a gate,
-    ``request_splits`` asks for splits, ``request_mark`` for a completion mark after this one, ``report_mark`` gets each
-    mark that has passed the chain; all are called on the task thread.  ``runs_light_tasks``: light tasks run on the
-    loop thread.  ``open_checkpointing`` makes what a job with checkpoints needs, and reads the state to restore.
+    ``send`` sends a message to the JobManager; it is called on the task thread.  ``runs_light_tasks``: light tasks run
+    on the loop thread.  ``open_checkpointing`` makes what a job with checkpoints needs, and reads the state to restore.
 
     Raises:
         DeploymentError: the operators or a partitioner could not be loaded, or the job takes checkpoints, and this
@@ -83,13 +80,11 @@ def create_task_from_descriptor(
             outputs.append(_create_output(descriptor, partition, network))  # noqa: PERF401 - after an error the list must have all so far
         for gate in descriptor.gates:
             gates.append(_create_gate(descriptor, gate, network, tm_id))  # noqa: PERF401
-        offered_gate = _create_offered_gate(descriptor, chain, network, report_gate, request_mark)
+        offered_gate = _create_offered_gate(descriptor, chain, network, send)
         environment = _create_environment(descriptor, gates, outputs, loop)
         environment.cached_files = cached_files or {}
         environment.offered_gate = offered_gate
-        environment.report_watermark = report_watermark
-        environment.request_splits = request_splits
-        environment.report_mark = report_mark
+        environment.send = send
         environment.is_loop_thread = loop.is_current_thread if runs_light_tasks else None
         # After the partitions: their consumers look for them meanwhile, and reading a large state takes long.
         environment.checkpointing = _checkpointing(descriptor, chain, loop, open_checkpointing)
@@ -176,8 +171,7 @@ def _create_offered_gate(
     descriptor: TaskDeploymentDescriptor,
     chain: list[ChainedOperator],
     network: NetworkEnvironment,
-    report: "GateReport | None",
-    request_mark: Callable[[int], None] | None,
+    send: Callable[[FromTask], None],
 ) -> OfferedInputGate | None:
     """The remote gate of a task that begins with one, or None."""
     head = chain[0].operator
@@ -190,8 +184,8 @@ def _create_offered_gate(
     settings = descriptor.settings
     source.bind(
         gate,
-        report,
-        request_mark,
+        lambda counts, completed: send(GateReported(descriptor.attempt, counts, completed)),
+        lambda after: send(MarkRequested(descriptor.attempt, after)),
         retries=settings.gates.retries,
         takes_checkpoints=settings.takes_checkpoints,
         waits_for_checkpoints=settings.acknowledges_checkpointed,

@@ -17,30 +17,22 @@ from functools import partial
 
 from flowlet.common.job_settings import CANCELLATION_TIMEOUT_OPTION
 from flowlet.errors import FlowletError
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.background_call import close_in_background
-from flowlet.rpc.control_messages import (
-    AddSplits,
-    AllowSourceWatermark,
-    CancelTask,
-    CheckpointOrder,
-    CheckpointReport,
+from flowlet.messages.control_messages import (
     DeployTask,
-    FinishGate,
-    GateReported,
+    FromTask,
     Heartbeat,
-    MarkOrder,
-    MarkReport,
-    NoMoreSplits,
     RegisterTaskManager,
     ReleaseResults,
-    SourceWatermarkReported,
-    SplitsRequested,
+    TaskDeploymentDescriptor,
     TaskManagerEnding,
     TaskReport,
     TaskStateChanged,
     TaskStuck,
+    ToTask,
+    ToTaskManager,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.rpc.background_call import close_in_background
 from flowlet.rpc.requests import RpcGateway
 from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.shipping.program_modules import JobFiles
@@ -139,12 +131,8 @@ class TaskExecutor:
             config.task_scheduling,
             policy.runs_light_tasks,
             self._busy_tasks,
-            self._report_watermark,
-            self._report_gate,
-            self._request_splits,
-            self._report_stuck,
-            self._report_mark,
-            CheckpointServices(self._snapshot_pool, self._report_checkpoint),
+            self._send,
+            CheckpointServices(self._snapshot_pool),
             JobFiles(self._files, self._fetch_part),
         )
         self._rpc: RpcGateway | None = None  # from ``start`` on
@@ -222,13 +210,25 @@ class TaskExecutor:
         _log.info("registered", tm=self.tm_id, jobmanager=jm_id)
         self.is_registered.set()
 
-    def deploy(self, message: DeployTask) -> None:
-        """Start a task."""
-        if message.task.attempt in self._tasks:
-            _log.warning("an attempt was deployed twice; the second one is ignored", task=message.task.task_name)
+    def handle(self, message: ToTaskManager) -> None:
+        """Carry out an order; one for an attempt that is unknown here is ignored."""
+        match message:
+            case DeployTask(task=descriptor):
+                self._deploy(descriptor)
+            case ReleaseResults(attempt=attempt):
+                # Of a finished task: consumers have them, or want others.
+                results = self._results.pop(attempt, None)
+                if results is not None:
+                    self._release(results)
+            case ToTask(attempt=attempt) if attempt in self._tasks:
+                self._tasks[attempt].handle(message)
+
+    def _deploy(self, descriptor: TaskDeploymentDescriptor) -> None:
+        if descriptor.attempt in self._tasks:
+            _log.warning("an attempt was deployed twice; the second one is ignored", task=descriptor.task_name)
             return
-        task = Task(message.task, self._context)
-        self._hooks.deploying(message.task.job_name, task.name)
+        task = Task(descriptor, self._context)
+        self._hooks.deploying(descriptor.job_name, task.name)
         if not self._tasks:
             self._hooks.busy()
             if self._busy_tasks is not None:
@@ -236,21 +236,8 @@ class TaskExecutor:
                     self._context.loop.loop.call_later, partial(self._check_load, self._busy_tasks)
                 )
         self._tasks[task.attempt] = task
-        _log.info("deploying", job=message.task.job_name, task=task.name)
+        _log.info("deploying", job=descriptor.job_name, task=task.name)
         task.start()
-
-    def cancel(self, message: CancelTask) -> None:
-        """Cancel a task."""
-        task = self._tasks.get(message.attempt)
-        if task is not None:
-            _log.info("cancelling", job=task.descriptor.job_name, task=task.name)
-            task.cancel()
-
-    def release_results(self, message: ReleaseResults) -> None:
-        """Delete the results of a finished task: consumers have them, or want others."""
-        results = self._results.pop(message.attempt, None)
-        if results is not None:
-            self._release(results)
 
     def _release(self, results: "_Results") -> None:
         manager = self._network.partition_manager
@@ -260,42 +247,6 @@ class TaskExecutor:
                 self._snapshot_pool.execute(lambda: run_all(releases))
                 return
         run_all(releases)
-
-    def allow_watermark(self, message: AllowSourceWatermark) -> None:
-        """Set the allowed watermark of a source."""
-        task = self._tasks.get(message.attempt)
-        if task is not None:
-            task.allow_watermark(message.max_allowed)
-
-    def add_splits(self, message: AddSplits) -> None:
-        """Give splits to a source."""
-        task = self._tasks.get(message.attempt)
-        if task is not None:
-            task.add_splits(message.splits, message.waiting_bytes)
-
-    def no_more_splits(self, message: NoMoreSplits) -> None:
-        """Tell a source that no splits are left."""
-        task = self._tasks.get(message.attempt)
-        if task is not None:
-            task.no_more_splits()
-
-    def finish_gate(self, message: FinishGate) -> None:
-        """Let the task's remote gate accept no more producers."""
-        task = self._tasks.get(message.attempt)
-        if task is not None:
-            task.finish_gate()
-
-    def handle_mark(self, message: MarkOrder) -> None:
-        """Let a source emit a completion mark, or learn that one has passed the job."""
-        task = self._tasks.get(message.attempt)
-        if task is not None:
-            task.handle_mark(message)
-
-    def handle_checkpoint(self, message: CheckpointOrder) -> None:
-        """Let a task take a checkpoint, or learn what became of one."""
-        task = self._tasks.get(message.attempt)
-        if task is not None:
-            task.handle_checkpoint(message)
 
     def heartbeat(self) -> Heartbeat:
         """The metrics of all tasks."""
@@ -362,21 +313,9 @@ class TaskExecutor:
         if self._poller is not None:
             self._poller.hold(is_held=load.is_crowded)
 
-    def _report_watermark(self, attempt: bytes, timestamp: int) -> None:
-        if self._connection is not None and attempt in self._tasks:
-            self._connection.send(SourceWatermarkReported(attempt, timestamp))
-
-    def _report_gate(self, report: GateReported) -> None:
-        if self._connection is not None and report.attempt in self._tasks:
-            self._connection.send(report)
-
-    def _request_splits(self, attempt: bytes) -> None:
-        if self._connection is not None and attempt in self._tasks:
-            self._connection.send(SplitsRequested(attempt))
-
-    def _report_stuck(self, report: TaskStuck) -> None:
-        if self._connection is not None:
-            self._connection.send(report)
+    def _send(self, message: FromTask) -> None:
+        if self._connection is not None and message.attempt in self._tasks:
+            self._connection.send(message)
 
     def _stuck(self, task: Task, report: TaskStuck) -> None:
         place = "" if report.operator is None else f" in operator {report.operator!r}"
@@ -389,15 +328,7 @@ class TaskExecutor:
         self.announce_end(reason)
         self._hooks.failed(reason)
 
-    def _report_mark(self, message: MarkReport) -> None:
-        if self._connection is not None and message.attempt in self._tasks:
-            self._connection.send(message)
-
     async def _fetch_part(self, digest: bytes) -> bytes:
         assert self._rpc is not None, "tasks come after start()"
         answer = await self._rpc.request("GET", f"/files/{digest.hex()}")
         return answer.raise_for_status().body
-
-    def _report_checkpoint(self, message: CheckpointReport) -> None:
-        if self._connection is not None and message.attempt in self._tasks:
-            self._connection.send(message)

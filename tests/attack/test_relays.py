@@ -20,8 +20,8 @@ from flowlet.graph.job_graph import JobGraph
 from flowlet.ingest import GateClient, GateEndpoint, GateError, PartitionOffer
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.scheduler import attempt_id
+from flowlet.messages.control_messages import DeployTask, Registered
 from flowlet.operators.process_operator import MapOperator
-from flowlet.rpc.control_messages import DeployTask, Registered
 from flowlet.sinks.function_sink import DiscardSink
 from netstack.wire.message_bytes import MAGIC, encode
 from netstack.wire.messages import CloseRequest, ErrorCode, ErrorResponse

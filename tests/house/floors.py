@@ -36,7 +36,6 @@ ROOMS: Final = (
             "flowlet.datastream.connectors.write_ahead_sink",
             "flowlet.datastream.formats.bulk_formats",
             "flowlet.datastream.functions",
-            "flowlet.datastream.aggregations",
             "flowlet.datastream.async_retry_strategies",
             "flowlet.datastream.async_retry_predicates",
             "flowlet.datastream.sinks",
@@ -55,10 +54,7 @@ ROOMS: Final = (
         0,
         (
             "flowlet.messages",
-            "flowlet.rpc.control_messages",
-            "flowlet.rpc.early_signals",
             "flowlet.graph.execution_events",
-            "flowlet.graph.execution_state",
             "flowlet.graph.partitioner",
             "flowlet.splits.split_kinds",
         ),

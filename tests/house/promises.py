@@ -87,7 +87,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.gate.single_input_gate",
         "netstack.gate.union_input_gate",
     ),
-    "messages": ("flowlet.rpc.control_messages", "flowlet.graph.execution_state", "flowlet.graph.partitioner"),
+    "messages": ("flowlet.messages.control_messages", "flowlet.messages.execution_state", "flowlet.graph.partitioner"),
     "options": ("flowlet.common.job_settings",),
     "state": (
         "flowlet.state.heap_keyed_state_backend",

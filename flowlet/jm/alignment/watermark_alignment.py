@@ -19,8 +19,8 @@ from dataclasses import field
 from typing import Protocol
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.records import MAX_TIMESTAMP
-from flowlet.rpc.control_messages import JobGraphMessage
 from netstack.late import dataclass
 
 

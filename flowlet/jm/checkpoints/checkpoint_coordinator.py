@@ -30,7 +30,6 @@ from dataclasses import field
 from typing import Final, assert_never
 
 from flowlet.common.job_settings import CheckpointSettings
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM, CoordinatorFailureReason, FailureCounter, is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
@@ -64,7 +63,7 @@ from flowlet.jm.checkpoints.pending_checkpoint import (
     PendingCheckpoint,
     SavepointRequest,
 )
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -72,6 +71,7 @@ from flowlet.rpc.control_messages import (
     FinalCheckpointAwaited,
     TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.late import dataclass
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, CheckpointRecord, SubtaskPart
-from flowlet.rpc.control_messages import CheckpointDurations
+from flowlet.messages.control_messages import CheckpointDurations
 
 Document = dict[str, object]
 HISTORY_SIZE: Final = 10  # Flink's web.checkpoints.history

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from flowlet.graph.partitioner import producers_of
 from flowlet.jm.checkpoints.restored_edges import edge_entries
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.manifest import VertexEntry
 
 

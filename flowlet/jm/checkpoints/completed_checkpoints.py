@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 
 from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.restored_edges import InFlightEdge, restored_edges
-from flowlet.rpc.control_messages import RestoredPart, RestoredState
+from flowlet.messages.control_messages import RestoredPart, RestoredState
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 
 

@@ -8,10 +8,10 @@ Source: Flink ``CheckpointCoordinator``, the calls in and out of it.
 from collections.abc import Mapping
 from dataclasses import field
 
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_topology import Subtask
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, SavepointRequest
-from flowlet.rpc.control_messages import CheckpointOrder, CheckpointReport
+from flowlet.messages.control_messages import CheckpointOrder, CheckpointReport
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.late import dataclass
 

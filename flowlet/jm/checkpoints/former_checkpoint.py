@@ -15,7 +15,7 @@ from flowlet.common.paths import root_of
 from flowlet.errors import StateRestoreError, StorageError
 from flowlet.jm.checkpoints.restored_edges import MovedEdge, edge_entries, moved_edges
 from flowlet.keys.exact_keys import key_group_range
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     JobGraphMessage,
     RestoredEdge,
     RestoredPart,

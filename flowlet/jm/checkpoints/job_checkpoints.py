@@ -14,7 +14,6 @@ from typing import Final, Protocol, assert_never
 from flowlet.common.job_status import JobStatus
 from flowlet.common.paths import root_of
 from flowlet.errors import FlowletError
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.checkpoint_failures import is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
@@ -47,8 +46,7 @@ from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
 from flowlet.jm.checkpoints.restored_edges import in_flight_edges
-from flowlet.rpc.background_call import CallInBackground
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -60,6 +58,8 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.rpc.background_call import CallInBackground
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
@@ -77,16 +77,6 @@ _Discarded = int | str | tuple[str, ...]
 
 class CheckpointsFailedError(FlowletError):
     """More checkpoints failed one after the other than the job tolerates."""
-
-
-class CheckpointGateway(Protocol):
-    """Sends orders to TaskManagers.
-
-    One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
-    """
-
-    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        """Send an order about a checkpoint; to a TaskManager that is not registered any more nothing is sent."""
 
 
 class ManifestStorage(Protocol):
@@ -128,6 +118,7 @@ class JobCheckpoints:
     retained.
 
     Args:
+        send: sends a message to a TaskManager.
         clock: milliseconds since the epoch; read once, then ``timers`` count on, because somebody may put the clock
             back.
         fail: fails the run of the tasks, with a ``CheckpointsFailedError``; it may call ``stop``.
@@ -146,7 +137,7 @@ class JobCheckpoints:
     def __init__(
         self,
         job: JobGraphMessage,
-        gateway: CheckpointGateway,
+        send: Callable[[str, CheckpointOrder], None],
         *,
         clock: WallClock,
         fail: Callable[[Exception], None],
@@ -163,7 +154,7 @@ class JobCheckpoints:
         reader_lag: Callable[[], TimePassed] = TimePassed,
     ) -> None:
         self._settings = job.settings.checkpoints
-        self._gateway = gateway
+        self._send = send
         self._clock = clock
         self._fail = fail
         self._call_in_background = call_in_background
@@ -407,7 +398,7 @@ class JobCheckpoints:
                 self._handle(self._snapshot_sources(checkpoint_id))
             case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
                 if effect.attempt in self._locations:  # an earlier effect may have ended the run
-                    self._gateway.send_checkpoint_order(self._locations[effect.attempt], effect)
+                    self._send(self._locations[effect.attempt], effect)
             case WriteManifest(manifest, location):
                 self._write(manifest, location)
             case KeepCheckpoint(manifest):

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
-from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDurations
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 from netstack.late import dataclass
 from netstack.wire.events import SnapshotType

@@ -4,7 +4,7 @@ Side:   shared.  Blocking: called on a thread of its own.
 """
 
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, place_of
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 
 

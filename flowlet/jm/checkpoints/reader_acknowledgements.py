@@ -17,7 +17,7 @@ from typing import Final
 
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.checkpoints.coordinator_events import TimePassed
-from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointReport, JobGraphMessage, TaskMetrics
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointReport, JobGraphMessage, TaskMetrics
 
 MAX_HELD: Final = 16  # more than checkpoints can be under way; the older ones have failed
 

@@ -14,7 +14,7 @@ Source:     Flink ``StateAssignmentOperation.reDistributeInputChannelStates``, `
 from collections.abc import Mapping, Sequence
 
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.rpc.control_messages import JobGraphMessage, RestoredEdge, RestoredPart
+from flowlet.messages.control_messages import JobGraphMessage, RestoredEdge, RestoredPart
 from flowlet.storage.manifest import CheckpointManifest, EdgeEntry, SubtaskEntry
 from netstack.late import dataclass
 

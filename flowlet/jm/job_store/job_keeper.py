@@ -12,8 +12,8 @@ from typing import Final, Protocol
 import msgspec
 
 from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.rpc.background_call import CallInBackground
-from flowlet.rpc.control_messages import JobGraphMessage
 from netstack.log_lines import LogLines
 
 log = LogLines(__name__)

@@ -25,7 +25,7 @@ from typing import Final, Protocol, TypeVar
 import msgspec
 
 from flowlet.errors import ConfigError, StorageError
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.storage.manifest import HEADER_BYTES, CheckpointManifest, SignedFile
 from flowlet.storage.storage_files import LocalFiles

@@ -16,7 +16,7 @@ from typing import Final, NewType
 import msgspec
 
 from flowlet.errors import FlowletError
-from flowlet.rpc.control_messages import CountedPartition
+from flowlet.messages.control_messages import CountedPartition
 from netstack.late import dataclass
 
 # Bounded, because a gate may live for ever.  About 15 MB when full; not measured.

@@ -15,8 +15,8 @@ from flowlet.client.remote import (
 )
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import JobExecutionError
+from flowlet.messages.control_messages import InputChannelDescriptor
 from flowlet.records import Chunk
-from flowlet.rpc.control_messages import InputChannelDescriptor
 from flowlet.serde.element_serializer import StreamElementSerializer
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment

@@ -17,9 +17,9 @@ from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import JobGraphError, JobSubmissionError
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import KeyGroups, Rebalance
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.rpc.control_messages import JobGraphMessage
 from flowlet.serde.deploy_blobs import load_chain, load_partitioner
 from flowlet.shipping.bundle_maker import NeededCode
 from flowlet.sinks.function_sink import DiscardSink

@@ -11,7 +11,7 @@ from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError, RemoteTraceback
 from flowlet.graph.job_graph import JobEdge, JobGraph
 from flowlet.graph.partitioner import Rebalance
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.messages.control_messages import FailureInfo
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.conftest import SharedCluster

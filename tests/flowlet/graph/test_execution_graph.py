@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import (
-    CancelExecution,
     CancelRequested,
     Deploy,
     Effect,
@@ -19,12 +18,13 @@ from flowlet.graph.execution_graph import (
     JobStatusChanged,
     ReleaseSlots,
     SchedulingFailed,
+    SendMessage,
     SlotsAllocated,
     TaskManagerLost,
     is_symptom,
 )
-from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, ExecutionState
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.messages.control_messages import CancelTask, FailureInfo
+from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState
 
 A, B, C = b"a" * 40, b"b" * 40, b"c" * 40  # two tasks of vertex v, one of vertex w
 PLACES = {A: "tm-1", B: "tm-2", C: "tm-1"}
@@ -87,7 +87,7 @@ STATUSES = [
 
 def orders(effects: list[Effect]) -> list[Effect]:
     """The effects that somebody else must carry out."""
-    return [effect for effect in effects if isinstance(effect, Deploy | CancelExecution | ReleaseSlots)]
+    return [effect for effect in effects if isinstance(effect, Deploy | SendMessage | ReleaseSlots)]
 
 
 def statuses(effects: list[Effect]) -> list[JobStatus]:
@@ -214,7 +214,7 @@ class TestFailing:
 
         effects = graph.handle(reported(A, ExecutionState.FAILED), 200)
 
-        assert orders(effects) == [CancelExecution(B, "tm-2")]
+        assert orders(effects) == [SendMessage("tm-2", CancelTask(B))]
         assert states(graph) == [ExecutionState.FAILED, ExecutionState.CANCELING, ExecutionState.FINISHED]
 
     def test_the_job_has_failed_once_all_tasks_have_ended(self) -> None:
@@ -275,7 +275,7 @@ class TestLostTaskManager:
         effects = graph.handle(TaskManagerLost("tm-1", cause), 200)
 
         assert states(graph) == [ExecutionState.FAILED, ExecutionState.CANCELING, ExecutionState.FAILED]
-        assert orders(effects) == [CancelExecution(B, "tm-2")]
+        assert orders(effects) == [SendMessage("tm-2", CancelTask(B))]
         assert (graph.failure, graph.executions[A].failure, graph.executions[C].failure) == (cause, cause, cause)
 
     def test_one_without_tasks_of_the_job_changes_nothing(self) -> None:
@@ -308,7 +308,11 @@ class TestSource:
         effects = graph.handle(GlobalFailure(cause), 200)
 
         assert statuses(effects) == [JobStatus.FAILING]
-        assert orders(effects) == [CancelExecution(A, "tm-1"), CancelExecution(B, "tm-2"), CancelExecution(C, "tm-1")]
+        assert orders(effects) == [
+            SendMessage("tm-1", CancelTask(A)),
+            SendMessage("tm-2", CancelTask(B)),
+            SendMessage("tm-1", CancelTask(C)),
+        ]
         assert graph.failure is cause
 
     @pytest.mark.parametrize(
@@ -337,7 +341,11 @@ class TestCancelling:
 
         effects = graph.handle(CancelRequested(), 200)
 
-        assert orders(effects) == [CancelExecution(A, "tm-1"), CancelExecution(B, "tm-2"), CancelExecution(C, "tm-1")]
+        assert orders(effects) == [
+            SendMessage("tm-1", CancelTask(A)),
+            SendMessage("tm-2", CancelTask(B)),
+            SendMessage("tm-1", CancelTask(C)),
+        ]
         assert set(states(graph)) == {ExecutionState.CANCELING}
 
     def test_a_task_that_cancels_itself_is_not_told_again(self) -> None:
@@ -345,7 +353,7 @@ class TestCancelling:
 
         effects = graph.handle(CancelRequested(), 200)
 
-        assert orders(effects) == [CancelExecution(B, "tm-2"), CancelExecution(C, "tm-1")]
+        assert orders(effects) == [SendMessage("tm-2", CancelTask(B)), SendMessage("tm-1", CancelTask(C))]
 
     @pytest.mark.parametrize("end", [ExecutionState.CANCELED, ExecutionState.FINISHED, ExecutionState.FAILED])
     def test_the_job_is_canceled_however_its_tasks_end(self, end: ExecutionState) -> None:
@@ -418,8 +426,12 @@ def test_laws_of_every_schedule(events: list[Event], starts: bool) -> None:
 
     ordered = orders(effects)
     assert len(set(ordered)) == len(ordered)
+    deployed = [each for each in ordered if isinstance(each, Deploy)]
+    cancels = {CancelTask(each.attempt): each for each in deployed}
     assert all(
-        ordered.index(Deploy(e.attempt, e.tm_id)) < ordered.index(e) for e in ordered if isinstance(e, CancelExecution)
+        ordered.index(cancels[each.message]) < ordered.index(each)
+        for each in ordered
+        if isinstance(each, SendMessage) and isinstance(each.message, CancelTask)
     )
     assert ordered.count(ReleaseSlots()) == graph.status.is_globally_terminal_state()
     if graph.status.is_globally_terminal_state():

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import (
-    CancelExecution,
     CancelRequested,
     Deploy,
     Effect,
@@ -26,12 +25,13 @@ from flowlet.graph.execution_graph import (
     RestartAfter,
     RestartDue,
     SchedulingFailed,
+    SendMessage,
     SlotsAllocated,
     TaskManagerLost,
 )
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.restart_backoff_strategy import FixedDelay
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.messages.control_messages import CancelTask, FailureInfo
+from flowlet.messages.execution_state import ExecutionState
 
 S = ExecutionState
 DELAY_MS = 500
@@ -90,7 +90,7 @@ def after(graph: ExecutionGraph, *events: Event) -> list[Effect]:
     for event in events:
         effects = graph.handle(event, 200)
         graph.check_invariants()
-    kinds = Deploy | CancelExecution | ReleaseSlots | RestartAfter | RequestSlots | JobStatusChanged
+    kinds = Deploy | SendMessage | ReleaseSlots | RestartAfter | RequestSlots | JobStatusChanged
     return [each for each in effects if isinstance(each, kinds)]
 
 
@@ -108,7 +108,7 @@ class TestOneRegion:
 
         effects = after(graph, reported("a", S.FAILED))
 
-        assert effects == [JobStatusChanged(JobStatus.RESTARTING), CancelExecution(attempt("b"), "tm-2")]
+        assert effects == [JobStatusChanged(JobStatus.RESTARTING), SendMessage("tm-2", CancelTask(attempt("b")))]
         assert states(graph) == {"a0": "FAILED", "b0": "CANCELING", "c0": "RUNNING", "d0": "RUNNING", "e0": "RUNNING"}
 
     def test_it_keeps_its_slots_and_starts_again_while_the_others_run(self) -> None:
@@ -196,7 +196,7 @@ class TestTwoRegions:
         graph = running()
         after(graph, reported("a", S.FAILED))
 
-        assert after(graph, reported("c", S.FAILED)) == [CancelExecution(attempt("d"), "tm-3")]
+        assert after(graph, reported("c", S.FAILED)) == [SendMessage("tm-3", CancelTask(attempt("d")))]
         assert after(graph, reported("b", S.CANCELED)) == [RestartAfter(DELAY_MS, (0,))]
         after(graph, next_of(0, 1))
         effects = after(graph, slots(graph))
@@ -244,8 +244,8 @@ class TestTwoRegions:
 
         assert effects == [
             JobStatusChanged(JobStatus.RESTARTING),
-            CancelExecution(attempt("a"), "tm-1"),
-            CancelExecution(attempt("d"), "tm-3"),
+            SendMessage("tm-1", CancelTask(attempt("a"))),
+            SendMessage("tm-3", CancelTask(attempt("d"))),
         ]
         assert states(graph)["e0"] == "RUNNING"
         assert after(graph, reported("a", S.CANCELED)) == []
@@ -260,7 +260,7 @@ class TestTwoRegions:
 
         effects = after(graph, TaskManagerLost("tm-2", failure("lost")))
 
-        assert effects == [CancelExecution(attempt("d"), "tm-3"), RestartAfter(DELAY_MS, (0,))]
+        assert effects == [SendMessage("tm-3", CancelTask(attempt("d"))), RestartAfter(DELAY_MS, (0,))]
         assert [run.root.message for run in graph.failed_runs] == ["a0", "lost"]
 
     def test_a_later_failure_in_a_region_belongs_to_its_own_first_one(self) -> None:
@@ -301,7 +301,8 @@ def test_a_global_failure_restarts_all_regions_as_one() -> None:
 
     effects = after(graph, GlobalFailure(failure()))
 
-    assert [each.attempt for each in effects if isinstance(each, CancelExecution)] == [attempt(each) for each in "abcd"]
+    sent = [each.message for each in effects if isinstance(each, SendMessage)]
+    assert sent == [CancelTask(attempt(each)) for each in "abcd"]
     assert graph.is_restarting_as_a_whole
     for task in "abc":
         after(graph, reported(task, S.CANCELED))
@@ -315,7 +316,7 @@ def test_a_global_failure_takes_those_that_still_run() -> None:
 
     effects = after(graph, GlobalFailure(failure()))
 
-    assert effects == [CancelExecution(attempt("c"), "tm-2"), CancelExecution(attempt("d"), "tm-3")]
+    assert effects == [SendMessage("tm-2", CancelTask(attempt("c"))), SendMessage("tm-3", CancelTask(attempt("d")))]
     assert [each.attempt for each in graph.waiting] == [attempt("a", 1), attempt("b", 1)]
 
 
@@ -326,7 +327,7 @@ def test_without_slots_for_a_region_the_job_fails() -> None:
     effects = after(graph, SchedulingFailed(failure("no slots")))
 
     assert effects[0] == JobStatusChanged(JobStatus.FAILING)
-    assert len([each for each in effects if isinstance(each, CancelExecution)]) == 3
+    assert len([each for each in effects if isinstance(each, SendMessage)]) == 3
 
 
 PHASES: Final[dict[str, tuple[Event, ...]]] = {

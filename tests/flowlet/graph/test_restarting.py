@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import (
     MAX_FAILED_RUNS,
-    CancelExecution,
     CancelRequested,
     Deploy,
     Effect,
@@ -25,12 +24,13 @@ from flowlet.graph.execution_graph import (
     RestartAfter,
     RestartDue,
     SchedulingFailed,
+    SendMessage,
     SlotsAllocated,
     TaskManagerLost,
 )
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.restart_backoff_strategy import FixedDelay
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.messages.control_messages import CancelTask, FailureInfo
+from flowlet.messages.execution_state import ExecutionState
 
 S = ExecutionState
 DELAY_MS = 500
@@ -88,7 +88,7 @@ def orders(effects: list[Effect]) -> list[Effect]:
     return [
         effect
         for effect in effects
-        if isinstance(effect, Deploy | CancelExecution | ReleaseSlots | RestartAfter | RequestSlots)
+        if isinstance(effect, Deploy | SendMessage | ReleaseSlots | RestartAfter | RequestSlots)
     ]
 
 
@@ -99,7 +99,7 @@ class TestOneRestart:
         effects = graph.handle(reported("a", 0, S.FAILED), 200)
 
         assert statuses(effects) == [JobStatus.RESTARTING]
-        assert orders(effects) == [CancelExecution(attempt("b", 0), "tm-2")]
+        assert orders(effects) == [SendMessage("tm-2", CancelTask(attempt("b", 0)))]
 
     def test_the_slots_are_given_back_when_the_last_task_has_ended_and_the_delay_counts_from_the_failure(self) -> None:
         graph = graph_after(*RUNNING)

@@ -7,7 +7,6 @@ import pytest
 
 from flowlet.common.job_status import JobStatus
 from flowlet.graph.execution_graph import (
-    CancelExecution,
     CancelRequested,
     Deploy,
     Effect,
@@ -16,17 +15,17 @@ from flowlet.graph.execution_graph import (
     ExecutionGraph,
     ExecutionReported,
     ExecutionVertex,
-    ReleaseResults,
     RequestSlots,
     RestartAfter,
     RestartDue,
+    SendMessage,
     SlotsAllocated,
     TaskManagerLost,
 )
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.region_order import RegionOrder
 from flowlet.graph.restart_backoff_strategy import FixedDelay
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.messages.control_messages import FailureInfo, ReleaseResults
+from flowlet.messages.execution_state import ExecutionState
 
 WIDTH = 2
 VERTICES = ("source", "middle", "sink")
@@ -59,7 +58,7 @@ class Cluster:
         self.graph.check_invariants()
         for effect in effects:
             match effect:
-                case ReleaseResults(attempt):
+                case SendMessage(message=ReleaseResults(attempt=attempt)):
                     self.kept.discard(attempt)
                 case RestartAfter(regions=regions):
                     self.due.append(regions)
@@ -118,7 +117,8 @@ def failure(kind: str = "builtins.ValueError") -> FailureInfo:
 
 
 def released(effects: list[Effect]) -> list[str]:
-    return [effect.attempt.decode().strip() for effect in effects if isinstance(effect, ReleaseResults)]
+    sent = [effect.message for effect in effects if isinstance(effect, SendMessage)]
+    return [message.attempt.decode().strip() for message in sent if isinstance(message, ReleaseResults)]
 
 
 def test_a_stage_waits_for_the_end_of_the_stage_before() -> None:
@@ -156,7 +156,7 @@ def test_a_failed_consumer_starts_again_alone() -> None:
 
     effects = cluster.report("middle 1", ExecutionState.FAILED, failure())
 
-    assert not any(isinstance(effect, CancelExecution) for effect in effects)
+    assert not any(isinstance(effect, SendMessage) for effect in effects)
     cluster.restart()
     assert cluster.deploy() == ["middle 1"]
     assert cluster.graph.status is JobStatus.RUNNING

@@ -1,18 +1,34 @@
 """What stands around a ``JobMaster`` in its tests: TaskManagers and an owner that only take notes."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_master import JobMaster
-from flowlet.rpc.control_messages import CheckpointOrder, MarkOrder, TaskDeploymentDescriptor
-from flowlet.splits.split_kinds import AnySplit
+from flowlet.messages.control_messages import (
+    AddSplits,
+    AllowSourceWatermark,
+    CancelTask,
+    CheckpointAborted,
+    CheckpointCompleted,
+    CheckpointOrder,
+    DeployTask,
+    EmitMark,
+    FinishGate,
+    MarkCompleted,
+    MarkOrder,
+    NoMoreSplits,
+    ReleaseResults,
+    TaskDeploymentDescriptor,
+    ToTaskManager,
+    TriggerCheckpoint,
+)
 
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 
 
 class Recorder:
-    """A gateway that notes what it is told, and the owner that is told of the end."""
+    """An owner that notes which messages it is to send, and what it is told."""
 
     def __init__(self) -> None:
         self.deployed: list[TaskDeploymentDescriptor] = []
@@ -27,44 +43,32 @@ class Recorder:
         self.was_told = asyncio.Event()
         self.ended: list[tuple[JobMaster, int]] = []  # and how many cancels had been sent by then
 
-    def deploy(self, tm_id: str, task: TaskDeploymentDescriptor) -> None:
+    def send(self, tm_id: str, message: ToTaskManager) -> None:
         assert tm_id == "tm-1"
-        self.deployed.append(task)
-
-    def cancel(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.cancelled.append(attempt)
-
-    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.finished_gates.append(attempt)
-
-    def add_splits(self, tm_id: str, attempt: bytes, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
-        assert tm_id == "tm-1"
-        self.splits.append((attempt, [split.split_id for split in splits], waiting_bytes))
-        self.was_told.set()
-
-    def no_more_splits(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.splits.append((attempt, [], 0))
-        self.was_told.set()
-
-    def release_results(self, tm_id: str, attempt: bytes) -> None:
-        assert tm_id == "tm-1"
-        self.released.append(attempt)
-
-    def allow_watermark(self, tm_id: str, attempt: bytes, max_allowed: int) -> None:
-        assert tm_id == "tm-1"
-        self.allowed.append((attempt, max_allowed))
-        self.was_told.set()
-
-    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
-        assert tm_id == "tm-1"
-        self.marks.append(order)
-
-    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
-        assert tm_id == "tm-1"
-        self.checkpoint_orders.append(order)
+        match message:
+            case DeployTask(task=task):
+                self.deployed.append(task)
+            case CancelTask(attempt=attempt):
+                self.cancelled.append(attempt)
+            case ReleaseResults(attempt=attempt):
+                self.released.append(attempt)
+            case FinishGate(attempt=attempt):
+                self.finished_gates.append(attempt)
+            case AddSplits(attempt=attempt, splits=splits, waiting_bytes=waiting_bytes):
+                self.splits.append((attempt, [split.split_id for split in splits], waiting_bytes))
+                self.was_told.set()
+            case NoMoreSplits(attempt=attempt):
+                self.splits.append((attempt, [], 0))
+                self.was_told.set()
+            case AllowSourceWatermark(attempt=attempt, max_allowed=max_allowed):
+                self.allowed.append((attempt, max_allowed))
+                self.was_told.set()
+            case EmitMark() | MarkCompleted():
+                self.marks.append(message)
+            case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
+                self.checkpoint_orders.append(message)
+            case _:
+                raise AssertionError(message)
 
     def request_slots(self, master: JobMaster) -> None:
         self.slots.append("requested")

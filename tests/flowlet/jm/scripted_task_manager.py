@@ -7,8 +7,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CancelTask,
     DeployTask,
     EdgeMessage,
@@ -24,7 +23,9 @@ from flowlet.rpc.control_messages import (
     ToJobManager,
     ToTaskManager,
     VertexMessage,
+    decoder_of,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
 from flowlet.rpc.signed_websocket import SignedWebSocket
@@ -34,6 +35,7 @@ from tests.waiting import PATIENCE_S
 SECRET = b"s" * 32
 JOB_ID, SOURCE_ID, SINK_ID, EDGE_ID, COLLECT_ID = (f"{number:032x}" for number in range(1, 6))
 _Message = TypeVar("_Message", bound=ToTaskManager)
+_decoder = decoder_of(ToTaskManager)
 
 
 def vertex(vertex_id: str, name: str, parallelism: int = 1, group: str = "default") -> VertexMessage:
@@ -103,7 +105,7 @@ class ScriptedTaskManager:
 
     async def expect(self, kind: type[_Message]) -> _Message:
         """The next message, which must be of this kind."""
-        message: ToTaskManager = msgspec.msgpack.decode(await self.websocket.receive(PATIENCE_S), type=ToTaskManager)
+        message = _decoder.decode(await self.websocket.receive(PATIENCE_S))
         assert isinstance(message, kind), message
         return message
 

@@ -4,7 +4,7 @@ import msgspec
 
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.scheduler import attempt_id, execution_vertices
-from flowlet.rpc.control_messages import EdgeMessage, JobGraphMessage
+from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
 from netstack.ids import intermediate_partition_id
 from tests.flowlet.jm.scripted_task_manager import COLLECT_ID, EDGE_ID, JOB_ID, SINK_ID, SOURCE_ID, edge, word_count
 

@@ -1,7 +1,6 @@
 """Tests of ``flowlet.jm.dispatcher``: several jobs and TaskManagers at once."""
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -9,22 +8,30 @@ import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings, RestartKind, RestartSettings
 from flowlet.errors import JobGraphError
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.jm.dispatcher import Dispatcher, DuplicateJobError
+from flowlet.jm.dispatcher import DuplicateJobError
 from flowlet.jm.job_manager import JobManager
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
+    AddSplits,
+    AllowSourceWatermark,
+    CancelTask,
     CheckpointAborted,
+    DeployTask,
     EmitMark,
+    FinishGate,
     Heartbeat,
     JobGraphMessage,
+    NoMoreSplits,
     RegistrationRefused,
+    ReleaseResults,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskReport,
     TaskStateChanged,
     ToTaskManager,
     TriggerCheckpoint,
+    decoder_of,
 )
+from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.jm.conftest import Connect, StartJobManager
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, ScriptedTaskManager, registration, user_failure, word_count
 from tests.waiting import PATIENCE_S
@@ -90,7 +97,7 @@ async def test_messages_of_a_session_that_is_over_are_counted_and_ignored(
     attempt = next(iter(job.graph.executions))
 
     dispatcher.heartbeat(stale, Heartbeat("tm-1", [TaskReport(attempt, TaskMetrics(num_records_in=1))]))
-    dispatcher.task_state_changed(stale, TaskStateChanged(attempt, ExecutionState.FAILED, user_failure()))
+    dispatcher.handle(stale, TaskStateChanged(attempt, ExecutionState.FAILED, user_failure()))
     dispatcher.task_manager_lost(stale, "late")
 
     assert dispatcher.num_ignored_messages == 2
@@ -214,22 +221,22 @@ async def test_a_checkpoint_on_its_way_does_not_stand_in_the_way_of_a_restart(
 
 
 TASK = TaskDeploymentDescriptor("", "", "", "", 0, 1, 1, bytes(40), b"chain", [], [])
-ORDERS: dict[str, Callable[[Dispatcher, str], None]] = {
-    "deploy": lambda dispatcher, tm_id: dispatcher.deploy(tm_id, TASK),
-    "cancel": lambda dispatcher, tm_id: dispatcher.cancel(tm_id, bytes(40)),
-    "add splits": lambda dispatcher, tm_id: dispatcher.add_splits(tm_id, bytes(40), [], 0),
-    "no more splits": lambda dispatcher, tm_id: dispatcher.no_more_splits(tm_id, bytes(40)),
-    "allow watermark": lambda dispatcher, tm_id: dispatcher.allow_watermark(tm_id, bytes(40), 1),
-    "finish gate": lambda dispatcher, tm_id: dispatcher.finish_gate(tm_id, bytes(40)),
-    "mark": lambda dispatcher, tm_id: dispatcher.send_mark(tm_id, EmitMark(bytes(40), 1)),
-    "checkpoint": lambda dispatcher, tm_id: dispatcher.send_checkpoint_order(tm_id, CheckpointAborted(bytes(40), 1)),
-    "release results": lambda dispatcher, tm_id: dispatcher.release_results(tm_id, bytes(40)),
-}
+ORDERS = [
+    DeployTask(TASK),
+    CancelTask(bytes(40)),
+    AddSplits(bytes(40), [], 0),
+    NoMoreSplits(bytes(40)),
+    AllowSourceWatermark(bytes(40), 1),
+    FinishGate(bytes(40)),
+    EmitMark(bytes(40), 1),
+    CheckpointAborted(bytes(40), 1),
+    ReleaseResults(bytes(40)),
+]
 
 
-@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("order", ORDERS, ids=lambda order: type(order).__name__)
 async def test_an_order_for_a_task_manager_that_was_just_lost_is_dropped(
-    address: Address, connect: Connect, job_managers: list[JobManager], order: str
+    address: Address, connect: Connect, job_managers: list[JobManager], order: ToTaskManager
 ) -> None:
     """A job may send it before it hears of the loss, by a timer of a JobManager that is ending; one that is there gets
     it.
@@ -240,7 +247,6 @@ async def test_an_order_for_a_task_manager_that_was_just_lost_is_dropped(
     dispatcher.task_manager_lost(next(dispatcher.sessions()), "a test")
 
     for tm_id in ("tm-1", "tm-2"):
-        ORDERS[order](dispatcher, tm_id)
+        dispatcher.send(tm_id, order)
 
-    received = msgspec.msgpack.decode(await there.websocket.receive(PATIENCE_S), type=ToTaskManager)
-    assert getattr(received, "attempt", bytes(40)) == bytes(40)
+    assert decoder_of(ToTaskManager).decode(await there.websocket.receive(PATIENCE_S)) == order

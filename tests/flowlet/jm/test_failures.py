@@ -6,7 +6,7 @@ from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.graph.execution_graph import is_symptom
 from flowlet.jm import failures
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.rpc.control_messages import FailureInfo
+from flowlet.messages.control_messages import FailureInfo
 
 PLACE = TaskManagerLocation("tm-1", "127.0.0.1", 6000, 42)
 

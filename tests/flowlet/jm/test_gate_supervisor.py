@@ -2,19 +2,21 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 import msgspec
 import pytest
 
 from flowlet.common.job_settings import Acknowledge, CheckpointSettings, GateSettings, JobSettings
 from flowlet.graph.execution_graph import Execution
-from flowlet.graph.execution_state import ExecutionState
+from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.scheduler import execution_vertices
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CountedPartition,
     EmitMark,
+    FinishGate,
     GateCounts,
     GateReported,
     JobGraphMessage,
@@ -24,6 +26,7 @@ from flowlet.rpc.control_messages import (
     RemoteGateMessage,
     VertexMessage,
 )
+from flowlet.messages.execution_state import ExecutionState
 
 VERTEX = f"{1:032x}"
 CHECKPOINTS = CheckpointSettings(1000, "/checkpoints")
@@ -52,18 +55,18 @@ class Rig:
         self.executions: list[Execution] = []
         self.gates = GateSupervisor(
             self.job,
-            self,
-            self,
+            self._send,
+            cast(JobCheckpoints, self),
             lambda: self.executions,
             self.locations,
             fail=lambda error, _: self.failures.append(str(error)),
         )
 
-    def finish_gate(self, tm_id: str, attempt: bytes) -> None:
-        self.finished.append(attempt)
-
-    def send_mark(self, tm_id: str, order: MarkOrder) -> None:
-        self.marks.append(order)
+    def _send(self, tm_id: str, message: FinishGate | MarkOrder) -> None:
+        if isinstance(message, FinishGate):
+            self.finished.append(message.attempt)
+        else:
+            self.marks.append(message)
 
     def add_source(self, vertex_id: str, snapshot: Callable[[], bytes]) -> None:
         self.snapshots[vertex_id] = snapshot

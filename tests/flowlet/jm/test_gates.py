@@ -9,7 +9,13 @@ from flowlet.errors import StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateState, JobGates, gate_document, gate_names, gate_vertex
 from flowlet.jm.remote_gates.gate_writes import WritesState
-from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
+from flowlet.messages.control_messages import (
+    CountedPartition,
+    GateCounts,
+    JobGraphMessage,
+    RemoteGateMessage,
+    VertexMessage,
+)
 from netstack.wire.gate_access import GateIdentity, gate_token
 
 SECRET = b"s" * 32

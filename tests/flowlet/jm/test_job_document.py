@@ -7,7 +7,6 @@ import msgspec
 import pytest
 
 from flowlet.graph.execution_graph import CancelRequested, ExecutionGraph, ExecutionReported, RestartDue, SlotsAllocated
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import (
@@ -19,7 +18,8 @@ from flowlet.jm.job_document import (
     vertex_status,
 )
 from flowlet.jm.scheduler import attempt_id, execution_vertices, next_attempt
-from flowlet.rpc.control_messages import OperatorMetrics, TaskMetrics, UserMetric
+from flowlet.messages.control_messages import OperatorMetrics, TaskMetrics, UserMetric
+from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.jm.scripted_task_manager import (
     COLLECT_ID,
     JOB_ID,

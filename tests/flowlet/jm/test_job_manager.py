@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from flowlet.errors import ConfigError
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.dispatcher import BusyError
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient
 from flowlet.shipping.bundle_store import PartStore

@@ -13,10 +13,10 @@ import pytest_asyncio
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from flowlet.errors import ConfigError
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
 from tests.flowlet.jm.conftest import Connect

@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.jm.gate_supervisor import MarkCoordinator
 from flowlet.jm.scheduler import attempt_id
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     EmitMark,
     JobGraphMessage,

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.job_master import JobMaster
-from flowlet.rpc.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck
+from flowlet.messages.control_messages import TaskDeploymentDescriptor, TaskManagerEnding, TaskMetrics, TaskStuck
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
 from tests.flowlet.jm.conftest import Connect, StartJobManager

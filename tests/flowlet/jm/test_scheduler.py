@@ -19,7 +19,7 @@ from flowlet.jm.scheduler import (
     slots_by_group,
     vertex_stages,
 )
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, SINK_ID, SOURCE_ID, edge, vertex, word_count
 
 

@@ -9,7 +9,7 @@ from flowlet.common.job_settings import CheckpointSettings, JobSettings, Restart
 from flowlet.errors import JobGraphError
 from flowlet.jm import submission
 from flowlet.jm.submission import check_job_graph, without_code
-from flowlet.rpc.control_messages import JobGraphMessage, RemoteGateMessage, WatermarkAlignmentMessage
+from flowlet.messages.control_messages import JobGraphMessage, RemoteGateMessage, WatermarkAlignmentMessage
 from flowlet.splits.split_kinds import FileSet, HybridSplits
 from tests.flowlet.jm.scripted_task_manager import EDGE_ID, SINK_ID, SOURCE_ID, edge, word_count
 

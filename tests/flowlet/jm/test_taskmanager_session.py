@@ -9,18 +9,20 @@ import msgspec
 import pytest
 import structlog
 
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm import taskmanager_session
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.taskmanager_session import TaskManagerSession
-from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
+    CancelTask,
     Heartbeat,
     Registered,
     RegistrationRefused,
     TaskMetrics,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.rpc import requests
+from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
 from flowlet.rpc.signed_websocket import SignedWebSocket
@@ -328,6 +330,41 @@ async def test_a_writer_that_fails_ends_its_session(address: Address, job_manage
     reason = "the JobManager's side failed: ValueError: not this message"
     assert [line["reason"] for line in logs if line["event"] == "TaskManager lost"] == [reason]
     assert set(websocket.close_reasons) == {reason}
+    assert num_task_managers(job_managers) == 0
+
+
+async def test_a_task_manager_that_sends_but_never_reads_is_lost(
+    address: Address, job_managers: list[JobManager], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its heartbeats would keep a session alive in which no order arrives."""
+    monkeypatch.setattr(requests, "DRAIN_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(taskmanager_session, "MAX_QUEUED_MESSAGES", 1)
+    websocket = HeldWebSocket()
+    websocket.may_end.set()
+    session = session_over(websocket, job_managers[0])
+    running = asyncio.create_task(session.run())
+    await websocket.sends.wait()
+
+    for _ in range(2):
+        session.send(CancelTask(bytes(40)))
+
+    async with asyncio.timeout(PATIENCE_S):
+        await running
+    assert set(websocket.close_reasons) == {"it does not read its messages, 1 are waiting"}
+    assert num_task_managers(job_managers) == 0
+
+
+async def test_a_session_that_cannot_send_ends_also_if_it_can_receive(
+    address: Address, job_managers: list[JobManager]
+) -> None:
+    """The reader may see nothing of a connection that is broken in one direction."""
+    websocket = HeldWebSocket()
+    websocket.send_error = ConnectionResetError("broken in one direction")
+
+    async with asyncio.timeout(PATIENCE_S):
+        await session_over(websocket, job_managers[0]).run()
+
+    assert websocket.close_reasons[0] == "it takes no more messages"
     assert num_task_managers(job_managers) == 0
 
 

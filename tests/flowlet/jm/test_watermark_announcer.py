@@ -5,8 +5,8 @@ from collections.abc import Callable
 import msgspec
 
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask, WatermarkAnnouncer
+from flowlet.messages.control_messages import JobGraphMessage, WatermarkAlignmentMessage
 from flowlet.records import MAX_TIMESTAMP
-from flowlet.rpc.control_messages import JobGraphMessage, WatermarkAlignmentMessage
 from tests.flowlet.jm.scripted_task_manager import SINK_ID, SOURCE_ID, word_count
 
 

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from flowlet.errors import StateRestoreError
-from flowlet.rpc.control_messages import AddSplits
+from flowlet.messages.control_messages import AddSplits
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.enumerators import HybridSplitEnumerator, enumerator_for, split_set_of
 from flowlet.splits.split_kinds import (

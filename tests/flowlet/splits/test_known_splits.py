@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.errors import StateRestoreError
-from flowlet.rpc.control_messages import AddSplits
+from flowlet.messages.control_messages import AddSplits
 from flowlet.splits.enumerators import enumerator_for, split_set_of
 from flowlet.splits.known_splits import LEAST_SPLIT, NumberSplitEnumerator
 from flowlet.splits.split_kinds import NumberRange, NumberSplit

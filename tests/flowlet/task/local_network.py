@@ -7,6 +7,7 @@ from typing import Any
 
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.graph.partitioner import Forward, Partitioner
+from flowlet.messages.control_messages import FromTask, MarkPassed
 from flowlet.operators.source_operator import Source, SourceReader
 from flowlet.records import Chunk, StreamElement, Watermark, WatermarkStatus
 from flowlet.serde.element_deserializer import ElementDeserializer
@@ -122,6 +123,10 @@ class LocalNetwork:
     def reader(self, partition: ResultPartition, subpartition: int = 0) -> SubpartitionReader:
         return SubpartitionReader(self.manager, partition, subpartition)
 
+    def _sent(self, message: FromTask) -> None:
+        if isinstance(message, MarkPassed):
+            self.marks.append(message.number)
+
     def environment(
         self,
         name: str,
@@ -143,7 +148,7 @@ class LocalNetwork:
             gates=list(gates),
             outputs=list(outputs),
             schedule_timer=self.timer.schedule,
-            report_mark=self.marks.append,
+            send=self._sent,
         )
 
 

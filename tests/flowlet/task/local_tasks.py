@@ -4,7 +4,7 @@ from typing import Any
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.graph.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import Chunk, StreamElement, Watermark

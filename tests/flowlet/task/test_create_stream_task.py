@@ -3,8 +3,8 @@ from collections import Counter
 
 import pytest
 
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.partitioner import KeyGroups
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
 from flowlet.operators.process_operator import FlatMapOperator, MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator

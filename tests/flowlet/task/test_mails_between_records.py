@@ -34,6 +34,7 @@ from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import TaskCancelled, UserFunctionError
 from flowlet.graph.partitioner import Custom, KeyGroups, Partitioner
 from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.messages.control_messages import SplitsRequested
 from flowlet.operators.co_functions import CoFlatMapOperator, CoMapOperator
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.keyed_reduce_operator import KeyedReduceOperator
@@ -246,7 +247,8 @@ def test_a_mail_waits_for_one_record_that_a_function_of_a_source_makes(
     assert enumerator is not None
     enumerator.discover(1)
     head = SourceOperator(source)
-    environment.request_splits = requests_to(enumerator, head)
+    request_splits = requests_to(enumerator, head)
+    environment.send = lambda message: request_splits() if isinstance(message, SplitsRequested) else None
     seen: list[Any] = []
     task = create_stream_task(environment, chain(head, MapOperator(seen.append)))
     job.run(task, tasks)

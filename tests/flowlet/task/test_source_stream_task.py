@@ -286,7 +286,6 @@ def test_a_checkpoint_has_the_splits_that_were_sent_before_its_trigger(
     operator = SourceOperator(TextLineSource(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16
     environment = network.environment("source")
-    environment.request_splits = lambda: None
     environment.checkpointing = Checkpointing(
         store.responder_of("v", 0), pool.append, ManualTimers(), InMemoryChannelStateWriter()
     )
@@ -318,7 +317,6 @@ def test_a_savepoint_that_stops_a_source_has_no_splits_that_came_later(network: 
     operator = SourceOperator(TextLineSource(FileSet(("a", "b"))))
     operator.operator_id = b"o" * 16
     environment = network.environment("source")
-    environment.request_splits = lambda: None
     environment.checkpointing = Checkpointing(
         store.responder_of("v", 0), lambda call: call(), ManualTimers(), InMemoryChannelStateWriter()
     )

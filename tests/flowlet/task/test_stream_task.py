@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from flowlet.errors import TaskCancelled
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.io import record_writer
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.mailbox.task_timings import TaskTimings
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
 from flowlet.records import ACTIVE, IDLE, MAX_WATERMARK, Chunk, Watermark
 from flowlet.serde.element_limits import ElementLimits

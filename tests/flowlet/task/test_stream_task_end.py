@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.graph.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import CollectionSource, SourceOperator
 from flowlet.task.create_stream_task import StreamTask

@@ -7,7 +7,7 @@ from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.errors import FlowletError, TaskCancelled
-from flowlet.graph.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk, StreamElement, Watermark
 from flowlet.task.create_stream_task import create_stream_task
 from flowlet.task.stream_task import StreamTask

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from flowlet.errors import TaskCancelled
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.mailbox.task_mailbox import MailboxState
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.task.create_stream_task import StreamTask

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from flowlet.graph.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.task.task_lifecycle import TaskLifecycle
 
 S = ExecutionState

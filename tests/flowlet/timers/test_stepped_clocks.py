@@ -24,14 +24,14 @@ from flowlet.graph.execution_graph import (
     RestartDue,
     SlotsAllocated,
 )
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.restart_backoff_strategy import ExponentialDelay, FailureRate, RestartStrategy
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.producer_api import ProducerApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
+from flowlet.messages.control_messages import FailureInfo, RegisterTaskManager
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.event_time_stream import idleness_clock
-from flowlet.rpc.control_messages import FailureInfo, RegisterTaskManager
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError
 from flowlet.rpc.signed_websocket import SignedWebSocket

@@ -13,15 +13,19 @@ import msgspec
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
+    CheckpointAcknowledged,
+    CheckpointDeclined,
     CheckpointReport,
     FailureInfo,
+    FinalCheckpointAwaited,
+    FromTask,
     StateHandle,
     TaskDeploymentDescriptor,
     TaskStateChanged,
     TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.deploy_blobs import dump_chain
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.tm.snapshot_pool import SnapshotPool
@@ -81,13 +85,24 @@ class Rig:
         self.changes: list[TaskStateChanged] = []
         self._changed = asyncio.Event()
         self.now_ns = 0
-        self.services = CheckpointServices(pool, self._reported, self.storage.open, lambda: self.now_ns)
+        self.services = CheckpointServices(pool, self.storage.open, lambda: self.now_ns)
         self.context = TaskContext(
-            "tm-1", network, loop, self._task_changed, lambda _task, _report: None, checkpoints=self.services
+            "tm-1",
+            network,
+            loop,
+            self._task_changed,
+            lambda _task, _report: None,
+            send=self._reported,
+            checkpoints=self.services,
         )
         self.tasks: list[Task] = []
 
-    def _reported(self, report: CheckpointReport) -> None:
+    def send(self, message: FromTask) -> None:
+        """As a task sends it; any thread."""
+        self.loop.execute_threadsafe(self._reported, message)
+
+    def _reported(self, report: FromTask) -> None:
+        assert isinstance(report, CheckpointAcknowledged | CheckpointDeclined | FinalCheckpointAwaited)
         self.reports.append(report)
         self._changed.set()
 
@@ -130,7 +145,7 @@ class Rig:
     async def answer(self, task: Task, checkpoint_id: int) -> CheckpointReport:
         """Trigger a checkpoint; what the task says."""
         num_before = len(self.reports)
-        task.handle_checkpoint(TriggerCheckpoint(task.attempt, checkpoint_id, 0))
+        task.handle(TriggerCheckpoint(task.attempt, checkpoint_id, 0))
         await self.until(lambda: len(self.reports) > num_before)
         return self.reports[-1]
 

@@ -21,13 +21,8 @@ from aiohttp import web
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.graph.partitioner import KeyGroups
-from flowlet.operators.keyed_sum_operator import KeyedSumOperator
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
-from flowlet.records import Chunk
-from flowlet.rpc.authenticating_server import AuthenticatingServer
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CancelTask,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -45,7 +40,13 @@ from flowlet.rpc.control_messages import (
     ToJobManager,
     ToTaskManager,
     TriggerCheckpoint,
+    decoder_of,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.operators.keyed_sum_operator import KeyedSumOperator
+from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.records import Chunk
+from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.signed_websocket import SignedWebSocket
 from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
@@ -143,7 +144,7 @@ class JobManager:
         return await self.protection.serve_websocket(request, self._play)
 
     async def _play(self, socket: SignedWebSocket) -> None:
-        decoder = msgspec.msgpack.Decoder(ToJobManager)
+        decoder = decoder_of(ToJobManager)
         while True:
             message: ToJobManager = decoder.decode(await socket.receive())
             match message:

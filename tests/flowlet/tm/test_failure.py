@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from flowlet.errors import ClosedOutputError, StateRestoreError, TaskCancelled, UserFunctionError
-from flowlet.rpc.control_messages import FailureInfo, TaskDeploymentDescriptor
+from flowlet.messages.control_messages import FailureInfo, TaskDeploymentDescriptor
 from flowlet.tm.failure import failure_info, format_thread_stack
 
 DESCRIPTOR = TaskDeploymentDescriptor("ab" * 16, "job", "cd" * 16, "split", 1, 2, 128, bytes(40), b"", [], [])

@@ -10,30 +10,28 @@ import pytest_asyncio
 import structlog
 from aiohttp import web
 
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.auth import AuthenticationError
-from flowlet.rpc.authenticating_server import AuthenticatingServer
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     AddSplits,
     AllowSourceWatermark,
     CancelTask,
     CheckpointAcknowledged,
-    CheckpointOrder,
     DeployTask,
     EmitMark,
     FinishGate,
     Heartbeat,
     MarkCompleted,
-    MarkOrder,
     NoMoreSplits,
     Registered,
     RegisterTaskManager,
-    ReleaseResults,
     TaskDeploymentDescriptor,
     TaskStateChanged,
     ToJobManager,
     ToTaskManager,
+    decoder_of,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.rpc.auth import AuthenticationError
+from flowlet.rpc.authenticating_server import AuthenticatingServer
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import SessionEndedError
 from flowlet.rpc.signed_websocket import SignedWebSocket
@@ -51,44 +49,14 @@ class Listener:
 
     def __init__(self) -> None:
         self.sessions: list[str] = []
-        self.cancelled: list[bytes] = []
-        self.released: list[ReleaseResults] = []
-        self.allowed: list[AllowSourceWatermark] = []
-        self.finished_gates: list[FinishGate] = []
-        self.splits: list[AddSplits | NoMoreSplits] = []
-        self.marks: list[MarkOrder] = []
-        self.checkpoint_orders: list[CheckpointOrder] = []
+        self.handled: list[ToTaskManager] = []
         self.lost: asyncio.Queue[str] = asyncio.Queue()
 
     def registered(self, jm_id: str) -> None:
         self.sessions.append(jm_id)
 
-    def deploy(self, message: DeployTask) -> None:
-        raise AssertionError("nothing was deployed")
-
-    def cancel(self, message: CancelTask) -> None:
-        self.cancelled.append(message.attempt)
-
-    def release_results(self, message: ReleaseResults) -> None:
-        self.released.append(message)
-
-    def allow_watermark(self, message: AllowSourceWatermark) -> None:
-        self.allowed.append(message)
-
-    def finish_gate(self, message: FinishGate) -> None:
-        self.finished_gates.append(message)
-
-    def add_splits(self, message: AddSplits) -> None:
-        self.splits.append(message)
-
-    def no_more_splits(self, message: NoMoreSplits) -> None:
-        self.splits.append(message)
-
-    def handle_mark(self, message: MarkOrder) -> None:
-        self.marks.append(message)
-
-    def handle_checkpoint(self, message: CheckpointOrder) -> None:
-        self.checkpoint_orders.append(message)
+    def handle(self, message: ToTaskManager) -> None:
+        self.handled.append(message)
 
     def heartbeat(self) -> Heartbeat:
         return Heartbeat("tm-1", [])
@@ -120,7 +88,7 @@ class Server:
         await socket.close("the script is over")
 
     async def receive(self, socket: SignedWebSocket) -> ToJobManager:
-        message: ToJobManager = msgspec.msgpack.Decoder(ToJobManager).decode(await socket.receive())
+        message: ToJobManager = decoder_of(ToJobManager).decode(await socket.receive())
         self.received.append(message)
         return message
 
@@ -174,25 +142,22 @@ async def test_the_first_message_is_the_registration_and_heartbeats_follow(serve
 
 
 async def test_orders_reach_the_listener_in_their_order(server: Server, listener: Listener) -> None:
-    async def cancel(socket: SignedWebSocket) -> None:
-        await send(socket, Registered("jm-1", 1000))
-        for number in range(3):
-            await send(socket, CancelTask(bytes([number]) * 40))
-            await send(socket, AllowSourceWatermark(bytes(40), number))
-            await send(socket, FinishGate(bytes([number]) * 40))
-            await send(socket, AddSplits(bytes(40), [FileSplit("a", 0, 9)], number))
-            await send(socket, NoMoreSplits(bytes([number]) * 40))
-            await send(socket, EmitMark(bytes(40), number))
-            await send(socket, MarkCompleted(bytes(40), number))
+    orders: list[ToTaskManager] = []
+    for number in range(3):
+        attempt = bytes([number]) * 40
+        orders += [CancelTask(attempt), AllowSourceWatermark(attempt, number), FinishGate(attempt)]
+        orders += [AddSplits(attempt, [FileSplit("a", 0, 9)], number), NoMoreSplits(attempt)]
+        orders += [EmitMark(attempt, number), MarkCompleted(attempt, number)]
 
-    server.scripts.append(cancel)
+    async def script(socket: SignedWebSocket) -> None:
+        await send(socket, Registered("jm-1", 1000))
+        for order in orders:
+            await send(socket, order)
+
+    server.scripts.append(script)
     await lost(listener)
 
-    assert listener.cancelled[:3] == [bytes([number]) * 40 for number in range(3)]
-    assert listener.finished_gates[:3] == [FinishGate(bytes([number]) * 40) for number in range(3)]
-    assert listener.splits[:2] == [AddSplits(bytes(40), [FileSplit("a", 0, 9)], 0), NoMoreSplits(bytes(40))]
-    assert listener.marks[:2] == [EmitMark(bytes(40), 0), MarkCompleted(bytes(40), 0)]
-    assert listener.allowed[:3] == [AllowSourceWatermark(bytes(40), number) for number in range(3)]
+    assert listener.handled[: len(orders)] == orders
 
 
 def test_heartbeats_come_often_enough_for_the_gauges_of_five_seconds() -> None:

@@ -11,14 +11,14 @@ import pytest
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.graph.partitioner import Broadcast, Custom, KeyGroups, Partitioner, Rebalance
 from flowlet.keys.exact_keys import key_group, operator_index
-from flowlet.records import Chunk
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     RestoredEdge,
     RestoredPart,
     RestoredState,
     StateHandle,
     TaskDeploymentDescriptor,
 )
+from flowlet.records import Chunk
 from flowlet.serde.deploy_blobs import dump_partitioner
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.tm.restored_channels import restored_streams

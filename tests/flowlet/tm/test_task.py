@@ -17,21 +17,21 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import JobSettings
 from flowlet.errors import TaskCancelled
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.process_operator import MapOperator
-from flowlet.operators.source_operator import SourceOperator
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EmitMark,
+    FromTask,
     InputChannelDescriptor,
     InputGateDescriptor,
     MarkCompleted,
     MarkPassed,
-    MarkReport,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
     TaskStuck,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.operators.process_operator import MapOperator
+from flowlet.operators.source_operator import SourceOperator
 from flowlet.serde.deploy_blobs import dump_chain
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
@@ -59,14 +59,15 @@ class Harness:
         self.is_reported = asyncio.Event()
         self.is_stuck = asyncio.Event()
         self.is_running = asyncio.Event()
-        self.context = TaskContext("tm-1", network, loop, self._changed, self._stuck, report_stuck=self._reported)
+        self.context = TaskContext("tm-1", network, loop, self._changed, self._stuck, send=self._reported)
 
     def _changed(self, task: Task, change: TaskStateChanged) -> None:
         self.changes.append(change)
         if change.state is RUNNING:
             self.is_running.set()
 
-    def _reported(self, report: TaskStuck) -> None:
+    def _reported(self, report: FromTask) -> None:
+        assert isinstance(report, TaskStuck)
         self.reports.append(report)
         self.is_reported.set()
 
@@ -430,19 +431,19 @@ async def test_lines_of_the_users_functions_carry_the_tasks_names(harness: Harne
 
 async def test_a_mark_that_comes_before_the_operators_are_loaded_is_not_lost(harness: Harness) -> None:
     """As other marks, it is reported once it has passed the chain; what is no source, or has ended, takes none."""
-    marks: asyncio.Queue[MarkReport] = asyncio.Queue()
-    harness.context = replace(harness.context, report_mark=marks.put_nowait)
+    marks: asyncio.Queue[FromTask] = asyncio.Queue()
+    harness.context = replace(harness.context, send=marks.put_nowait)
     task = harness.task(SourceOperator(EndlessSource()), DiscardSink())
-    task.handle_mark(EmitMark(ATTEMPT, 1))
+    task.handle(EmitMark(ATTEMPT, 1))
     task.start()
     async with asyncio.timeout(PATIENCE_S):
         assert await marks.get() == MarkPassed(ATTEMPT, 1)
-        task.handle_mark(EmitMark(ATTEMPT, 2))
-        task.handle_mark(MarkCompleted(ATTEMPT, 1))
+        task.handle(EmitMark(ATTEMPT, 2))
+        task.handle(MarkCompleted(ATTEMPT, 1))
         assert await marks.get() == MarkPassed(ATTEMPT, 2)
 
     task.cancel()
     await ended(task)
-    task.handle_mark(EmitMark(ATTEMPT, 3))
+    task.handle(EmitMark(ATTEMPT, 3))
 
     assert marks.empty()

@@ -24,10 +24,7 @@ from flowlet.checkpoint.snapshots import (
 from flowlet.checkpoint.state_codec import encode_state
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.errors import FlowletError, StateRestoreError
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
-from flowlet.records import Chunk
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -39,6 +36,9 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
+from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
+from flowlet.records import Chunk
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.state.state_snapshots import OperatorStateRows, OperatorStateSnapshot, Redistribution
 from flowlet.tm.task_checkpointing import TaskCheckpointing
@@ -61,7 +61,7 @@ async def rig() -> AsyncIterator[Rig]:
 
 def checkpointing(rig: Rig, **fields: object) -> TaskCheckpointing:
     descriptor = msgspec.structs.replace(rig.task(DiscardSink()).descriptor, **fields)
-    return TaskCheckpointing(descriptor, "t (1/1)", rig.services, rig.loop)
+    return TaskCheckpointing(descriptor, "t (1/1)", rig.services, rig.send)
 
 
 def opened(rig: Rig, **fields: object) -> TaskCheckpointing:
@@ -300,10 +300,10 @@ async def test_a_running_task_acknowledges_and_hears_what_became_of_it(rig: Rig)
     task = await rig.running(SourceOperator(Idle()), Remembering())
 
     report = await rig.answer(task, 1)
-    task.handle_checkpoint(CheckpointCompleted(ATTEMPT, 1))
+    task.handle(CheckpointCompleted(ATTEMPT, 1))
     assert await asyncio.to_thread(told.wait, PATIENCE_S)
     told.clear()
-    task.handle_checkpoint(CheckpointAborted(ATTEMPT, 2))
+    task.handle(CheckpointAborted(ATTEMPT, 2))
     assert await asyncio.to_thread(told.wait, PATIENCE_S)
 
     assert isinstance(report, CheckpointAcknowledged)
@@ -360,7 +360,7 @@ async def test_a_task_that_does_not_run_declines(rig: Rig) -> None:
     task.start()
     await rig.until(lambda: ExecutionState.RUNNING in rig.states)
     await rig.cancelled(task)
-    task.handle_checkpoint(TriggerCheckpoint(ATTEMPT, 2, 0))
+    task.handle(TriggerCheckpoint(ATTEMPT, 2, 0))
     await rig.passed()
     assert len(rig.reports) == 1
 
@@ -391,7 +391,7 @@ async def test_nothing_is_sent_for_a_task_that_ended_while_its_state_was_written
     settings = JobSettings(checkpoints=CheckpointSettings(1000, "x", after_tasks_finish=False))
     task = await rig.running(SourceOperator(Idle()), Remembering(), settings=settings)
     rig.storage.release.clear()
-    task.handle_checkpoint(TriggerCheckpoint(ATTEMPT, 1, 0))
+    task.handle(TriggerCheckpoint(ATTEMPT, 1, 0))
     assert await asyncio.to_thread(rig.storage.is_writing.wait, PATIENCE_S)
 
     ending.set()
@@ -522,7 +522,7 @@ async def test_operators_that_had_finished_do_not_run_again(rig: Rig) -> None:
     while not (isinstance(report := await rig.answer(task, number), CheckpointAcknowledged) and report.is_finished):
         number += 1
 
-    task.handle_checkpoint(CheckpointCompleted(ATTEMPT, number))
+    task.handle(CheckpointCompleted(ATTEMPT, number))
     await ended(task)
 
     assert rig.states[-1] is ExecutionState.FINISHED

@@ -16,7 +16,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.errors import StateRestoreError
 from flowlet.graph.partitioner import Rebalance
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     InputChannelDescriptor,
     InputGateDescriptor,
     ResultPartitionDescriptor,

@@ -13,7 +13,7 @@ from flowlet.client.executor import to_message
 from flowlet.client.remote import JobManagerApi
 from flowlet.jm.job_manager import JobManager
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.rpc.control_messages import CancelTask, ReleaseResults
+from flowlet.messages.control_messages import CancelTask, ReleaseResults
 from flowlet.rpc.http import RpcClient
 from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.tm.jobmanager_connection import ReconnectConfig
@@ -394,7 +394,7 @@ async def test_results_are_released_here_where_no_thread_can_be_started(
 
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
-        executor.release_results(ReleaseResults(report.attempt))
+        executor.handle(ReleaseResults(report.attempt))
 
     assert on == [threading.current_thread().name]
 
@@ -466,7 +466,7 @@ async def test_cancelling_an_unknown_attempt_does_nothing(cluster: Cluster) -> N
     await cluster.start_job_manager()
     executor = await cluster.start_executor()
 
-    executor.cancel(CancelTask(bytes(40)))
+    executor.handle(CancelTask(bytes(40)))
 
     assert executor.heartbeat().tasks == []
 

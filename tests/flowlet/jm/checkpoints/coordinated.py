@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
@@ -20,7 +19,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -31,6 +30,7 @@ from flowlet.rpc.control_messages import (
     TriggerCheckpoint,
     VertexMessage,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import execution_attempt_id, subtask_of
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM
 from flowlet.jm.checkpoints.checkpoint_topology import Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
@@ -26,7 +25,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -34,6 +33,7 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.storage.manifest import SourceEntry, SubtaskEntry
 from tests.flowlet.jm.checkpoints.coordinated import (
     JOB_ID,

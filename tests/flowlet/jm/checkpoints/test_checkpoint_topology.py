@@ -1,7 +1,7 @@
 """Tests of ``flowlet.jm.checkpoints.checkpoint_topology``."""
 
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from tests.flowlet.jm.checkpoints.coordinated import attempts_of, job_of, vertex_id
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
-from flowlet.rpc.control_messages import RestoredPart, RestoredState, StateHandle
+from flowlet.messages.control_messages import RestoredPart, RestoredState, StateHandle
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 
 

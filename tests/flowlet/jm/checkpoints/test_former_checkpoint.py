@@ -11,7 +11,7 @@ from flowlet.errors import FlowletError, StateRestoreError, StorageError
 from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, place_of
 from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,
     RestoredPart,

@@ -14,10 +14,9 @@ from msgspec import structs
 from flowlet.common.job_settings import CheckpointSettings, StateSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint
 from flowlet.jm.checkpoints.job_checkpoints import CheckpointsFailedError, JobCheckpoints
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
@@ -28,6 +27,7 @@ from flowlet.rpc.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, VertexEntry
 from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, STATE, attempt, job_of, vertex_id
 from tests.flowlet.rpc.manual_timers import ManualTimers
@@ -91,7 +91,7 @@ class Rig:
         job = structs.replace(job, settings=replace(job.settings, state=StateSettings(is_incremental, is_incremental)))
         self.checkpoints = JobCheckpoints(
             job,
-            self,
+            self.send,
             clock=lambda: self.wall_ms,
             fail=self._fail,
             call_in_background=self._call,
@@ -100,7 +100,7 @@ class Rig:
             open_storage=self._open,
         )
 
-    def send_checkpoint_order(self, tm_id: str, order: CheckpointOrder) -> None:
+    def send(self, tm_id: str, order: CheckpointOrder) -> None:
         self.orders.append((tm_id, order))
 
     def _fail(self, error: Exception) -> None:
@@ -536,7 +536,7 @@ def test_the_blobs_of_the_job_are_not_kept() -> None:
     job = job_of(JOB, ["st"])
     rig = Rig()
     kept = JobCheckpoints(
-        job, rig, clock=lambda: 0, fail=lambda _: None, call_in_background=rig._call, timers=rig.timers
+        job, rig.send, clock=lambda: 0, fail=lambda _: None, call_in_background=rig._call, timers=rig.timers
     )
 
     referents, waiting = {id(kept)}, list[object]([kept])
@@ -679,7 +679,7 @@ def test_ids_go_on_behind_the_former_checkpoint_and_those_of_an_earlier_job_mana
     job = job_of(JOB, ["st"], SETTINGS)
     checkpoints = JobCheckpoints(
         job,
-        Rig(),
+        Rig().send,
         clock=lambda: 0,
         fail=print,
         call_in_background=call,

@@ -4,10 +4,10 @@ unfinished tasks wait.
 
 import pytest
 
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.coordinator_events import Effect, FailJob, RunStarted, SavepointRequested
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
-from flowlet.rpc.control_messages import FinalCheckpointAwaited
+from flowlet.messages.control_messages import FinalCheckpointAwaited
+from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.jm.checkpoints.coordinated import Coordinated, attempt, attempts_of, triggered
 
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED

@@ -2,7 +2,7 @@
 
 from flowlet.jm.checkpoints.coordinator_events import TimePassed
 from flowlet.jm.checkpoints.reader_acknowledgements import MAX_HELD, ReaderAcknowledgements
-from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointDeclined, TaskMetrics
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDeclined, TaskMetrics
 
 A, B = b"a" * 16, b"b" * 16
 

@@ -2,7 +2,7 @@
 
 from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
 from flowlet.jm.checkpoints.restored_edges import InFlightEdge, in_flight_edges
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,
     RestoredEdge,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from flowlet.graph.execution_state import ExecutionState
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     DiscardCheckpoint,
@@ -20,12 +19,13 @@ from flowlet.jm.checkpoints.coordinator_events import (
     WriteManifest,
 )
 from flowlet.jm.checkpoints.pending_checkpoint import MAX_WAITING, SavepointRequest
-from flowlet.rpc.control_messages import (
+from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
     CheckpointCompleted,
     TriggerCheckpoint,
 )
+from flowlet.messages.execution_state import ExecutionState
 from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.checkpoints.coordinated import STATE, Coordinated, attempt, attempts_of, told, triggered
 

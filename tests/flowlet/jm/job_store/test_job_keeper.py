@@ -5,7 +5,7 @@ from collections.abc import Callable
 from flowlet.errors import StorageError
 from flowlet.jm.job_store.job_keeper import JobKeeper
 from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
-from flowlet.rpc.control_messages import JobGraphMessage
+from flowlet.messages.control_messages import JobGraphMessage
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, word_count
 
 OTHER_ID = "ab" * 16

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from flowlet.jm.remote_gates import gate_writes
 from flowlet.jm.remote_gates.gate_writes import GateWrites, WriteError
-from flowlet.rpc.control_messages import CountedPartition
+from flowlet.messages.control_messages import CountedPartition
 
 
 def complete(writes: GateWrites, partition: int, job: str = "job", *, epoch: int = 0, subtasks: int = 2) -> bool:

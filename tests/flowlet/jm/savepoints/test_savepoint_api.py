@@ -8,8 +8,13 @@ import msgspec
 import pytest
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.control_messages import CheckpointAcknowledged, CheckpointCompleted, JobGraphMessage, TriggerCheckpoint
+from flowlet.messages.control_messages import (
+    CheckpointAcknowledged,
+    CheckpointCompleted,
+    JobGraphMessage,
+    TriggerCheckpoint,
+)
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcResponse
 from flowlet.storage.checkpoint_storage import SavepointStorage

@@ -1,9 +1,9 @@
-"""Tests of ``flowlet.graph.execution_state``: the two tables."""
+"""Tests of ``flowlet.messages.execution_state``: the two tables."""
 
 import pytest
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
+from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
 
 TERMINAL = {ExecutionState.FINISHED, ExecutionState.CANCELED, ExecutionState.FAILED}
 

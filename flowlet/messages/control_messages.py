@@ -7,12 +7,12 @@ Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners are 
 Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
 """
 
-from typing import Final
+from typing import Final, TypeVar, Union
 
 import msgspec
 
 from flowlet.common.job_settings import JobSettings
-from flowlet.graph.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState
 from flowlet.messages.program_bundle import ProgramBundle
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 
@@ -21,6 +21,7 @@ from flowlet.splits.split_kinds import AnySplit, SplitSet
 # messages
 PROTOCOL_VERSION: Final = 7
 TASK_MANAGER_LOST: Final = "TaskManagerLost"  # the exception_type of a FailureInfo
+_MessageT = TypeVar("_MessageT", bound=msgspec.Struct)
 
 
 class StateHandle(msgspec.Struct, frozen=True):
@@ -320,7 +321,27 @@ class FailureInfo(msgspec.Struct, frozen=True):
     suppresses_restarts: bool = False  # it would only happen again, such as a state that cannot be restored
 
 
-class RegisterTaskManager(msgspec.Struct, frozen=True, tag=True):
+class ToTaskManager(msgspec.Struct, frozen=True, tag=True):
+    """JM -> TM."""
+
+
+class ToTask(ToTaskManager, frozen=True):
+    """JM -> TM: for one attempt, whose task has a row for it in its table of handlers."""
+
+    attempt: bytes
+
+
+class ToJobManager(msgspec.Struct, frozen=True, tag=True):
+    """TM -> JM."""
+
+
+class FromTask(ToJobManager, frozen=True):
+    """TM -> JM: from one attempt, whose job has a row for it in its table of handlers."""
+
+    attempt: bytes
+
+
+class RegisterTaskManager(ToJobManager, frozen=True):
     """TM -> JM: the first message on the WebSocket."""
 
     tm_id: str
@@ -331,7 +352,7 @@ class RegisterTaskManager(msgspec.Struct, frozen=True, tag=True):
     protocol_version: int = PROTOCOL_VERSION
 
 
-class Registered(msgspec.Struct, frozen=True, tag=True):
+class Registered(ToTaskManager, frozen=True):
     """JM -> TM: the registration is accepted."""
 
     jm_id: str
@@ -339,7 +360,7 @@ class Registered(msgspec.Struct, frozen=True, tag=True):
     heartbeat_timeout_ms: int = 50_000  # so long the TaskManager waits for a sign of life from the JobManager
 
 
-class RegistrationRefused(msgspec.Struct, frozen=True, tag=True):
+class RegistrationRefused(ToTaskManager, frozen=True):
     """JM -> TM: the registration is refused; the connection closes."""
 
     reason: str
@@ -352,93 +373,82 @@ class TaskReport(msgspec.Struct, frozen=True):
     metrics: TaskMetrics
 
 
-class Heartbeat(msgspec.Struct, frozen=True, tag=True):
+class Heartbeat(ToJobManager, frozen=True):
     """TM -> JM, at every interval: the TaskManager is alive, and these are the metrics of its tasks."""
 
     tm_id: str
     tasks: list[TaskReport]
 
 
-class JobManagerHeartbeat(msgspec.Struct, frozen=True, tag=True):
+class JobManagerHeartbeat(ToTaskManager, frozen=True):
     """JM -> TM, after a heartbeat, once per interval: the JobManager is alive."""
 
 
-class TaskStateChanged(msgspec.Struct, frozen=True, tag=True):
+class TaskStateChanged(FromTask, frozen=True):
     """TM -> JM: a task is in a new state; with a terminal state come its final metrics."""
 
-    attempt: bytes
     state: ExecutionState
     failure: FailureInfo | None = None
     metrics: TaskMetrics | None = None
 
 
-class TaskStuck(msgspec.Struct, frozen=True, tag=True):
+class TaskStuck(FromTask, frozen=True):
     """TM -> JM: a cancelled task has not ended; ``stack`` shows where its thread stands, the user's calls alone if
     there are any.
     """
 
-    attempt: bytes
     waited_ms: int  # since it was cancelled
     operator: str | None  # whose function it is in, if that is known
     stack: str
 
 
-class TaskManagerEnding(msgspec.Struct, frozen=True, tag=True):
+class TaskManagerEnding(ToJobManager, frozen=True):
     """TM -> JM, the last message: the TaskManager is about to end, and its tasks with it."""
 
     reason: str
 
 
-class DeployTask(msgspec.Struct, frozen=True, tag=True):
+class DeployTask(ToTaskManager, frozen=True):
     """JM -> TM: run this task."""
 
     task: TaskDeploymentDescriptor
 
 
-class CancelTask(msgspec.Struct, frozen=True, tag=True):
+class CancelTask(ToTask, frozen=True):
     """JM -> TM: cancel this attempt."""
 
-    attempt: bytes
 
-
-class ReleaseResults(msgspec.Struct, frozen=True, tag=True):
+class ReleaseResults(ToTaskManager, frozen=True):
     """JM -> TM: nobody reads the results of this attempt any more, which has finished."""
 
     attempt: bytes
 
 
-class SourceWatermarkReported(msgspec.Struct, frozen=True, tag=True):
+class SourceWatermarkReported(FromTask, frozen=True):
     """TM -> JM: the watermark of an aligned source; 2**63 - 1: no other source needs to wait for it."""
 
-    attempt: bytes
     timestamp: int
 
 
-class AllowSourceWatermark(msgspec.Struct, frozen=True, tag=True):
+class AllowSourceWatermark(ToTask, frozen=True):
     """JM -> TM: the source must not read on while its watermark is above ``max_allowed``."""
 
-    attempt: bytes
     max_allowed: int
 
 
-class SplitsRequested(msgspec.Struct, frozen=True, tag=True):
+class SplitsRequested(FromTask, frozen=True):
     """TM -> JM: a source asks for splits."""
 
-    attempt: bytes
 
-
-class AddSplits(msgspec.Struct, frozen=True, tag=True):
+class AddSplits(ToTask, frozen=True):
     """JM -> TM: splits for the source of this task, as it asked."""
 
-    attempt: bytes
     splits: list[AnySplit]
     waiting_bytes: int  # the size of the splits that are still unassigned
 
 
-class NoMoreSplits(msgspec.Struct, frozen=True, tag=True):
+class NoMoreSplits(ToTask, frozen=True):
     """JM -> TM: no splits are left for the source of this task."""
-
-    attempt: bytes
 
 
 class GateCounts(msgspec.Struct, frozen=True):
@@ -458,10 +468,9 @@ class CountedPartition(msgspec.Struct, frozen=True):
     partition: int
 
 
-class GateReported(msgspec.Struct, frozen=True, tag=True):
+class GateReported(FromTask, frozen=True):
     """TM -> JM: in this subtask's gate a partition, or an attempt to push one, has ended."""
 
-    attempt: bytes
     counts: GateCounts
     completed: list[CountedPartition] = []  # since the last report
 
@@ -475,43 +484,37 @@ class GateOutcome(msgspec.Struct, frozen=True):
     is_finishing: bool = False  # the gate takes no more partitions
 
 
-class FinishGate(msgspec.Struct, frozen=True, tag=True):
+class FinishGate(ToTask, frozen=True):
     """JM -> TM: the gate of this task accepts no more offers, and ends after the open partitions."""
 
-    attempt: bytes
 
-
-class MarkRequested(msgspec.Struct, frozen=True, tag=True):
+class MarkRequested(FromTask, frozen=True):
     """TM -> JM: a subtask of a remote gate wants a completion mark with a higher number than ``after``, the last one
     that it emitted.
     """
 
-    attempt: bytes
     after: int
 
 
-class EmitMark(msgspec.Struct, frozen=True, tag=True):
+class EmitMark(ToTask, frozen=True):
     """JM -> TM: this source emits the completion mark behind everything that it has emitted."""
 
-    attempt: bytes
     number: int
 
 
-class MarkPassed(msgspec.Struct, frozen=True, tag=True):
+class MarkPassed(FromTask, frozen=True):
     """TM -> JM: the completion mark has passed all operators of this task, and everything before it was processed."""
 
-    attempt: bytes
     number: int
 
 
-class MarkCompleted(msgspec.Struct, frozen=True, tag=True):
+class MarkCompleted(ToTask, frozen=True):
     """JM -> TM: the completion mark has passed every task of the job; for the subtasks of remote gates."""
 
-    attempt: bytes
     number: int
 
 
-class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
+class TriggerCheckpoint(ToTask, frozen=True):
     """JM -> TM: take a checkpoint; for sources, and for tasks all of whose inputs have ended.
 
     The job's settings say how.
@@ -519,24 +522,21 @@ class TriggerCheckpoint(msgspec.Struct, frozen=True, tag=True):
     ``snapshot_type``: the value of a ``SnapshotType``.  ``location``: the directory of a savepoint, else empty.
     """
 
-    attempt: bytes
     checkpoint_id: int
     timestamp_ms: int
     snapshot_type: int = 0
     location: str = ""
 
 
-class CheckpointCompleted(msgspec.Struct, frozen=True, tag=True):
+class CheckpointCompleted(ToTask, frozen=True):
     """JM -> TM: every subtask has acknowledged the checkpoint, and its manifest is written."""
 
-    attempt: bytes
     checkpoint_id: int
 
 
-class CheckpointAborted(msgspec.Struct, frozen=True, tag=True):
+class CheckpointAborted(ToTask, frozen=True):
     """JM -> TM: the checkpoint has failed."""
 
-    attempt: bytes
     checkpoint_id: int
 
 
@@ -552,10 +552,9 @@ class CheckpointDurations(msgspec.Struct, frozen=True):
     is_unaligned: bool = False
 
 
-class CheckpointAcknowledged(msgspec.Struct, frozen=True, tag=True):
+class CheckpointAcknowledged(FromTask, frozen=True):
     """TM -> JM: this subtask's part of the checkpoint is written and synced."""
 
-    attempt: bytes
     checkpoint_id: int
     state: StateHandle | None = None  # None: it has none
     is_finished: bool = False
@@ -569,48 +568,30 @@ class CheckpointAcknowledged(msgspec.Struct, frozen=True, tag=True):
     operators: list[str] = []  # the ids of the operators that have state, in hex
 
 
-class CheckpointDeclined(msgspec.Struct, frozen=True, tag=True):
+class CheckpointDeclined(FromTask, frozen=True):
     """TM -> JM: this subtask could not take its part; ``reason`` is the name of a ``CheckpointFailureReason``."""
 
-    attempt: bytes
     checkpoint_id: int
     reason: str
     message: str
 
 
-class FinalCheckpointAwaited(msgspec.Struct, frozen=True, tag=True):
+class FinalCheckpointAwaited(FromTask, frozen=True):
     """TM -> JM: this subtask has processed everything, and ends with the next checkpoint."""
-
-    attempt: bytes
 
 
 CheckpointReport = CheckpointAcknowledged | CheckpointDeclined | FinalCheckpointAwaited
 CheckpointOrder = TriggerCheckpoint | CheckpointCompleted | CheckpointAborted
 MarkReport = MarkRequested | MarkPassed
 MarkOrder = EmitMark | MarkCompleted
-ToJobManager = (
-    RegisterTaskManager
-    | Heartbeat
-    | TaskStateChanged
-    | TaskStuck
-    | TaskManagerEnding
-    | SourceWatermarkReported
-    | GateReported
-    | SplitsRequested
-    | MarkReport
-    | CheckpointReport
-)
-ToTaskManager = (
-    Registered
-    | RegistrationRefused
-    | JobManagerHeartbeat
-    | DeployTask
-    | CancelTask
-    | ReleaseResults
-    | AllowSourceWatermark
-    | FinishGate
-    | AddSplits
-    | NoMoreSplits
-    | MarkOrder
-    | CheckpointOrder
-)
+
+
+def decoder_of(base: type[_MessageT]) -> "msgspec.msgpack.Decoder[_MessageT]":
+    """Decodes the messages that derive from ``base``."""
+    return msgspec.msgpack.Decoder(Union[tuple(kinds_of(base))])  # noqa: UP007 - of as many as there are
+
+
+def kinds_of(base: type[_MessageT]) -> list[type[_MessageT]]:
+    """The messages that derive from ``base``: every class from which no other one derives."""
+    derived = base.__subclasses__()
+    return [kind for each in derived for kind in kinds_of(each)] if derived else [base]

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.regions.pipelined_regions``."""
+"""Tests of ``flowlet.jm.scheduler``."""
 
 import msgspec
 from hypothesis import given
@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
 from flowlet.graph.partitioner import consumers_of
-from flowlet.jm.regions.pipelined_regions import fails_as_one, pipelined_regions, region_order
-from flowlet.rpc.control_messages import (
+from flowlet.jm.scheduler import fails_as_one, pipelined_regions, region_order
+from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,
     RemoteGateMessage,
