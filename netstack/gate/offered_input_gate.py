@@ -25,6 +25,7 @@ from netstack.gate.input_gate import BufferOrEvent, GateStatistics, gate_statist
 from netstack.gate.producer_quota import ProducerQuota, QuotaShare
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.loop.wakeups import run_all
+from netstack.wire.messages import TaskEventRequest
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode, encode_held
 
 ChannelFactory = Callable[[SingleInputGate, int, PartitionOffer, OfferedPartitionClient], RemoteInputChannel]
@@ -201,7 +202,8 @@ class OfferedInputGate(SingleInputGate):
             place = self._places.get(channel_index)
         channel = self._channels.by_index[channel_index]
         if place is not None and isinstance(channel, RemoteInputChannel):
-            place.client.send_task_event(channel, encode_held(num_records))
+            held = TaskEventRequest(encode_held(num_records), channel.partition_id, channel.channel_id)
+            place.client.order(channel, held)
 
     def take_completed(self) -> list[PartitionOffer]:
         """The offers whose partitions were completed since the last call.  Task thread."""

@@ -23,6 +23,7 @@ from netstack.loop.eventloop import EventLoopThread
 from netstack.transport.handler import ChannelHandlerContext
 from netstack.transport.limits import RateLimit
 from netstack.wire.gate_access import GateIdentity
+from netstack.wire.messages import ChannelOrder
 from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
@@ -165,21 +166,9 @@ class NetworkOfferedPartitionClient:
         """The channel has credit to announce."""
         self._order(self._handler.notify_credit_available, channel)
 
-    def notify_new_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
-        """The channel wants buffers of another size."""
-        self._order(self._handler.notify_new_buffer_size, channel, size_bytes)
-
-    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
-        """The channel is ready for data after a blocking event."""
-        self._order(self._handler.resume_consumption, channel)
-
-    def acknowledge_all_records_processed(self, channel: "RemoteInputChannel") -> None:
-        """The task has processed every record before the channel's end of data."""
-        self._order(self._handler.acknowledge_all_records_processed, channel)
-
-    def send_task_event(self, channel: "RemoteInputChannel", event: bytes) -> None:
-        """Send a task event to the producer."""
-        self._order(self._handler.send_task_event, channel, event)
+    def order(self, channel: "RemoteInputChannel", message: ChannelOrder) -> None:
+        """Send ``message`` to the producer, behind what was ordered before."""
+        self._order(self._handler.order, channel, message)
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
         """The channel reads no more."""

@@ -16,6 +16,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from netstack.ids import ResultPartitionID
+from netstack.wire.messages import ChannelOrder
 from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
@@ -94,17 +95,8 @@ class PartitionRequestClient(Protocol):
     def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
         """The channel's unannounced credit rose from zero."""
 
-    def notify_new_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
-        """Ask the producer for buffers of this size from now on."""
-
-    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
-        """Let the producer go on after a blocking event; without exclusive buffers it forgets the credit it has."""
-
-    def acknowledge_all_records_processed(self, channel: "RemoteInputChannel") -> None:
-        """Tell the producer that everything up to the end of data was processed."""
-
-    def send_task_event(self, channel: "RemoteInputChannel", event: bytes) -> None:
-        """Bring a serialized event to the producer of the channel's partition."""
+    def order(self, channel: "RemoteInputChannel", message: ChannelOrder) -> None:
+        """Send ``message`` to the producer, behind what was ordered before."""
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
         """The channel wants no more."""

@@ -39,7 +39,13 @@ from netstack.ids import InputChannelID, ResultPartitionID
 from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event, serialize_event
-from netstack.wire.messages import DataType
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    DataType,
+    NewBufferSize,
+    ResumeConsumption,
+    TaskEventRequest,
+)
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
@@ -245,12 +251,12 @@ class RemoteInputChannel(InputChannel):
         """
         self._check_usable()
         self.receiver.is_blocked = False
-        self._client.resume_consumption(self)
+        self._client.order(self, ResumeConsumption(self.channel_id))
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
         if self.lifecycle is _REQUESTED:
-            self._client.acknowledge_all_records_processed(self)
+            self._client.order(self, AckAllUserRecordsProcessed(self.channel_id))
 
     def send_task_event(self, event: Event) -> None:
         """Bring ``event`` to the producer; if it does not listen, that is the channel's error, later.
@@ -259,7 +265,7 @@ class RemoteInputChannel(InputChannel):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
-        self._client.send_task_event(self, serialize_event(event))
+        self._client.order(self, TaskEventRequest(serialize_event(event), self.partition_id, self.channel_id))
 
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of this size from now on.
@@ -268,7 +274,7 @@ class RemoteInputChannel(InputChannel):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
-        self._client.notify_new_buffer_size(self, size_bytes)
+        self._client.order(self, NewBufferSize(self.channel_id, size_bytes))
 
     def _check_usable(self) -> None:
         if self.is_released:
