@@ -98,23 +98,9 @@ class BufferConsumer:
         Raises:
             BufferOwnershipError: nobody holds the segment any more.
         """
-        return self._copy(self._read, self.partial_record_length)
-
-    def copy_with_reader_position(self, position: int) -> "BufferConsumer":
-        """A second reader that starts ``position`` bytes into the segment, at what is committed or will be.
-
-        Raises:
-            ValueError: the position is outside of the segment.
-            BufferOwnershipError: nobody holds the segment any more.
-        """
-        if not 0 <= position <= len(self._lease.segment.view):
-            raise ValueError(f"cannot read from byte {position} of a segment of {len(self._lease.segment.view)}")
-        return self._copy(position, 0)
-
-    def _copy(self, position: int, partial_record_length: int) -> "BufferConsumer":
         self._lease.retain()
-        copy = BufferConsumer(self._lease, self._marker, self.data_type, partial_record_length)
-        copy._read = position
+        copy = BufferConsumer(self._lease, self._marker, self.data_type, self.partial_record_length)
+        copy._read = self._read
         copy.is_compressed = self.is_compressed
         return copy
 
@@ -231,16 +217,6 @@ class BufferBuilder:
     def capacity_bytes(self) -> int:
         """How many bytes it takes in all: the size of the segment, or less after ``trim``."""
         return self._capacity
-
-    @property
-    def num_bytes_appended(self) -> int:
-        """How many bytes were written, committed or not."""
-        return self._position
-
-    @property
-    def writable_bytes(self) -> int:
-        """How many bytes still fit."""
-        return self._capacity - self._position
 
     @property
     def is_full(self) -> bool:

@@ -4,7 +4,7 @@ Side:       shared.  The loop thread takes offers; the task thread polls; anybod
 Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given
             to the next; the error of a channel ends that channel alone: an aborted attempt.  The gate is finished once
             it is sealed and no channel is open.
-Lock order: ``GateChannels.lock``, then ``_book_lock``, which is a leaf.
+Lock order: ``GateChannels._channels_lock``, then ``_book_lock``, which is a leaf.
 Source:     ours; Flink's gates know their channels when they are made.
 Absent:     data in flight of checkpoints: what a producer sent and nobody acknowledged is the producer's to send again.
 """
@@ -105,7 +105,7 @@ class OfferedInputGate(SingleInputGate):
         Raises:
             ResourceClosedError: the gate was closed.
         """
-        self._channels.begin_requests()
+        self._begin_requests()
 
     # ---------------------------------------------------------------- loop thread
 
@@ -136,7 +136,7 @@ class OfferedInputGate(SingleInputGate):
                 client.refuse(offer, refusal.code, refusal.reason)
 
     def _find_place_locked(self, offer: PartitionOffer, client: OfferedPartitionClient) -> int:
-        index = self._free.pop() if self._free else len(self._channels.by_index)
+        index = self._free.pop() if self._free else len(self._by_index)
         self._places[index] = _Place(offer, client)
         return index
 
@@ -151,11 +151,11 @@ class OfferedInputGate(SingleInputGate):
             return self._take_back(index, str(error))
         with self._book_lock:
             self._places[index] = _Place(offer, client, share)
-        with self._channels.lock:
+        with self._channels_lock:
             is_closed = self.is_closed
             if not is_closed:
                 self._keep_numbers_locked(index)
-                self._channels.put_locked(channel)
+                self._put_locked(channel)
         if is_closed:
             self._leave(index, is_complete=False)
             channel.release()
@@ -181,7 +181,7 @@ class OfferedInputGate(SingleInputGate):
 
     def _keep_numbers_locked(self, index: int) -> None:
         """Add up the numbers of the channel, if there is one, whose place is given to another one."""
-        before = gate_statistics(self._channels.by_index[index : index + 1], None, 0)
+        before = gate_statistics(self._by_index[index : index + 1], None, 0)
         with self._book_lock:
             for name in _SUMMED:
                 self._gone[name] += getattr(before, name)
@@ -200,7 +200,7 @@ class OfferedInputGate(SingleInputGate):
         """
         with self._book_lock:
             place = self._places.get(channel_index)
-        channel = self._channels.by_index[channel_index]
+        channel = self._by_index[channel_index]
         if place is not None and isinstance(channel, RemoteInputChannel):
             held = TaskEventRequest(encode_held(num_records), channel.partition_id, channel.channel_id)
             place.client.order(channel, held)
@@ -232,7 +232,7 @@ class OfferedInputGate(SingleInputGate):
         with self._book_lock:
             place = self._places[channel_index]
         place.client.refuse(place.offer, code, str(error))
-        self._abort(self._channels.by_index[channel_index], error)
+        self._abort(self._by_index[channel_index], error)
 
     def _abort(self, channel: InputChannel, error: NetstackError) -> None:
         offer = self._leave(channel.index, is_complete=False)
@@ -307,7 +307,7 @@ class OfferedInputGate(SingleInputGate):
 
     def statistics(self) -> GateStatistics:
         """The numbers so far, channels that left included; any thread."""
-        now = gate_statistics(list(self._channels.by_index), self._channels.buffer_pool, self._num_finished)
+        now = gate_statistics(list(self._by_index), self._buffer_pool, self._num_finished)
         with self._book_lock:
             gone = dict(self._gone)
         values = {each.name: getattr(now, each.name) + gone.get(each.name, 0) for each in fields(GateStatistics)}

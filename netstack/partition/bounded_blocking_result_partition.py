@@ -10,7 +10,7 @@ from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.ids import ResultPartitionID
 from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
-from netstack.partition.bounded_data import BoundedDataFile, BoundedDataKind, create_bounded_data
+from netstack.partition.bounded_data import BoundedData, BoundedDataFile, BoundedDataKind
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
 
@@ -52,7 +52,7 @@ class BoundedBlockingResultPartition(ResultPartition):
         file = BoundedDataFile(directory, num_subpartitions, is_named=has_named_file)
 
         def new_subpartition(index: int, parent: ResultPartition) -> BoundedBlockingSubpartition:
-            return BoundedBlockingSubpartition(index, parent, create_bounded_data(kind, file), compressor)
+            return BoundedBlockingSubpartition(index, parent, BoundedData(kind, file), compressor)
 
         super().__init__(
             partition_id,

@@ -30,14 +30,18 @@ from netstack.partition.bounded_data import BoundedData
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
 from netstack.partition.result_subpartition import SubpartitionParent, SubpartitionState
-from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.partition.result_subpartition_view import (
+    BufferAndBacklog,
+    BufferAvailabilityListener,
+    ResultSubpartitionView,
+)
 from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
 _RELEASED: Final = SubpartitionState.RELEASED
 
 
-class BoundedBlockingSubpartitionReader:
+class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
     """One pass over a subpartition.
 
     Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the
@@ -96,22 +100,6 @@ class BoundedBlockingSubpartitionReader:
         self._sequence_number += 1
         return BufferAndBacklog(buffer, self._backlog, next_data_type, sequence_number)
 
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """``next_buffer``."""
-        return self.next_buffer
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """None: every buffer is a part of the file."""
-        return None
-
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """None: files are the loop's business."""
-        return None
-
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether something can be polled: with credit anything, without only an event."""
-        return self.availability(num_credits_available > 0)[0]
-
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, and how many data buffers are left."""
         following = self._reader.next
@@ -147,12 +135,6 @@ class BoundedBlockingSubpartitionReader:
 
     def notify_new_buffer_size(self, size_bytes: int) -> None:
         """Nothing: all buffers are written already."""
-
-    def send_empty_buffers(self) -> None:
-        """Nothing: empty buffers are never written."""
-
-    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
-        """Nothing: it has no segments."""
 
     @property
     def is_released(self) -> bool:
@@ -294,15 +276,16 @@ class BoundedBlockingSubpartition:
         event = EndOfPartition()
         if self.add(BufferConsumer.of_event(serialize_event(event), event_data_type(event))) < 0:
             return ADD_REFUSED
-        self._write_current(is_end=True)
+        self._write_current()
         with self._lock:
             if self.state is SubpartitionState.OPEN:
                 self.state = SubpartitionState.FINISHED
         return NO_BUFFER_SIZE
 
-    def _write_current(self, *, is_end: bool = False) -> None:
+    def _write_current(self) -> None:
         with self._lock:
-            consumer, self._current = self._current, None
+            consumer = self._current
+            self._current = None
             if consumer is None:
                 return
             self._is_writing = True
@@ -310,8 +293,6 @@ class BoundedBlockingSubpartition:
         assert data is not None, "a released subpartition keeps nothing to write"
         try:
             self._write(consumer, data)
-            if is_end:
-                data.finish_write()
         finally:
             consumer.close()
             with self._lock:
@@ -375,7 +356,8 @@ class BoundedBlockingSubpartition:
             if self.is_released:
                 return
             self.state = SubpartitionState.RELEASED
-            consumer, self._current = self._current, None
+            consumer = self._current
+            self._current = None
             calls: list[Callable[[], object]] = [reader.listener.notify_data_available for reader in self._readers]
         if consumer is not None:
             calls.append(consumer.close)
@@ -385,7 +367,8 @@ class BoundedBlockingSubpartition:
         with self._lock:
             if not self.is_released or self._is_writing or self._readers:
                 return
-            data, self._data = self._data, None
+            data = self._data
+            self._data = None
         if data is not None:
             data.close()
 

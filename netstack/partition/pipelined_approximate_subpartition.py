@@ -52,10 +52,6 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
         """None: a reader that has retired must find nothing."""
         return None
 
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether something can be polled, by this reader."""
-        return not self._is_view_released and super().has_data(num_credits_available)
-
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, by this reader, and how many data buffers."""
         return (False, 0) if self._is_view_released else super().availability(is_credit_available)

@@ -491,12 +491,9 @@ class PipelinedSubpartition:
             if head.is_finished:
                 buffers.popleft()
                 self._num_data_buffers -= 1
-            number, self._sequence_number = self._sequence_number, self._sequence_number + 1
+            number = self._sequence_number
+            self._sequence_number = number + 1
         return _new_tuple(BufferAndBacklog, (buffer, 0, _NONE, number))
-
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether a reader with so much credit can poll something."""
-        return self.availability(num_credits_available > 0)[0]
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether a reader can poll something, and how many data buffers it could."""

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 from netstack.errors import ProducerFailedError
 from netstack.partition.result_subpartition import SubpartitionState
-from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.partition.result_subpartition_view import (
+    BufferAndBacklog,
+    BufferAvailabilityListener,
+    ResultSubpartitionView,
+    SegmentRun,
+)
 
 if TYPE_CHECKING:
     from netstack.partition.pipelined_subpartition import PipelinedSubpartition
@@ -21,7 +26,7 @@ if TYPE_CHECKING:
 _RELEASED: Final = SubpartitionState.RELEASED  # a lookup in the enum would cost more than the comparison
 
 
-class PipelinedSubpartitionView:
+class PipelinedSubpartitionView(ResultSubpartitionView):
     """The reader's end of a subpartition.
 
     Threading: one thread polls; ``release`` and the properties from any thread.
@@ -55,15 +60,6 @@ class PipelinedSubpartitionView:
         """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes."""
         return self._subpartition.poll_little(max_bytes)
 
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether something can be polled: with credit anything readable, without only an event at the head."""
-        return self._subpartition.has_data(num_credits_available)
-
-    @property
-    def next_is_event(self) -> bool:
-        """Whether the element at the head is an event, which needs no credit."""
-        return self._subpartition.has_data(0)
-
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, and how many data buffers; one lock round."""
         return self._subpartition.availability(is_credit_available)
@@ -94,9 +90,6 @@ class PipelinedSubpartitionView:
         """Hand out finished buffers without unread bytes too."""
         self._subpartition.send_empty_buffers()
 
-    def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
-        """Nothing: it has no segments."""
-
     @property
     def is_released(self) -> bool:
         """Whether reader or producer ended it."""
@@ -114,7 +107,8 @@ class PipelinedSubpartitionView:
     def retire(self) -> bool:
         """Mark the view as released, and nothing else; False if it was."""
         with self._lock:
-            was_open, self._is_view_released = not self._is_view_released, True
+            was_open = not self._is_view_released
+            self._is_view_released = True
         return was_open
 
     def hand_back(self) -> None:

@@ -50,6 +50,8 @@ class ConsumerListener(Protocol):
     """What a producer can learn of the consumers of its partition; Flink has no such thing.
 
     It is told, on the loop thread or on that of a consumer in the same process; it must not block.
+
+    One implementer: none in the product, programs that use netstack alone have them.
     """
 
     def on_acknowledged(self, subpartition: int) -> None:

@@ -55,25 +55,31 @@ class ResultSubpartitionView(Protocol):
     Threading: one thread polls; everything else from any thread.
     """
 
+    __slots__ = ()
+
     def next_buffer(self) -> BufferAndBacklog | None:
         """The next element, which the caller recycles; None if there is nothing or the view is released."""
 
     def poller(self) -> Callable[[], BufferAndBacklog | None]:
         """What ``next_buffer`` does, as a function without a detour: for whoever polls often."""
+        return self.next_buffer
 
     def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
         """A function that polls at most so many whole segments; None if they come one by one in any case.
 
         That function finds None if the next element is something else (or there is none): ``next_buffer`` then knows.
         """
+        return None
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
         """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes; None if that is not
         known.
         """
+        return None
 
     def has_data(self, num_credits_available: int) -> bool:
         """Whether something can be polled: with credit anything readable, without only an event at the head."""
+        return self.availability(num_credits_available > 0)[0]
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - per buffer; a keyword costs
         """Whether something can be polled (without credit: only an event), and how many data buffers can be; one lock
@@ -98,12 +104,14 @@ class ResultSubpartitionView(Protocol):
         """Ask the producer for buffers of ``size_bytes`` from the next one on."""
 
     def send_empty_buffers(self) -> None:
-        """Hand out finished buffers without unread bytes too: the reader's receiver keeps room for each that it was
-        told of.
+        """Hand out finished buffers without unread bytes too, if there are any: the reader's receiver keeps room for
+        each that it was told of.
         """
+        return
 
     def notify_required_segment_id(self, subpartition: int, segment_id: int) -> None:
         """Say which segment of a tiered subpartition is wanted next; others ignore it."""
+        return
 
     @property
     def is_released(self) -> bool:

@@ -16,7 +16,6 @@ Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelec
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from enum import Enum, unique
 from typing import Final
 
@@ -27,7 +26,6 @@ from netstack.partition.result_subpartition_view import (
     BufferAndBacklog,
     BufferAvailabilityListener,
     ResultSubpartitionView,
-    SegmentRun,
 )
 from netstack.wire.messages import DataType
 
@@ -74,7 +72,7 @@ class _ListenerOfOne:
         self._union.on_data_available(self._index)
 
 
-class UnionResultSubpartitionView:
+class UnionResultSubpartitionView(ResultSubpartitionView):
     """The reader's end of a range of subpartitions.
 
     Threading: one thread polls; everything else from any thread.
@@ -166,22 +164,6 @@ class UnionResultSubpartitionView:
         self._look_ahead()
         with self._lock:
             return self._cache[0][1] if self._cache else -1
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """``next_buffer``."""
-        return self.next_buffer
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """None: it looks ahead one by one, to find where records end."""
-        return None
-
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """None: it would have to look ahead."""
-        return None
-
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether something can be polled: with credit anything readable, without only an event at the head."""
-        return self.availability(num_credits_available > 0)[0]
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, and how many data buffers were looked at ahead."""

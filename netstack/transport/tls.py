@@ -18,7 +18,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from netstack.errors import ConfigError
 from netstack.loop.forks import ClosedInChildren
@@ -87,10 +87,6 @@ def is_expected(certificate: bytes | None, pins: frozenset[bytes]) -> bool:
 _PAUSE_S = 1.0  # asyncio's, when it cannot accept: mostly for want of a descriptor
 
 
-class _HasFileno(Protocol):
-    def fileno(self) -> int: ...
-
-
 class TlsAcceptor:
     """Listens in place of an asyncio server, and encrypts each connection.
 
@@ -131,7 +127,7 @@ class TlsAcceptor:
         """Connections inside their TLS handshake."""
         return len(self._handshakes)
 
-    def serve(self, bound: Iterable[_HasFileno], backlog: int) -> None:
+    def serve(self, bound: Iterable[socket.socket], backlog: int) -> None:
         """Listen on bound sockets, which the caller keeps."""
         for each in bound:
             listening = socket.socket(fileno=os.dup(each.fileno()))  # the loop's own socket objects have no ``accept``

@@ -33,7 +33,7 @@ OWN_BUGS: Final = (
         "direct",
         "a thread sends while readers of the same connection wait for their turn",
         "netstack.handlers.partition_request_queue",
-        "            if len(self._ready) or self._is_closed",
+        "            if self._ready or self._is_closed",
         "            if self._is_closed",
         f"{_DIRECT}::test_nobody_overtakes_a_reader_that_is_ready",
     ),

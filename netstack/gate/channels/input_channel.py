@@ -60,17 +60,17 @@ class ChannelStatistics:
     num_bytes_in: int
     num_buffers_in: int
     num_queued_buffers: int
-    queue_size_bytes: int
-    num_credits_available: int
-    num_credits_granted: int
-    num_unannounced: int
-    num_required_buffers: int
-    num_exclusive_available: int
-    num_floating_available: int
-    sender_backlog: int
-    is_blocked: bool
     last_activity_ns: int
     """When the channel was last found to have data after it had none, on the gate's monotonic clock."""
+    queue_size_bytes: int = 0
+    num_credits_available: int = 0
+    num_credits_granted: int = 0
+    num_unannounced: int = 0
+    num_required_buffers: int = 0
+    num_exclusive_available: int = 0
+    num_floating_available: int = 0
+    sender_backlog: int = 0
+    is_blocked: bool = False
 
 
 BufferAndAvailability: TypeAlias = BufferAndBacklog
@@ -320,12 +320,19 @@ class InputChannel(ABC):
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
 
+    def _statistics(self, kind: str, **numbers: int) -> ChannelStatistics:
+        """The row of this channel, with the ``numbers`` that only its kind has."""
+        return ChannelStatistics(
+            index=self.index,
+            kind=kind,
+            partition=f"{self.partition_id}/{self.subpartition}",
+            state=shown_state("open", released=self.is_released, failed=self._error is not None),
+            num_bytes_in=self.num_bytes_in,
+            num_buffers_in=self.num_buffers_in,
+            num_queued_buffers=self.num_queued_buffers,
+            last_activity_ns=self.last_activity_ns,
+            **numbers,
+        )
+
     def _describe(self) -> str:
         return f"{self.num_queued_buffers} queued"
-
-    def _state(self) -> str:
-        return shown_state("open", released=self.is_released, failed=self._error is not None)
-
-    def _count(self, buffer: NetworkBuffer) -> None:
-        self.num_bytes_in += buffer.size
-        self.num_buffers_in += 1

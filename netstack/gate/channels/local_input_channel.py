@@ -335,25 +335,8 @@ class LocalInputChannel(InputChannel):
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
         view = self._view
-        return ChannelStatistics(
-            index=self.index,
-            kind="local",
-            partition=f"{self.partition_id}/{self.subpartition}",
-            state=self._state(),
-            num_bytes_in=self.num_bytes_in,
-            num_buffers_in=self.num_buffers_in,
-            num_queued_buffers=self.num_queued_buffers,
-            queue_size_bytes=0,
-            num_credits_available=0,
-            num_credits_granted=0,
-            num_unannounced=0,
-            num_required_buffers=0,
-            num_exclusive_available=0,
-            num_floating_available=0,
-            sender_backlog=0 if view is None or self.is_released else view.backlog,
-            is_blocked=self._is_blocked,
-            last_activity_ns=self.last_activity_ns,
-        )
+        backlog = 0 if view is None or self.is_released else view.backlog
+        return self._statistics("local", sender_backlog=backlog, is_blocked=self._is_blocked)
 
     def _describe(self) -> str:
         return "waits for its partition" if self._view is None else "open"

@@ -32,41 +32,11 @@ class PrioritizedDeque(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return chain(self.priority, self.rest)
 
-    @property
-    def num_priority_elements(self) -> int:
-        """How many elements have priority."""
-        return len(self.priority)
-
-    def add(self, element: T) -> None:
-        """Append ``element`` without priority."""
-        self.rest.append(element)
-
-    def add_priority_element(self, element: T) -> None:
-        """Append ``element`` behind the others that have priority."""
-        self.priority.append(element)
-
-    def prioritize(self, element: T) -> None:
-        """Give ``element``, which is in the queue, priority; nothing happens if it has it.
-
-        Raises:
-            ValueError: it is not in the queue.
-        """
-        if any(each is element for each in self.priority):
-            return
-        self.rest.remove(element)
-        self.priority.append(element)
-
     def poll(self) -> T | None:
         """Take the first element; None if there is none."""
         if self.priority:
             return self.priority.popleft()
         return self.rest.popleft() if self.rest else None
-
-    def peek(self) -> T | None:
-        """The first element, which stays; None if there is none."""
-        if self.priority:
-            return self.priority[0]
-        return self.rest[0] if self.rest else None
 
     def get_and_remove(self, is_wanted: Callable[[T], bool]) -> T | None:
         """Take out the first element that ``is_wanted``; None if there is none."""

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
@@ -24,7 +25,7 @@ from netstack.errors import (
     ResourceBrokenError,
     ResourceClosedError,
 )
-from netstack.gate.channels.buffer_manager import BufferManager, FloatingBufferPool
+from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.channel_receiver import ChannelReceiver
 from netstack.gate.channels.in_flight_recorder import InFlightRecorder
 from netstack.gate.channels.input_channel import (
@@ -134,7 +135,7 @@ class RemoteInputChannel(InputChannel):
             pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s
         )
 
-    def set_floating_pool(self, pool: FloatingBufferPool) -> None:
+    def set_floating_pool(self, pool: LocalBufferPool) -> None:
         """From where more buffers come when the sender has a backlog; before the request."""
         self.buffer_manager.set_floating_pool(pool)
 
@@ -420,14 +421,8 @@ class RemoteInputChannel(InputChannel):
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
         manager = self.buffer_manager
-        return ChannelStatistics(
-            index=self.index,
-            kind="remote",
-            partition=f"{self.partition_id}/{self.subpartition}",
-            state=self._state(),
-            num_bytes_in=self.num_bytes_in,
-            num_buffers_in=self.num_buffers_in,
-            num_queued_buffers=len(self._received),
+        return self._statistics(
+            "remote",
             queue_size_bytes=self.queue_size_bytes,
             num_credits_available=manager.num_credits_available,
             num_credits_granted=manager.num_granted,
@@ -437,7 +432,6 @@ class RemoteInputChannel(InputChannel):
             num_floating_available=manager.num_floating_available,
             sender_backlog=self.sender_backlog,
             is_blocked=self.receiver.is_blocked,
-            last_activity_ns=self.last_activity_ns,
         )
 
     def check_invariants(self) -> None:

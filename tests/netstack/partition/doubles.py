@@ -122,7 +122,7 @@ def event(content: bytes = b"\0\0\0\7") -> BufferConsumer:
 def drain(subpartition: PipelinedSubpartition) -> list[BufferAndBacklog]:
     """Poll while something is available; every buffer is recycled."""
     found = []
-    while subpartition.has_data(1):
+    while subpartition.availability(True)[0]:
         one = subpartition.poll()
         if one is None:
             break

@@ -14,13 +14,12 @@ from netstack.errors import LocalProtocolError, PartitionNotFoundError, Resource
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
 from netstack.partition.bounded_data import (
+    BoundedData,
     BoundedDataFile,
     BoundedDataKind,
     BoundedDataReader,
-    FileBoundedData,
     FileReader,
     MmapReader,
-    create_bounded_data,
 )
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import SubpartitionState
@@ -349,10 +348,10 @@ class BrokenDisk:
         self.partition = self.it.partition
         self.partition.broadcast_record(b"a" * 60)
 
-        def fail(data: FileBoundedData, buffer: NetworkBuffer) -> None:
+        def fail(data: BoundedData, buffer: NetworkBuffer) -> None:
             raise ResourceBrokenError("no space left on device")
 
-        monkeypatch.setattr(FileBoundedData, "write", fail)
+        monkeypatch.setattr(BoundedData, "write", fail)
 
 
 @pytest.fixture
@@ -400,7 +399,7 @@ class Single:
 
     def __init__(self, directory: Path) -> None:
         self.parent, self.arena = RecordingParent(), Arena()
-        self.data = create_bounded_data(BoundedDataKind.FILE, BoundedDataFile(directory))
+        self.data = BoundedData(BoundedDataKind.FILE, BoundedDataFile(directory))
         self.subpartition = BoundedBlockingSubpartition(0, self.parent, self.data)
 
     def consumer(self) -> BufferConsumer:

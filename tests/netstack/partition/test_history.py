@@ -179,7 +179,7 @@ def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
     in_use = partition._pool.statistics().num_used
     partition.emit_record(b"def", 0)
 
-    assert (in_use, builder.num_bytes_appended) == (1, 6)
+    assert (in_use, builder.finish()) == (1, 6)
     partition.close()
     assert complete(network)
 
