@@ -15,7 +15,7 @@ Absent:     reassigning the splits of a failed reader: all readers of a source r
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -24,19 +24,13 @@ from flowlet.rpc.background_call import CallInBackground, call_in_background
 from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
 from flowlet.splits.split_kinds import AnySplit
 from netstack.log_lines import LogLines
+from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 
 _log = LogLines(__name__)
 _STATE_VERSION: Final = 1
 _State = tuple[int, bytes | None]  # the version; the enumerator's state, None: its splits were not discovered
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 _NOT_DISCOVERED: Final = msgspec.msgpack.encode((_STATE_VERSION, None))
-
-
-class CancellableTimer(Protocol):
-    """What ``call_later`` of an event loop returns."""
-
-    def cancel(self) -> None:
-        """Do not make the call."""
 
 
 class SourceCoordinator:
@@ -65,7 +59,7 @@ class SourceCoordinator:
         no_more_splits: Callable[[int], None],
         fail: Callable[[Exception], None],
         call_in_background: CallInBackground = call_in_background,
-        call_later: Callable[[float, Callable[[], None]], CancellableTimer] | None = None,
+        call_later: ScheduleTimer | None = None,
         restored: bytes | None = None,
     ) -> None:
         self._name = name
@@ -79,7 +73,7 @@ class SourceCoordinator:
         self._waiting: list[int] | None = []  # subtasks that asked before the enumerator was ready; None: it is ready
         self._restored = _NOT_DISCOVERED if restored is None else restored
         self._is_closed = False
-        self._timer: CancellableTimer | None = None  # of the next search
+        self._timer: Cancellable | None = None  # of the next search
         self._call_later = call_later
         self._without: set[int] = set()  # subtasks that asked, and for which there is nothing yet
 

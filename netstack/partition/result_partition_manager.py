@@ -23,10 +23,10 @@ from functools import partial
 
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
+from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.loop.wakeups import run_all
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
-from netstack.timers import Timers
 from netstack.wire.events import Event
 
 TaskEventCallback = Callable[[Event], None]
@@ -94,18 +94,18 @@ class TaskEventDispatcher:
 class _Waiting:
     """Somebody who asked for a partition that is not there yet."""
 
-    __slots__ = ("cancel_timer", "is_over", "on_partition")
+    __slots__ = ("is_over", "on_partition", "timer")
 
     def __init__(self, on_partition: Callable[[], None]) -> None:
         self.on_partition = on_partition
         # Both guarded by the manager's lock.
         self.is_over = False
-        self.cancel_timer: Callable[[], None] | None = None
+        self.timer: Cancellable | None = None
 
-    def end(self) -> list[Callable[[], None]]:
+    def end(self) -> list[Callable[[], object]]:
         """Mark it as over; returns what to call outside the lock."""
         self.is_over = True
-        return [] if self.cancel_timer is None else [self.cancel_timer]
+        return [] if self.timer is None else [self.timer.cancel]
 
 
 class ResultPartitionManager:
@@ -155,7 +155,7 @@ class ResultPartitionManager:
                 self._check_free_locked(partition_id)
                 self._partitions[partition_id] = partition
                 listeners = self._listeners.pop(partition_id, [])
-                calls: list[Callable[[], None]] = [
+                calls: list[Callable[[], object]] = [
                     lambda: partition.add_release_listener(lambda: self._remove(partition))
                 ]
                 for waiting in listeners:
@@ -243,7 +243,7 @@ class ResultPartitionManager:
                 return
             self._is_shut_down = True
             partitions = list(self._partitions.values())
-            calls: list[Callable[[], None]] = []
+            calls: list[Callable[[], object]] = []
             for listeners in self._listeners.values():
                 for waiting in listeners:
                     calls += [*waiting.end(), waiting.on_partition]
@@ -262,12 +262,13 @@ class ResultPartitionManager:
         self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]
     ) -> None:
         assert self._timers is not None, "checked when the listener came"
-        cancel = self._timers.call_later(timeout_ms, partial(self._on_timeout, partition_id, waiting, on_timeout))
+        on_time = partial(self._on_timeout, partition_id, waiting, on_timeout)
+        timer = self._timers.call_later(timeout_ms / 1000, on_time)
         with self._lock:
             if not waiting.is_over:
-                waiting.cancel_timer = cancel
+                waiting.timer = timer
                 return
-        cancel()
+        timer.cancel()
 
     def _on_timeout(self, partition_id: ResultPartitionID, waiting: _Waiting, on_timeout: Callable[[], None]) -> None:
         with self._lock:
@@ -276,7 +277,7 @@ class ResultPartitionManager:
             self._end_locked(partition_id, waiting)
         on_timeout()
 
-    def _end_locked(self, partition_id: ResultPartitionID, waiting: _Waiting) -> list[Callable[[], None]]:
+    def _end_locked(self, partition_id: ResultPartitionID, waiting: _Waiting) -> list[Callable[[], object]]:
         listeners = self._listeners[partition_id]
         listeners.remove(waiting)
         if not listeners:

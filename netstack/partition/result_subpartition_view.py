@@ -8,6 +8,7 @@ Source: Flink ``BufferAvailabilityListener``.  Flink ``ResultSubpartitionView``,
 Units:  backlog in data buffers, events do not count; sizes in bytes.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -49,7 +50,7 @@ class SegmentRun(NamedTuple):
     sequence_number: int  # of the first one
 
 
-class ResultSubpartitionView(Protocol):
+class ResultSubpartitionView(ABC):
     """What a reader, remote or local, may do with a subpartition.
 
     Threading: one thread polls; everything else from any thread.
@@ -57,6 +58,7 @@ class ResultSubpartitionView(Protocol):
 
     __slots__ = ()
 
+    @abstractmethod
     def next_buffer(self) -> BufferAndBacklog | None:
         """The next element, which the caller recycles; None if there is nothing or the view is released."""
 
@@ -81,25 +83,31 @@ class ResultSubpartitionView(Protocol):
         """Whether something can be polled: with credit anything readable, without only an event at the head."""
         return self.availability(num_credits_available > 0)[0]
 
+    @abstractmethod
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - per buffer; a keyword costs
         """Whether something can be polled (without credit: only an event), and how many data buffers can be; one lock
         round.
         """
 
     @property
+    @abstractmethod
     def backlog(self) -> int:
         """How many data buffers can be polled now."""
 
     @property
+    @abstractmethod
     def num_queued_buffers(self) -> int:
         """How many elements are queued, events and what cannot be polled yet included; may be one pass stale."""
 
+    @abstractmethod
     def peek_next_subpartition(self) -> int:
         """Which subpartition the next element belongs to; -1 if there is none.  Only a view of several has to look."""
 
+    @abstractmethod
     def resume_consumption(self) -> None:
         """Go on after a blocking event; the listener is told if something can be polled again."""
 
+    @abstractmethod
     def notify_new_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of ``size_bytes`` from the next one on."""
 
@@ -114,18 +122,23 @@ class ResultSubpartitionView(Protocol):
         return
 
     @property
+    @abstractmethod
     def is_released(self) -> bool:
         """Whether reader or producer ended it."""
 
     @property
+    @abstractmethod
     def failure_cause(self) -> ProducerFailedError | None:
         """Why the producer ended it, if it did so before everything was consumed."""
 
+    @abstractmethod
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
 
+    @abstractmethod
     def hand_back(self) -> None:
         """End a view that nothing was polled from: another one may take its place, and finds everything."""
 
+    @abstractmethod
     def release(self) -> None:
         """Mark the subpartition consumed, and drop what is left in it; the second call does nothing."""

@@ -26,6 +26,7 @@ from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     CancelPartitionRequest,
+    ChannelOrder,
     CloseRequest,
     ErrorCode,
     ErrorResponse,
@@ -567,7 +568,7 @@ async def test_orders_of_a_channel(config: NetstackConfig) -> None:
     event = serialize_event(OtherEvent("org.example.Superstep", b""))
 
     me = receiver_of(1)
-    orders = [
+    orders: list[ChannelOrder] = [
         ResumeConsumption(me),
         NewBufferSize(me, 333),
         TaskEventRequest(event, partition_id_of(1), me),

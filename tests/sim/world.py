@@ -83,20 +83,10 @@ class Node:
         self.index = index
         self.loop = SimLoop(world.clock, f"loop {index}", partial(world.dial, self))
         self.pool = NetworkBufferPool(num_segments, world.mix.segment_size)
-        self.timers = LoopTimers(self.loop)
+        self.timers = self.loop.loop  # in its virtual time
         self.manager = ResultPartitionManager(timers=self.timers)
         self.connections = ConnectionManager(world.config, self.loop)
         self.local_pools: list[LocalBufferPool] = []
-
-
-class LoopTimers:
-    """The timers of one loop, in its virtual time."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        return self._loop.loop.call_later(delay_ms / 1000, call).cancel
 
 
 class StateChecker:

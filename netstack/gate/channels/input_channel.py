@@ -320,7 +320,7 @@ class InputChannel(ABC):
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
 
-    def _statistics(self, kind: str, **numbers: int) -> ChannelStatistics:
+    def _statistics(self, kind: str, *, is_blocked: bool = False, **numbers: int) -> ChannelStatistics:
         """The row of this channel, with the ``numbers`` that only its kind has."""
         return ChannelStatistics(
             index=self.index,
@@ -331,6 +331,7 @@ class InputChannel(ABC):
             num_buffers_in=self.num_buffers_in,
             num_queued_buffers=self.num_queued_buffers,
             last_activity_ns=self.last_activity_ns,
+            is_blocked=is_blocked,
             **numbers,
         )
 

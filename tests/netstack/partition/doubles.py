@@ -11,6 +11,7 @@ from netstack.partition.pipelined_subpartition_view import PipelinedSubpartition
 from netstack.partition.result_subpartition_view import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, event_data_type, serialize_event
 from netstack.wire.messages import DataType
+from tests.netstack.gate.manual_timers import Due
 from tests.netstack.partition.producing import (
     SEGMENT,
     TIMEOUTABLE,
@@ -64,15 +65,10 @@ class ManualTimers:
     def __len__(self) -> int:
         return len(self._due)
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        entry = (self.now_ms + delay_ms, call)
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Due:
+        entry = (self.now_ms + delay_s * 1000, call)
         self._due.append(entry)
-
-        def cancel() -> None:
-            if entry in self._due:
-                self._due.remove(entry)
-
-        return cancel
+        return Due(self._due, entry)
 
     def advance(self, duration_ms: float) -> None:
         self.now_ms += duration_ms
