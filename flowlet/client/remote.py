@@ -27,7 +27,6 @@ from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.client.program_code import NeededCode
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.graph.client_heartbeat import ClientRetry
-from flowlet.rpc.background_call import run_in_background
 from flowlet.rpc.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
@@ -35,6 +34,7 @@ from flowlet.rpc.secret import secret_for
 from flowlet.shipping.part_sources import PackedFiles
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import run_in_background
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.loop_timers import running_timeout
 

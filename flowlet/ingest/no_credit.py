@@ -5,7 +5,7 @@ Why:        a gate that grants no credit may be slow, which may last for hours, 
             producer looks.
 """
 
-import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +21,7 @@ from flowlet.ingest.errors import (
 from flowlet.ingest.lookup import describe_gate, secret_of
 from flowlet.rpc.requests import RpcStatusError
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import run_in_background
 
 _log = LogLines(__name__)
 _TASKS_TIMEOUT_S: Final = 4.0  # the question is asked again
@@ -33,7 +34,7 @@ async def why_in_vain(description: GateDescription, secret_file: Path | None = N
     Without the cluster's secret nobody can; then only heartbeats and the end of the connection tell.
     """
     try:
-        secret = await asyncio.to_thread(secret_of, secret_file)
+        secret = await run_in_background(partial(secret_of, secret_file), "secret of the cluster")
         now = await describe_gate(
             description.name, description.jobmanager, _TIMEOUT_S, secret, tasks_timeout_s=_TASKS_TIMEOUT_S
         )

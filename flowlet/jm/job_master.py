@@ -59,7 +59,6 @@ from flowlet.jm.savepoints.job_savepoints import JobSavepoints
 from flowlet.jm.scheduler import assign_tasks, execution_vertices, next_attempt
 from flowlet.jm.source_coordinator import SourceCoordinator
 from flowlet.jm.submission import without_code
-from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.control_messages import (
     CheckpointReport,
     EdgeMessage,
@@ -78,6 +77,7 @@ from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from flowlet.rpc.task_manager_gateway import TaskManagerGateway
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import call_in_background
 
 _RUN: Final = (ExecutionState.RUNNING, ExecutionState.FINISHED)
 _FAILING: Final = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)

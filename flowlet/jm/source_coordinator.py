@@ -20,10 +20,10 @@ from typing import Any, Final
 import msgspec
 
 from flowlet.errors import StateRestoreError
-from flowlet.rpc.background_call import CallInBackground, call_in_background
 from flowlet.splits.enumerator import SplitEnumerator, SwitchingEnumerator
 from flowlet.splits.split_kinds import AnySplit
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground, call_in_background
 from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 
 _log = LogLines(__name__)

@@ -18,7 +18,6 @@ from functools import partial
 from flowlet.common.settings.job_settings import CANCELLATION_TIMEOUT_OPTION
 from flowlet.errors import FlowletError
 from flowlet.graph.execution_state import ExecutionState
-from flowlet.rpc.background_call import close_in_background
 from flowlet.rpc.control_messages import (
     AddSplits,
     AllowSourceWatermark,
@@ -57,6 +56,7 @@ from netstack.environment import NetworkEnvironment
 from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import close_in_background
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.wakeups import run_all
 

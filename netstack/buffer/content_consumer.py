@@ -83,8 +83,8 @@ def pieces_of(view: memoryview) -> list[NetworkBuffer]:
 
 
 class SegmentConsumer(BufferConsumer):
-    """Reads a segment that was filled in one go; its lease is made only if somebody wants less than the whole, or a
-    buffer of it.
+    """Reads a segment that was filled in one go; its lease is made only for a reader that wants less than the whole, or
+    a buffer of it.
 
     As behind a builder, whoever holds it learns that the writer has finished when it looks for the first time.
     """

@@ -158,7 +158,7 @@ class LocalBufferPool:
 
     @property
     def best_effort_used(self) -> int:
-        """How many segments are in somebody's hands; a moment's guess while others request and recycle."""
+        """How many segments are in use; a moment's guess while others request and recycle."""
         return max(0, self._account.num_requested - len(self._free))
 
     @property

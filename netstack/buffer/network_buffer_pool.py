@@ -138,7 +138,7 @@ class NetworkBufferPool:
 
     @property
     def num_used(self) -> int:
-        """How many segments are in somebody's hands."""
+        """How many segments are in use."""
         return self._num_total - len(self._free)
 
     @property
@@ -416,7 +416,7 @@ class NetworkBufferPool:
         The mapping is closed when the last segment is back, now or later.
 
         Raises:
-            BufferOwnershipError: in debug mode, after all is done: somebody dropped buffers instead of recycling them.
+            BufferOwnershipError: in debug mode, after all is done: buffers were dropped instead of recycling them.
         """
         with self._lock:
             if self._state is not _OPEN:

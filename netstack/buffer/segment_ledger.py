@@ -79,7 +79,7 @@ class SegmentLedger:
         """``owner`` gets segment ``index``.
 
         Raises:
-            BufferOwnershipError: somebody else has it.
+            BufferOwnershipError: another owner has it.
         """
         frames = callers()
         with self._lock:

@@ -92,7 +92,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
         self._unfinished: int | None = None  # whose record may go on in its next buffer
         self._sequence_number = 0
         self._is_looking_ahead = False
-        self._was_missed = False  # somebody came meanwhile
+        self._was_missed = False  # another thread came meanwhile
         self._state = UnionViewState.OPENING  # A bare read may be one pass stale.
 
     def __repr__(self) -> str:

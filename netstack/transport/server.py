@@ -156,7 +156,7 @@ class NetworkServer:
 
     @property
     def has_lost_port(self) -> bool:
-        """Whether somebody else in this process has closed or replaced a socket that listens, so that no connection
+        """Whether other code of this process has closed or replaced a socket that listens, so that no connection
         comes any more.
         """
         guards = () if self._group.is_closed else self._guards

@@ -47,7 +47,6 @@ from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
 from flowlet.jm.checkpoints.restored_edges import in_flight_edges
-from flowlet.rpc.background_call import CallInBackground
 from flowlet.rpc.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
@@ -67,6 +66,7 @@ from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from flowlet.storage.savepoint_storage import SavepointStorage
 from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground
 
 log = LogLines(__name__)
 

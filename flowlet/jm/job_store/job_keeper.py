@@ -12,9 +12,9 @@ from typing import Final, Protocol
 import msgspec
 
 from flowlet.jm.job_store.entries import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
-from flowlet.rpc.background_call import CallInBackground
 from flowlet.rpc.control_messages import JobGraphMessage
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground
 
 log = LogLines(__name__)
 Done = Callable[[str | None], None]

@@ -16,8 +16,8 @@ Source:     Flink ``BlobServer``, ``PermanentBlobCache``.
 import asyncio
 import hashlib
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Collection, Iterable
+from typing import Final, Protocol
 
 import msgspec
 
@@ -25,8 +25,8 @@ from flowlet.errors import FlowletError, JobGraphError, StorageError
 from flowlet.rpc.requests import MSGPACK, Request, Response, Route, error_response
 from flowlet.rpc.shipped_files import PART_BYTES, ShippedFiles
 from flowlet.shipping.part_store import PartLostError
+from netstack.loop.background_call import RunInBackground
 
-T = TypeVar("T")
 THREAD_NAME: Final = "shipped files"
 
 
@@ -48,13 +48,6 @@ class Parts(Protocol):
 
     def remove(self, digest: bytes) -> None:
         """Forget a part."""
-
-
-class RunInBackground(Protocol):
-    """Runs a function on another thread, as ``run_in_background`` does."""
-
-    def __call__(self, function: Callable[[], T], name: str) -> Awaitable[T]:
-        """Its result."""
 
 
 class FileKeeper:

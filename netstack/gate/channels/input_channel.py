@@ -100,7 +100,7 @@ class ChannelGate(Protocol):
         """The channel has a priority event whose number the gate may have seen already."""
 
     def trigger_partition_state_check(self, channel: "InputChannel") -> None:
-        """The channel's partition was not found: is there still somebody who makes it?"""
+        """The channel's partition was not found: is there still a producer of it?"""
 
 
 class InputChannel(ABC):
