@@ -14,6 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeAlias
 
+from netstack.availability import run_all
 from netstack.busy_poll import NewsHandler
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
@@ -22,7 +23,6 @@ from netstack.handlers.partition_request_client_handler import CreditBasedPartit
 from netstack.ids import ConnectionID, InputChannelID
 from netstack.log_lines import LogLines, shown_state
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.wakeups import run_all
 from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder

@@ -25,8 +25,8 @@ from flowlet.checkpoint.snapshots import (
     CheckpointMetadata,
     OperatorSnapshotFuture,
 )
+from netstack.availability import run_all
 from netstack.loop.loop_timers import Cancellable, Timers
-from netstack.loop.wakeups import run_all
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
 
 _NS_PER_MS = 1_000_000

@@ -39,11 +39,11 @@ from flowlet.serde.declared.declared_records import DeclaredRecords, declared_re
 from flowlet.serde.element_deserializer import ElementDeserializer
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
+from netstack.flow.admission import RateLimit
 from netstack.flow.offer_book import GateShape
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.log_lines import LogLines
-from netstack.transport.limits import RateLimit
 from netstack.wire.events import EndOfData, EndOfPartition
 from netstack.wire.offer_messages import RefusalCode
 

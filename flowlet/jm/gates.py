@@ -16,7 +16,7 @@ from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import Document
 from flowlet.jm.remote_gates.gate_writes import GateWrites, WritesState
 from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
-from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.offer_messages import GateIdentity, gate_token
 
 # A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a
 # token cannot.

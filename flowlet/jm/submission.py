@@ -28,8 +28,7 @@ from flowlet.rpc.shipped_files import check_shipped_files, pieces_of
 from flowlet.splits.file_split import FileSet
 from flowlet.splits.hybrid_split import HybridSplits
 from flowlet.splits.split_kinds import SplitSet
-from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
-from netstack.wire.offer_messages import FINGERPRINT_BYTES
+from netstack.wire.offer_messages import FINGERPRINT_BYTES, MAX_GATE_NAME_BYTES
 
 MAX_NAME_CHARS = 1_000
 MAX_OPERATORS_PER_VERTEX = 1_000

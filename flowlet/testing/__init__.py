@@ -19,7 +19,7 @@ from flowlet.testing.manual_processing_time_service import TestProcessingTimeSer
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.testing.operator_harness import OperatorHarness, OperatorSnapshot
 from flowlet.testing.recording_output import StreamRecord
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import ManualClock
 
 __all__ = [
     "KeyedOneInputOperatorHarness",

@@ -17,7 +17,7 @@ from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxController, 
 from flowlet.mailbox.stream_task_action_executor import IMMEDIATE, StreamTaskActionExecutor
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import ManualClock
 
 _MAX_STEPS: Final = 100_000  # only a mail that posts itself for ever needs more
 

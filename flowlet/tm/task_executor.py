@@ -51,6 +51,7 @@ from flowlet.tm.snapshot_pool import SnapshotPool
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from flowlet.tm.task_checkpointing import CheckpointServices
 from flowlet.tm.task_deployment import blocking_results
+from netstack.availability import run_all
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.ids import ConnectionID, ResultPartitionID
@@ -58,7 +59,6 @@ from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import close_in_background
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.wakeups import run_all
 
 _log = LogLines(__name__)
 

@@ -1,18 +1,15 @@
 """``BufferBuilder``, into which one thread writes records, and ``BufferConsumer``, with which another reads them
 meanwhile.
 
-The reader of a segment that may still be written.
-
-Side:       shared.  It belongs to the task thread; its ``BufferConsumer`` to whoever holds its subpartition's lock.
-Hot path:   per buffer.  per chunk and per buffer, not per record.
-Invariants: see ``netstack.buffer.buffer_builder``: one load of the position tells what can be read and whether that is
-            all.  writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its
-            own): ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can
-            finish too).  The writer stores the bytes first and the position after them, in one attribute store; the
-            reader loads it once and takes length and end from that one value.
+Side:       shared.  The builder belongs to the task thread; its consumer to whoever holds its subpartition's lock.
+Hot path:   per chunk and per buffer, not per record.
+Invariants: writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its own):
+            ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can finish
+            too).  The writer stores the bytes first and the position after them, in one attribute store; the reader
+            loads it once and takes length and end from that one value.
 Units:      positions in bytes from the start of the segment.
-Source:     Flink ``BufferConsumer``.  Copies of a consumer read the same bytes from where they like (one writer, a copy
-            per subpartition: broadcast).  Flink ``BufferBuilder``.
+Source:     Flink ``BufferBuilder``, ``BufferConsumer``.  Copies of a consumer read the same bytes from where they like
+            (one writer, a copy per subpartition: broadcast).
 """
 
 from typing import Self

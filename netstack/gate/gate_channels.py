@@ -16,16 +16,15 @@ from typing import Final
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, NetstackError, ResourceClosedError, TransportError
-from netstack.gate.buffer_transformer import Decompressor
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    PartitionStateChecker,
 )
-from netstack.gate.channels.partition_request_client import PartitionStateChecker
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import NEXT, GateLifecycle
+from netstack.gate.input_gate import NEXT, Decompressor, GateLifecycle
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event

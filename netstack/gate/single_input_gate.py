@@ -16,30 +16,30 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from netstack.availability import AvailabilityFuture
+from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.gate.buffer_transformer import BufferTransformer, Decompressor
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
     InputChannel,
+    PartitionStateChecker,
+    is_before,
 )
-from netstack.gate.channels.partition_request_client import PartitionStateChecker
-from netstack.gate.channels.sequence_numbers import is_before
 from netstack.gate.gate_channels import GateChannels
 from netstack.gate.input_gate import (
     BufferOrEvent,
+    BufferTransformer,
+    Decompressor,
     EndOfDataStatus,
     GateLifecycle,
     GateStatistics,
+    InputQueue,
     gate_statistics,
     wait_for_many,
     wait_for_next,
 )
-from netstack.gate.input_queue import InputQueue
 from netstack.log_lines import shown_state
-from netstack.loop.wakeups import run_all
 from netstack.wire.events import EndOfPartition
 from netstack.wire.messages import DataType
 

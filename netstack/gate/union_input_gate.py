@@ -14,10 +14,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from netstack.availability import AvailabilityFuture
-from netstack.gate.input_gate import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_many, wait_for_next
-from netstack.gate.input_queue import InputQueue
-from netstack.loop.wakeups import run_all
+from netstack.availability import AvailabilityFuture, run_all
+from netstack.gate.input_gate import (
+    BatchInputGate,
+    BufferOrEvent,
+    EndOfDataStatus,
+    InputQueue,
+    wait_for_many,
+    wait_for_next,
+)
 from netstack.wire.events import EndOfPartition, Event
 
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)

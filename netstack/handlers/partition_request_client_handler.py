@@ -24,12 +24,12 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from netstack.flow.admission import RateLimit, ReplyBudget
 from netstack.gate.channels.input_channel import ChannelLifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.transport.limits import RateLimit, ReplyBudget
 from netstack.wire.messages import (
     AddCredit,
     BacklogAnnouncement,

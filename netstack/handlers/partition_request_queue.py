@@ -19,16 +19,16 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
 
+from netstack.availability import run_all
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
+from netstack.flow.admission import RateLimit, ReplyBudget
 from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader, ViewReaderStatistics
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.wakeups import run_all
 from netstack.transport.direct_writer import MAX_DIRECT_BYTES, DirectWriter
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.transport.limits import RateLimit, ReplyBudget
 from netstack.transport.message_codec import OutboundBuffer, OutboundRun, encode_buffer
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES

@@ -1,32 +1,29 @@
 """Finds the partitions of this process by their id.
 
-Events that go against the stream: from a consumer to the task that produces its partition.
-
-Lock order: ``TaskEventDispatcher._lock`` is a leaf.
-
-Lock order: ``ResultPartitionManager._lock`` is a leaf: partitions and listeners are called after it (FLINK-28942).
+``TaskEventDispatcher``: events that go against the stream, from a consumer to the task that produces its partition.
 
 Side:       shared.
-Invariants: an event reaches the handlers of its partition and kind only; handlers are called outside the lock, in the
-            order of their subscription, on the publisher's thread.  a partition is registered from ``register`` to its
-            release; a ``register`` that fails changes nothing; whoever asked too early is called exactly once, when it
-            comes or when the manager shuts down (and then asks again and gets the answer).
-Source:     Flink ``TaskEventDispatcher``, ``TaskEventHandler``.  Flink ``ResultPartitionManager`` with the partition
-            request listeners of 1.18 and later.  A listener has a timer of its own instead of a check of all listeners
-            now and then, so that it ends when its time is over and not up to twice as late.
+Invariants: a partition is registered from ``register`` to its release; a ``register`` that fails changes nothing;
+            whoever asked too early is called exactly once, when it comes or when the manager shuts down (and then asks
+            again and gets the answer).  An event reaches the handlers of its partition and kind only; handlers are
+            called outside the lock, in the order of their subscription, on the publisher's thread.
 Units:      timeouts in milliseconds.
+Lock order: both locks are leaves: partitions, listeners and handlers are called after them (FLINK-28942).
+Source:     Flink ``ResultPartitionManager`` with the partition request listeners of 1.18 and later;
+            ``TaskEventDispatcher``, ``TaskEventHandler``.  A listener has a timer of its own instead of a check of all
+            listeners now and then, so that it ends when its time is over and not up to twice as late.
 """
 
 import threading
 from collections.abc import Callable
 from functools import partial
 
+from netstack.availability import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.loop.loop_timers import Cancellable, Timers
-from netstack.loop.wakeups import run_all
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.result_subpartition import BufferAvailabilityListener, ResultSubpartitionView
 from netstack.wire.events import Event
 
 TaskEventCallback = Callable[[Event], None]

@@ -19,10 +19,10 @@ from collections import deque
 from enum import Enum, unique
 from typing import Final
 
+from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.loop.wakeups import run_all
-from netstack.partition.result_subpartition_view import (
+from netstack.partition.result_subpartition import (
     BufferAndBacklog,
     BufferAvailabilityListener,
     ResultSubpartitionView,
@@ -77,8 +77,7 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
 
     Threading: one thread polls; everything else from any thread.
     Life cycle: ``UnionViewState``.  Made; a view added for each subpartition, under the listener made for it; ``start``
-        or ``hand_back``;
-    ``release``.
+        or ``hand_back``; ``release``.
     """
 
     def __init__(self, listener: BufferAvailabilityListener, subpartitions: range) -> None:

@@ -1,15 +1,13 @@
-"""TLS contexts: 1.3 only, certificates of one private CA on both ends.
-
-Accepts connections and runs their TLS handshakes.
+"""TLS contexts (1.3 only, certificates of one private CA on both ends), and the acceptor that runs TLS handshakes.
 
 Side:       loop.  Reads the files for every server and every dialled connection, so that renewed certificates are used.
+Invariants: at most ``max_handshakes`` connections are inside their TLS handshake; the oldest is cut for a new one.
+            ``close`` leaves none.
 Source:     Flink ``SSLUtils.createInternalServerSSLEngineFactory`` and its client twin: mutual, one CA, optional
             pinning.  Netty's ``SslHandler`` is part of the pipeline, so Netty's channel group contains connections
             inside their handshake.  asyncio makes the protocol only after the handshake; so connections are accepted
             here, and a task per connection starts TLS.
 Absent:     revocation lists; session resumption (a ticket would outlive the check of its certificate).
-Invariants: at most ``max_handshakes`` connections are inside their TLS handshake; the oldest is cut for a new one.
-            ``close`` leaves none.
 """
 
 import asyncio

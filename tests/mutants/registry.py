@@ -99,7 +99,7 @@ FLINK_BUGS: Final = (
         "broken_callback_silences_the_others",
         "9755",
         "an exception of one callback keeps the callbacks behind it from being made",
-        "netstack.loop.wakeups",
+        "netstack.availability",
         "                    others.callback(other)\n",
         "                    pass\n",
         "tests/netstack/handlers/test_partition_request_queue.py::test_a_failing_callback_of_one_partition_does_not_keep_the_others",

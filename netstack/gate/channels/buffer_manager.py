@@ -22,13 +22,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Self
 
+from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import BufferLease, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.log_lines import shown_state
-from netstack.loop.wakeups import run_all
 from netstack.wire.messages import DataType
 
 # A channel with at least so many exclusive buffers asks for floating ones only while less than a quarter of its own are

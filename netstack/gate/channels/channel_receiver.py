@@ -18,16 +18,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from netstack.availability import AvailabilityFuture
+from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer
-from netstack.gate.channels.input_channel import ChannelLifecycle
-from netstack.gate.channels.prioritized_deque import PrioritizedDeque
-from netstack.gate.channels.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
-from netstack.loop.wakeups import run_all
+from netstack.gate.channels.input_channel import (
+    MAX_SEQUENCE_NUMBER,
+    ChannelLifecycle,
+    PrioritizedDeque,
+    next_sequence_number,
+)
 from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 

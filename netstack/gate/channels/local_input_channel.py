@@ -29,8 +29,8 @@ from netstack.gate.channels.input_channel import (
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    RequestBackoff,
 )
-from netstack.gate.channels.partition_request_client import RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.partition.channel_state import (
@@ -40,7 +40,7 @@ from netstack.partition.channel_state import (
     InputChannelInfo,
 )
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, Event, deserialize_event
 from netstack.wire.messages import DataType
 

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
@@ -34,10 +35,10 @@ from netstack.gate.channels.input_channel import (
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    PartitionRequestClient,
+    RequestBackoff,
 )
-from netstack.gate.channels.partition_request_client import PartitionRequestClient, RequestBackoff
 from netstack.ids import InputChannelID, ResultPartitionID
-from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event, serialize_event
 from netstack.wire.messages import (
@@ -60,10 +61,9 @@ class RemoteInputChannel(InputChannel):
     """A channel behind a connection: what its task polls, and the orders to its producer.
 
     It has three parts, all under the channel's one lock.  ``receiver``: the queue, its numbers and events; the loop
-    thread works with it.
-    ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what an unaligned checkpoint
-        persists; the loop
-    notes, the task starts and stops.  The channel itself is its task's, but for the life cycle: any thread releases it.
+    thread works with it.  ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what
+    an unaligned checkpoint persists; the loop notes, the task starts and stops.  The channel itself is its task's, but
+    for the life cycle: any thread releases it.
 
     Ownership: what it received belongs to it until it is polled; all is given back after ``release`` and the recycling
                of every buffer.

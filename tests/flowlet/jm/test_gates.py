@@ -10,7 +10,7 @@ from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateState, JobGates, gate_document, gate_names, gate_vertex
 from flowlet.jm.remote_gates.gate_writes import WritesState
 from flowlet.rpc.control_messages import CountedPartition, GateCounts, JobGraphMessage, RemoteGateMessage, VertexMessage
-from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.offer_messages import GateIdentity, gate_token
 
 SECRET = b"s" * 32
 GATE = RemoteGateMessage("clicks", "Long", b"F" * 16, b"type", b"key", 2)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from netstack.gate.channels.partition_request_client import ProducerState
+from netstack.gate.channels.input_channel import ProducerState
 from netstack.ids import ResultPartitionID
 
 

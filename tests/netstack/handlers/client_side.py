@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
-from netstack.gate.channels.partition_request_client import PartitionStateChecker, ProducerState
+from netstack.gate.channels.input_channel import PartitionStateChecker, ProducerState
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler

@@ -6,7 +6,7 @@ from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
-from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
+from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView
 from netstack.transport.outbound_buffer import OutboundFrame
 from netstack.wire.messages import DataType
 from tests.netstack.handlers.server_side import SEGMENT, ServerSide, receiver_of

@@ -19,7 +19,7 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
+from netstack.gate.channels.input_channel import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler

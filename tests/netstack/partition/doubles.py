@@ -7,8 +7,7 @@ from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.errors import ProducerFailedError
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
-from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSubpartitionView
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 from tests.netstack.gate.manual_timers import Due

@@ -11,8 +11,10 @@ from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompress
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceBrokenError
-from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
-from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
+from netstack.partition.bounded_blocking_result_partition import (
+    BoundedBlockingResultPartition,
+    BoundedBlockingSubpartition,
+)
 from netstack.partition.bounded_data import (
     BoundedData,
     BoundedDataFile,
@@ -22,8 +24,7 @@ from netstack.partition.bounded_data import (
     MmapReader,
 )
 from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.partition.result_subpartition import SubpartitionState
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView, SubpartitionState
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, partition_id_of

@@ -12,7 +12,7 @@ from netstack.partition.bounded_blocking_result_partition import BoundedBlocking
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
+from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, EndOfSuperstep, StopMode
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (

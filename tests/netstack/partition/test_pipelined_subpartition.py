@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
-from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSubpartitionView
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
     Arena,

@@ -11,7 +11,7 @@ from netstack.errors import LocalProtocolError, PartitionNotFoundError, Resource
 from netstack.ids import ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager, TaskEventDispatcher
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import EndOfSuperstep, Event
 from tests.netstack.gate.manual_timers import Due
 from tests.netstack.partition.doubles import ManualTimers, RecordingListener, partition_id_of

@@ -17,11 +17,11 @@ from netstack.buffer.content_consumer import SegmentConsumer
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
 from netstack.errors import ResourceBrokenError
-from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition
 from netstack.partition.bounded_data import BoundedData, BoundedDataFile, BoundedDataKind
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
-from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
+from netstack.partition.result_subpartition import BufferAndBacklog, SegmentRun
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
     TIMEOUTABLE,

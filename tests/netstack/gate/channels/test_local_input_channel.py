@@ -14,9 +14,8 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
-from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.input_channel import InputChannel, ProducerState, RequestBackoff
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition

@@ -1,6 +1,6 @@
 """``PrioritizedDeque``: priority first, both kinds in order."""
 
-from netstack.gate.channels.prioritized_deque import PrioritizedDeque
+from netstack.gate.channels.input_channel import PrioritizedDeque
 
 
 def numbers(count: int, *with_priority: int) -> PrioritizedDeque[int]:
