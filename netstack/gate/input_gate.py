@@ -20,9 +20,10 @@ Source:     Flink ``BufferOrEvent``, ``InputGate`` (both ``AvailabilityHelper``s
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
@@ -185,7 +186,10 @@ class InputGate(Protocol):
 
 
 class BatchInputGate(InputGate, Protocol):
-    """A gate that yields several buffers at once."""
+    """A gate that yields several buffers at once.
+
+    One implementer of what it adds: ``InputQueue``, on which the gate of channels and the union of gates rest.
+    """
 
     def poll_many(self, max_items: int) -> list[BufferOrEvent]:
         """What so many ``poll_next`` would find at most, but an event comes alone; never blocks."""
@@ -194,7 +198,9 @@ class BatchInputGate(InputGate, Protocol):
         """``poll_many``, but nothing if an event, or an error, is next; never blocks."""
 
 
-def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[], int]) -> BufferOrEvent | None:
+def wait_for_next(
+    gate: "InputGate | InputQueue[Any]", timeout_s: float | None, clock_ns: Callable[[], int]
+) -> BufferOrEvent | None:
     """Poll ``gate`` until it yields something; None if it is finished.  The thread sleeps in between.
 
     Raises:
@@ -217,21 +223,6 @@ def wait_for_next(gate: InputGate, timeout_s: float | None, clock_ns: Callable[[
             signal.acquire(timeout=-1 if remaining_s is None else remaining_s)
         finally:
             available.remove_done_callback(wake)
-
-
-def wait_for_many(
-    gate: BatchInputGate, max_items: int, timeout_s: float | None, clock_ns: Callable[[], int]
-) -> list[BufferOrEvent]:
-    """Poll up to ``max_items`` items, and wait for the first one.
-
-    Empty if ``gate`` is finished.  Raises as ``wait_for_next``.
-    """
-    found = gate.poll_many(max_items)
-    if not found:
-        single = wait_for_next(gate, timeout_s, clock_ns)
-        if single is not None:
-            found.append(single)
-    return found
 
 
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
@@ -335,18 +326,75 @@ class QueuedInput(Protocol):
 T = TypeVar("T", bound=QueuedInput)
 
 
-class InputQueue(Generic[T]):
+class InputQueue(ABC, Generic[T]):
     """Base of the gates: a gate of channels, and a union of gates.
 
-    Threading: methods that end in ``_locked`` need ``_lock``, the others must not have it.
+    Threading: methods that end in ``_locked`` need ``_lock``, the others must not have it; the task thread polls.
+
+    Args:
+        clock_ns: the monotonic clock for timeouts.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock_ns: Callable[[], int]) -> None:
+        self._clock_ns = clock_ns
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._queue: PrioritizedDeque[T] = PrioritizedDeque()
         self._availability = AvailabilityHelper()
         self._priority_availability = AvailabilityHelper()
+
+    @property
+    @abstractmethod
+    def is_finished(self) -> bool:
+        """Whether every input reached its end."""
+
+    @abstractmethod
+    def poll_next(self) -> BufferOrEvent | None:
+        """The next buffer or event, inputs taking turns; None if there is none now.  Never blocks."""
+
+    @abstractmethod
+    def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
+        """Data of the inputs whose turn it is; nothing if the first one has something else.  Never blocks."""
+
+    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
+        """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.
+
+        Empty if there is nothing.  Never blocks.
+
+        An input yields several buffers in a row only if it is the only one that has data.  A checkpoint that starts
+        before the caller is through with all of them does not know of the rest: they were polled.
+
+        Raises:
+            ResourceClosedError: the gate was closed.
+            NetstackError: the error of the input whose turn it was; it is raised again at its next turn.
+        """
+        found = self.poll_data(max_items)
+        if not found:
+            single = self.poll_next()
+            return [] if single is None else [single]
+        return found
+
+    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
+        """The next buffer or event; blocks until there is one.  None if the gate is finished.
+
+        Raises:
+            TimeoutError: nothing came within ``timeout_s``.
+            ResourceClosedError: the gate was closed, before or meanwhile.
+            NetstackError: the error of a channel.
+        """
+        return wait_for_next(self, timeout_s, self._clock_ns)
+
+    def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
+        """``poll_many``, but blocks until there is something.  Empty if the gate is finished.
+
+        Raises as ``get_next``.
+        """
+        found = self.poll_many(max_items)
+        if not found:
+            single = self.get_next(timeout_s)
+            if single is not None:
+                found.append(single)
+        return found
 
     def available_future(self) -> AvailabilityFuture:
         """Done if a poll may find something (or the gate is finished or closed), else completed when it may."""

@@ -36,8 +36,6 @@ from netstack.gate.input_gate import (
     GateStatistics,
     InputQueue,
     gate_statistics,
-    wait_for_many,
-    wait_for_next,
 )
 from netstack.log_lines import shown_state
 from netstack.wire.events import EndOfPartition
@@ -78,8 +76,7 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         GateChannels.__init__(self, owner, state_checker, decompressor)
-        InputQueue.__init__(self)
-        self._clock_ns = clock_ns
+        InputQueue.__init__(self, clock_ns)
         self._transformer = BufferTransformer(owner, decompressor)
         self._num_finished = 0  # Written by the task thread.
 
@@ -161,34 +158,6 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
             channel = waiting[0] if waiting else None
         return channel is not None and channel.next_is_event
 
-    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.
-
-        Empty if there is nothing.  Never blocks.
-
-        A channel yields several buffers in a row only if it is the only one that has data.  A checkpoint that starts
-        before the caller is through with all of them does not know of the rest: they were polled.
-
-        Raises:
-            ResourceClosedError: the gate was closed.
-            NetstackError: the error of the channel whose turn it was; it is raised again at its next turn.
-        """
-        found = self.poll_data(max_items)
-        if not found:
-            single = self.poll_next()
-            return [] if single is None else [single]
-        return found
-
-    def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
-        """``poll_many``, but blocks until there is something.  Empty if the gate is finished.
-
-        Raises:
-            TimeoutError: nothing came within ``timeout_s``.
-            ResourceClosedError: the gate was closed, before or meanwhile.
-            NetstackError: the error of a channel.
-        """
-        return wait_for_many(self, max_items, timeout_s, self._clock_ns)
-
     def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
         """Data of the channels whose turn it is; nothing if the first one has something else.
 
@@ -260,16 +229,6 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
             each = buffers[-1]
             items[-1] = _new(BufferOrEvent, (index, each, None, False, False, each.size))
         return items
-
-    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if the gate is finished.
-
-        Raises:
-            TimeoutError: nothing came within ``timeout_s``.
-            ResourceClosedError: the gate was closed, before or meanwhile.
-            NetstackError: the error of a channel.
-        """
-        return wait_for_next(self, timeout_s, self._clock_ns)
 
     def _poll_channel(self, channel: InputChannel, *, was_prioritized: bool) -> BufferOrEvent | None:
         next_data_type = DataType.EVENT_BUFFER  # a channel that raises stays in the queue
