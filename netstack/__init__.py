@@ -107,7 +107,7 @@ if not TYPE_CHECKING:
                 "ResourceClosedError TransportError"
             ),
             "loop.eventloop": "EventLoopThread",
-            "gate.channels.partition_request_client": "PartitionStateChecker ProducerState",
+            "gate.channels.input_channel": "PartitionStateChecker ProducerState",
             "gate.input_gate": "BufferOrEvent EndOfDataStatus",
             "gate.single_input_gate": "SingleInputGate",
             "ids": (
