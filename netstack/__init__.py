@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ResourceClosedError,
         TransportError,
     )
-    from netstack.gate.channels.partition_request_client import PartitionStateChecker, ProducerState
+    from netstack.gate.channels.input_channel import PartitionStateChecker, ProducerState
     from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus
     from netstack.gate.single_input_gate import SingleInputGate
     from netstack.ids import (
@@ -107,7 +107,7 @@ if not TYPE_CHECKING:
                 "ResourceClosedError TransportError"
             ),
             "loop.eventloop": "EventLoopThread",
-            "gate.channels.partition_request_client": "PartitionStateChecker ProducerState",
+            "gate.channels.input_channel": "PartitionStateChecker ProducerState",
             "gate.input_gate": "BufferOrEvent EndOfDataStatus",
             "gate.single_input_gate": "SingleInputGate",
             "ids": (

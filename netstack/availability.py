@@ -1,17 +1,28 @@
-"""Futures for "there is input", "there is a free buffer", "all data was processed".
+"""Futures for "there is input", "there is a free buffer", "all data was processed", and calls after a lock.
 
 Side:       shared.  Any thread may complete a future or add a callback.
 Invariants: a callback runs exactly once, never under a lock of this package: on the thread that completes the future,
-            or at once on the caller's thread if the future is done.  A callback that raises does not stop the others
-            (FLINK-9755).
+            or at once on the caller's thread if the future is done.  ``run_all`` makes every call, in order, even if an
+            earlier one raises.  Otherwise a broken callback would leave another thread asleep (FLINK-9755).
 Source:     Flink ``AvailabilityProvider.AvailabilityHelper``.  A class of our own, because a
             ``concurrent.futures.Future`` costs 2.7 us.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 
-from netstack.loop.wakeups import run_all
+
+def run_all(calls: Sequence[Callable[[], object]]) -> None:
+    """Make every call, then raise the error of the last failing one, with earlier errors as its context."""
+    for position, call in enumerate(calls):
+        try:
+            call()
+        except BaseException:
+            with ExitStack() as others:  # not recursion: any number of calls may fail
+                for other in reversed(calls[position + 1 :]):
+                    others.callback(other)
+                raise
 
 
 class AvailabilityFuture:

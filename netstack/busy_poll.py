@@ -1,16 +1,14 @@
-"""Polls the network for a moment before the loop sleeps, as long as that pays.
-
-How long a loop polls its sockets after data arrived, before it sleeps.
+"""Polls the network for a moment after data arrived, before the loop sleeps, as long as that pays.
 
 Side:       loop.
-Units:      nanoseconds of a monotonic clock.
-Source:     the idea of Linux ``net.core.busy_poll``.  the idea of Linux ``SO_BUSY_POLL``.  With uvloop each poll
-            releases the interpreter's lock.
 Why:        waking a sleeping loop takes two thread switches and, where its core has halted, a way through the
             hypervisor; the sender pays half of that (bench: latency).
 Invariants: between two polls the loop serves its sockets, timers and handed-over functions.  At most one poll is
             pending; none is after ``close`` or after the window's length without data.  A loop without data never
             polls.
+Units:      nanoseconds of a monotonic clock.
+Source:     the idea of Linux ``net.core.busy_poll`` and ``SO_BUSY_POLL``.  With uvloop each poll releases the
+            interpreter's lock.
 """
 
 import time

@@ -12,30 +12,28 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import TypeAlias, TypeVarTuple
+from typing import TypeAlias
 
+from netstack.availability import run_all
 from netstack.busy_poll import NewsHandler
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
+from netstack.flow.backoff import Backoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID
 from netstack.log_lines import LogLines, shown_state
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.wakeups import run_all
-from netstack.timers import Backoff
 from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
 from netstack.wire.message_bytes import CLIENT_MESSAGE_IDS
+from netstack.wire.messages import ChannelOrder
 
 _log = LogLines(__name__)
 
-Ts = TypeVarTuple("Ts")
-
 _Attempt: TypeAlias = "asyncio.Task[tuple[NetworkChannel, CreditBasedPartitionRequestClientHandler]]"
-Order: TypeAlias = Callable[[CreditBasedPartitionRequestClientHandler, RemoteInputChannel, *Ts], None]
 
 
 def _client_handlers(
@@ -108,18 +106,24 @@ class _Connection:
         if is_user and not self._users and not self._config.reuse_connections:
             self._close_unused()
         else:
-            self.order(CreditBasedPartitionRequestClientHandler.cancel, channel)
+            self._cancel(channel)
         if self.is_idle:
             self._on_idle(self)
 
-    def order(self, order: Order[*Ts], channel: RemoteInputChannel, *args: *Ts) -> None:
+    def _cancel(self, channel: RemoteInputChannel) -> None:
+        if self._is_open:
+            self._handler.cancel(channel)
+        elif self._attempt is not None:
+            self._early.append((channel, lambda: self._handler.cancel(channel)))
+
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
         """Carry out an order of a channel, after the current attempt if there is one; dropped without connection and
         attempt.
         """
         if self._is_open:
-            order(self._handler, channel, *args)
+            self._handler.order(channel, message)
         elif self._attempt is not None:
-            self._early.append((channel, lambda: order(self._handler, channel, *args)))
+            self._early.append((channel, lambda: self._handler.order(channel, message)))
 
     def _request_now(self, channel: RemoteInputChannel) -> None:
         if self._is_open:
@@ -262,33 +266,18 @@ class NetworkPartitionRequestClient:
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         """The channel has credit to announce."""
-        self._order(CreditBasedPartitionRequestClientHandler.notify_credit_available, channel)
+        self.order(channel, None)
 
-    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        """The channel wants buffers of another size."""
-        self._order(CreditBasedPartitionRequestClientHandler.notify_new_buffer_size, channel, size_bytes)
-
-    def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        """The channel is ready for data after a blocking event."""
-        self._order(CreditBasedPartitionRequestClientHandler.resume_consumption, channel)
-
-    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
-        """Send a task event to the producer of the channel's partition."""
-        self._order(CreditBasedPartitionRequestClientHandler.send_task_event, channel, event)
-
-    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
-        """The task has processed every record before the channel's end of data."""
-        self._order(CreditBasedPartitionRequestClientHandler.acknowledge_all_records_processed, channel)
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
+        """Send ``message`` to the producer, behind what was ordered before; None: announce the channel's credit."""
+        # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
+        with contextlib.suppress(ResourceClosedError):
+            self._loop.execute_threadsafe(self._manager.order, self.connection_id, channel, message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """The channel reads no more and uses the connection no longer."""
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(self._manager.cancel, self.connection_id, channel)
-
-    def _order(self, order: Order[*Ts], channel: RemoteInputChannel, *args: *Ts) -> None:
-        # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
-        with contextlib.suppress(ResourceClosedError):
-            self._loop.execute_threadsafe(self._manager.order, self.connection_id, order, channel, *args)
 
 
 class ConnectionManager:
@@ -335,11 +324,11 @@ class ConnectionManager:
             )
         connection.request(channel, delay_ms)
 
-    def order(self, connection_id: ConnectionID, order: Order[*Ts], channel: RemoteInputChannel, *args: *Ts) -> None:
-        """Loop thread: hand an order of a channel to its connection."""
+    def order(self, connection_id: ConnectionID, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
+        """Loop thread: hand an order of a channel to its connection; see ``NetworkPartitionRequestClient.order``."""
         connection = self._connections.get(connection_id)
         if connection is not None:
-            connection.order(order, channel, *args)
+            connection.order(channel, message)
 
     def cancel(self, connection_id: ConnectionID, channel: RemoteInputChannel) -> None:
         """Loop thread: the channel uses the connection no longer."""

@@ -18,23 +18,20 @@ from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import ConfigError, LocalProtocolError, ResourceClosedError
 from netstack.flow.offer_book import GateShape
-from netstack.gate.channels.input_channel import InputChannel
-from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_request_client import (
+from netstack.gate.channels.input_channel import (
+    InputChannel,
     OfferedPartitionClient,
     PartitionRequestClient,
     PartitionStateChecker,
     RequestBackoff,
 )
+from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.offered_gates import OfferedGates
-from netstack.gate.offered_input_gate import OfferedInputGate
-from netstack.gate.producer_quota import ProducerQuota
+from netstack.gate.offered_input_gate import OfferedGates, OfferedInputGate, ProducerQuota
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.handlers.offered_partitions_handler import OfferedPartitionsHandler
+from netstack.handlers.offered_partitions_handler import ConnectionRoles, OfferedPartitionsHandler
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
-from netstack.handlers.roles import ConnectionRoles
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, new_input_channel_id
 from netstack.late import dataclass
@@ -60,8 +57,7 @@ class ChannelSpec:
     """What one input channel reads.
 
     ``connection``: None for a partition of this process.  ``initial_credit``: exclusive buffers of a remote channel,
-        None for the config's.
-    ``last``: the last subpartition of a range.
+    None for the config's.  ``last``: the last subpartition of a range.
     """
 
     partition_id: ResultPartitionID

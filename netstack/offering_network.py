@@ -33,9 +33,8 @@ from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
-from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
-from netstack.wire.offer_messages import PartitionOffer
+from netstack.wire.offer_messages import GateIdentity, PartitionOffer
 
 # Longer than the minute between two micro-batches; short, because a TaskManager accepts 1,024 connections.
 IDLE_S: Final = 120.0

@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from netstack.config import NetstackConfig
 from netstack.environment import ChannelSpec, NetworkEnvironment
-from netstack.gate.channels.partition_request_client import PartitionStateChecker
+from netstack.gate.channels.input_channel import PartitionStateChecker
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.loop.eventloop import EventLoopThread

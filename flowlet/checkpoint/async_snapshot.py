@@ -26,8 +26,8 @@ from flowlet.checkpoint.snapshots import (
     OperatorSnapshotFuture,
     SubtaskState,
 )
+from netstack.availability import run_all
 from netstack.loop.forks import end_stranded_child
-from netstack.loop.wakeups import run_all
 
 
 class _State(Enum):

@@ -30,8 +30,8 @@ import msgspec
 from flowlet.checkpoint.barrier_orders import Channel, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.errors import StateRestoreError
+from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
-from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 
 # Not measured; checkpoints aborted before they start, of which there are as many as run concurrently.

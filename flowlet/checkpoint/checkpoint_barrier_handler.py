@@ -35,7 +35,7 @@ from flowlet.checkpoint.barrier_orders import (
 )
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
 from netstack.errors import CheckpointSubsumedError, LocalProtocolError
-from netstack.timers import Timers
+from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 
 _NS_PER_MS = 1_000_000
@@ -106,7 +106,7 @@ class CheckpointBarrierHandler:
         self._timers = timers
         self._clock_ns = clock_ns
         self._wall_ms = wall_ms
-        self._cancel_timer: Callable[[], None] | None = None
+        self._timer: Cancellable | None = None
         self._metrics = AlignmentMetrics()
         self._metrics_of = -1  # the checkpoint that _metrics are of
         self._aligning_since_ns: int | None = None
@@ -247,12 +247,12 @@ class CheckpointBarrierHandler:
         self._stop_timer()
 
         def fire() -> None:
-            self._cancel_timer = None
+            self._timer = None
             self.handle(AlignmentTimedOut(checkpoint_id))
 
-        self._cancel_timer = self._timers.call_later(delay_ms, fire)
+        self._timer = self._timers.call_later(delay_ms / 1000, fire)
 
     def _stop_timer(self) -> None:
-        cancel, self._cancel_timer = self._cancel_timer, None
-        if cancel is not None:
-            cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

@@ -25,8 +25,8 @@ from flowlet.checkpoint.snapshots import (
     CheckpointMetadata,
     OperatorSnapshotFuture,
 )
-from netstack.loop.wakeups import run_all
-from netstack.timers import Timers
+from netstack.availability import run_all
+from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class SubtaskCheckpointCoordinator:
         self._last_completed = -1
         self._aborted: set[int] = set()  # aborted before their barriers arrived; at most _max_concurrent
         self._newest_aborted = -1
-        self._alignment_timer: tuple[int, Callable[[], None]] | None = None  # checkpoint, cancel
+        self._alignment_timer: tuple[int, Cancellable] | None = None  # of which checkpoint
         self._is_closed = False
         self._lock = threading.Lock()
         self._snapshots: dict[int, AsyncSnapshot] = {}  # Guarded by _lock.
@@ -269,13 +269,13 @@ class SubtaskCheckpointCoordinator:
         # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one
         # was put back.
         delay_ms = max(0, options.aligned_timeout_ms - max(0, self._wall_ms() - barrier.timestamp_ms))
-        self._alignment_timer = (checkpoint_id, self._timers.call_later(delay_ms, fire))
+        self._alignment_timer = (checkpoint_id, self._timers.call_later(delay_ms / 1000, fire))
 
     def _stop_alignment_timer(self, checkpoint_id: int | None = None) -> None:
         timer = self._alignment_timer
         if timer is not None and checkpoint_id in (None, timer[0]):
             self._alignment_timer = None
-            timer[1]()
+            timer[1].cancel()
 
     # ---------------------------------------------------------------- aborts and notifications
 

@@ -21,8 +21,8 @@ from typing import Final
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.errors import FlowletError
+from netstack.flow.backoff import Backoff
 from netstack.log_lines import LogLines
-from netstack.timers import Backoff
 
 # A job that has failed with it often closes the cluster within the first delay.
 _BACKOFF_S: Final = Backoff(first=0.1, longest=5.0)

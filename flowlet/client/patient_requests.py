@@ -21,9 +21,9 @@ from flowlet.common.options.client_options import ClientRetry
 from flowlet.common.paths import absolute_url
 from flowlet.errors import SavepointError, StorageError
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcResponse, RpcStatusError
+from netstack.flow.backoff import Backoff
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.timers import Backoff
 
 _FIRST_PAUSE_MS: Final = 100  # so that a JobManager that is back soon is found soon
 _log = LogLines(__name__)

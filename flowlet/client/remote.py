@@ -27,13 +27,13 @@ from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.common.options.client_options import ClientRetry
 from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
 from flowlet.messages.control_messages import InputChannelDescriptor, JobGraphMessage
-from flowlet.rpc.background_call import run_in_background
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for
 from flowlet.shipping.bundle_maker import NeededCode, PackedBundle
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import run_in_background
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.loop_timers import running_timeout
 

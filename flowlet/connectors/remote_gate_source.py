@@ -46,12 +46,12 @@ from flowlet.serde.type_serializer import preview
 from flowlet.state.state_snapshots import StateShare
 from netstack.availability import AvailabilityFuture
 from netstack.errors import RemoteProtocolError
+from netstack.flow.admission import RateLimit
 from netstack.flow.offer_book import GateShape
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.offered_input_gate import OfferedInputGate
 from netstack.late import numpy as np
 from netstack.log_lines import LogLines
-from netstack.transport.limits import RateLimit
 from netstack.wire.events import EndOfData, EndOfPartition
 from netstack.wire.offer_messages import FINGERPRINT_BYTES, RefusalCode
 

@@ -8,6 +8,7 @@ Why:  a gate that grants no credit may be slow, which may last for hours, or its
 import asyncio
 import math
 import time
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -33,6 +34,7 @@ from flowlet.rpc.http import RpcClient
 from flowlet.rpc.requests import RpcConnectError, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import load_secret
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import run_in_background
 
 _NO_CONTENT: Final = 204
 _outcome_decoder: Final = msgspec.json.Decoder(GateOutcome)
@@ -221,7 +223,7 @@ async def why_in_vain(description: GateDescription, secret_file: Path | None = N
     Without the cluster's secret nobody can; then only heartbeats and the end of the connection tell.
     """
     try:
-        secret = await asyncio.to_thread(secret_of, secret_file)
+        secret = await run_in_background(partial(secret_of, secret_file), "secret of the cluster")
         now = await describe_gate(
             description.name, description.jobmanager, _TIMEOUT_S, secret, tasks_timeout_s=_TASKS_TIMEOUT_S
         )

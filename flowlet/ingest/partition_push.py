@@ -35,7 +35,7 @@ from netstack.late import dataclass
 from netstack.offering_network import GateAccess, OfferedPartition
 from netstack.wire import offer_messages
 from netstack.wire.events import StopMode
-from netstack.wire.gate_access import GateIdentity
+from netstack.wire.offer_messages import GateIdentity
 
 
 @dataclass(slots=True, eq=False)

@@ -22,7 +22,7 @@ from flowlet.messages.control_messages import (
     RemoteGateMessage,
     VertexMessage,
 )
-from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.offer_messages import GateIdentity, gate_token
 
 # A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a
 # token cannot.

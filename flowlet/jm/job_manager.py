@@ -20,7 +20,6 @@ from flowlet.jm.job_store.job_keeper import JobKeeper
 from flowlet.jm.job_store.job_store import JobStore, Recovery, job_store_key, recover
 from flowlet.jm.rest import RestApi
 from flowlet.messages.program_bundle import ShippedFiles
-from flowlet.rpc.background_call import call_in_background, close_in_background, run_in_background
 from flowlet.rpc.front_door import DoorLimits, FrontDoor
 from flowlet.rpc.local_rpc import LocalServer
 from flowlet.rpc.requests import WallClock, wall_clock_ms
@@ -29,6 +28,7 @@ from flowlet.storage.manifest import manifest_key
 from flowlet.storage.working_directory import LazyWorkingDirectory
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import call_in_background, close_in_background, run_in_background
 from netstack.loop.forks import PortClosedInChildren
 from netstack.security import check_loopback
 from netstack.transport.socket_options import within_descriptors

@@ -85,10 +85,10 @@ from flowlet.messages.control_messages import (
     ToTaskManager,
 )
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import call_in_background
 
 _RUN: Final = (ExecutionState.RUNNING, ExecutionState.FINISHED)
 _FAILING: Final = (ExecutionState.CANCELING, ExecutionState.CANCELED, ExecutionState.FAILED)

@@ -22,8 +22,7 @@ from flowlet.jm.remote_gates.gate_writes import WriteError
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.requests import Request, Response, Route, WallClock, error_response, refuse
 from netstack.errors import LocalProtocolError
-from netstack.wire.gate_access import GateIdentity, gate_token
-from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
+from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES, GateIdentity, gate_token
 
 _BASE = "/producers/{job_id}/{gate}/{expires_ms}"
 _TARGET = re.compile(

@@ -25,7 +25,6 @@ from flowlet.jm.savepoints.savepoint_api import SavepointApi
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.authenticating_server import AuthenticatingServer
-from flowlet.rpc.background_call import call_in_background
 from flowlet.rpc.requests import (
     SESSION_PATH,
     Request,
@@ -37,6 +36,7 @@ from flowlet.rpc.requests import (
     refuse,
 )
 from flowlet.shipping.bundle_store import FileApi, FileKeeper
+from netstack.loop.background_call import call_in_background
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 if TYPE_CHECKING:

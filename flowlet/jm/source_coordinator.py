@@ -17,7 +17,7 @@ Absent:     reassigning the splits of a failed reader: all readers of a source r
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -25,24 +25,18 @@ from flowlet.errors import StateRestoreError
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.messages.control_messages import AddSplits, NoMoreSplits, VertexMessage
-from flowlet.rpc.background_call import CallInBackground, call_in_background
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import AnySplit, SplitSet
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground, call_in_background
+from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 
 _log = LogLines(__name__)
 _STATE_VERSION: Final = 1
 _State = tuple[int, bytes | None]  # the version; the enumerator's state, None: its splits were not discovered
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 _NOT_DISCOVERED: Final = msgspec.msgpack.encode((_STATE_VERSION, None))
-
-
-class CancellableTimer(Protocol):
-    """What ``call_later`` of an event loop returns."""
-
-    def cancel(self) -> None:
-        """Do not make the call."""
 
 
 class SourceCoordinator:
@@ -71,7 +65,7 @@ class SourceCoordinator:
         no_more_splits: Callable[[int], None],
         fail: Callable[[Exception], None],
         call_in_background: CallInBackground = call_in_background,
-        call_later: Callable[[float, Callable[[], None]], CancellableTimer] | None = None,
+        call_later: ScheduleTimer | None = None,
         restored: bytes | None = None,
     ) -> None:
         self._name = name
@@ -84,7 +78,7 @@ class SourceCoordinator:
         self._waiting: list[int] | None = []  # subtasks that asked before the enumerator was ready; None: it is ready
         self._restored = _NOT_DISCOVERED if restored is None else restored
         self._is_closed = False
-        self._timer: CancellableTimer | None = None  # of the next search
+        self._timer: Cancellable | None = None  # of the next search
         self._call_later = call_later
         self._without: set[int] = set()  # subtasks that asked, and for which there is nothing yet
 

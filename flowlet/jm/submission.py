@@ -25,8 +25,7 @@ from flowlet.messages.control_messages import (
 )
 from flowlet.messages.program_bundle import ProgramBundle, check_shipped_files, pieces_of
 from flowlet.splits.split_kinds import FileSet, HybridSplits, SplitSet
-from netstack.wire.gate_access import MAX_GATE_NAME_BYTES
-from netstack.wire.offer_messages import FINGERPRINT_BYTES
+from netstack.wire.offer_messages import FINGERPRINT_BYTES, MAX_GATE_NAME_BYTES
 
 MAX_NAME_CHARS = 1_000
 MAX_OPERATORS_PER_VERTEX = 1_000

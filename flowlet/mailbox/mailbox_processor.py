@@ -28,7 +28,7 @@ from flowlet.mailbox.task_mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, Mailb
 from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
 from netstack.late import dataclass
 from netstack.loop.forks import end_stranded_child
-from netstack.timers import Cancellable, ScheduleTimer
+from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 
 # Flink's ``MailboxMetricsController``: one value per second, 60 values.
 MEASUREMENT_INTERVAL_MS = 1_000

@@ -20,10 +20,9 @@ from flowlet.rpc.auth import AUTH_HEADER, AcceptedRequest
 from flowlet.rpc.authenticating_server import AuthenticatingServer, EarlyAnswer
 from flowlet.rpc.request_head import parse_head
 from netstack.config import DEAD_HOST_TIMEOUT_S
-from netstack.flow.admission import Admission, AdmissionStatistics
+from netstack.flow.admission import Admission, AdmissionStatistics, RateLimit
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.transport.limits import RateLimit
 from netstack.transport.socket_options import watch_host
 
 MAX_HEAD_BYTES: Final = 4096

@@ -16,16 +16,17 @@ import hashlib
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import msgspec
 
 from flowlet.errors import FlowletError, JobGraphError, StorageError
 from flowlet.messages.program_bundle import PART_BYTES, ShippedFiles
 from flowlet.rpc.requests import MSGPACK, Request, Response, Route, error_response
+from netstack.loop.background_call import RunInBackground
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -114,19 +115,11 @@ class PartStore:
         )
 
 
-T = TypeVar("T")
 THREAD_NAME: Final = "shipped files"
 
 
 class FilesFullError(FlowletError):
     """The files of running jobs leave no room."""
-
-
-class RunInBackground(Protocol):
-    """Runs a function on another thread, as ``run_in_background`` does."""
-
-    def __call__(self, function: Callable[[], T], name: str) -> Awaitable[T]:
-        """Its result."""
 
 
 class FileKeeper:

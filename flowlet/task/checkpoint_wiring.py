@@ -11,6 +11,7 @@ Source:     Flink ``BarrierAlignmentUtil.createRegisterTimerCallback``.  Flink `
 Invariants: records emitted before an event precede it in the partitions, because pending chunks are flushed first.
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -34,9 +35,9 @@ from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.late import dataclass
+from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo
 from netstack.partition.result_partition import ResultPartition
-from netstack.timers import Timers
 from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import DataType
 
@@ -44,8 +45,8 @@ from netstack.wire.messages import DataType
 class MailboxTimers:
     """Implements ``Timers``.
 
-    Threading: ``call_later`` and the returned cancel on the task thread; after the cancel the call is not made, even if
-               its mail is queued.
+    Threading: ``call_later`` and ``cancel`` on the task thread; after the cancel the call is not made, even if its mail
+               is queued.
     """
 
     def __init__(self, timers: Timers, executor: MailboxExecutor, description: str) -> None:
@@ -53,28 +54,36 @@ class MailboxTimers:
         self._executor = executor
         self._description = description
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Make ``call`` once, on the task thread; return a function that cancels it."""
-        is_cancelled = False
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> "MailedCall":
+        """Make ``call`` once, on the task thread."""
+        mailed = MailedCall(call, self._executor, self._description)
+        mailed.timer = self._timers.call_later(delay_s, mailed.post)
+        return mailed
 
-        def run() -> None:
-            if not is_cancelled:
-                call()
 
-        def post() -> None:
-            try:
-                self._executor.execute(run, self._description, options=MailOptions.URGENT)
-            except MailboxClosedError:
-                return  # the task has ended
+class MailedCall:
+    """One call of ``MailboxTimers``."""
 
-        cancel_timer = self._timers.call_later(delay_ms, post)
+    def __init__(self, call: Callable[[], None], executor: MailboxExecutor, description: str) -> None:
+        self._call: Callable[[], None] | None = call
+        self._executor = executor
+        self._description = description
+        self.timer: Cancellable | None = None
 
-        def cancel() -> None:
-            nonlocal is_cancelled
-            is_cancelled = True
-            cancel_timer()
+    def post(self) -> None:
+        """Put the mail; on the timers' thread."""
+        with contextlib.suppress(MailboxClosedError):  # the task has ended
+            self._executor.execute(self._run, self._description, options=MailOptions.URGENT)
 
-        return cancel
+    def _run(self) -> None:
+        if self._call is not None:
+            self._call()
+
+    def cancel(self) -> None:
+        """Do not make the call, unless it was made."""
+        self._call = None
+        if self.timer is not None:
+            self.timer.cancel()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from flowlet.testing.input_harnesses import (
 from flowlet.testing.manual_processing_time_service import TestProcessingTimeService
 from flowlet.testing.mini_cluster import MiniCluster
 from flowlet.testing.operator_harness import OperatorHarness, OperatorSnapshot, StreamRecord, operator_of
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import ManualClock
 
 __all__ = [
     "KeyedOneInputOperatorHarness",

@@ -36,7 +36,7 @@ from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import ManualClock
 
 _GRACE_S: Final = 1.0  # how long threads may take to end; there is no wait if none is left
 _PAUSE_S: Final = 0.002

@@ -20,7 +20,7 @@ from flowlet.datastream.stream_execution_environment import StreamExecutionEnvir
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.stream_graph import StreamGraph
 from flowlet.tm.task_executor import TaskExecutor, TaskExecutorConfig
-from netstack.loop.wakeups import run_all
+from netstack.availability import run_all
 
 
 class MiniCluster:

@@ -19,7 +19,7 @@ from typing import Final
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from netstack.availability import AvailabilityFuture
-from netstack.timers import Cancellable, ScheduleTimer
+from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 
 ProcessingTimeCallback = Callable[[int], object]
 

@@ -34,10 +34,10 @@ from flowlet.rpc.requests import (
     SessionEndedError,
     SessionTransport,
 )
+from netstack.flow.backoff import Backoff
 from netstack.flow.heartbeats import Silence
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
-from netstack.timers import Backoff
 
 _log = LogLines(__name__)
 

@@ -67,7 +67,7 @@ from flowlet.tm.snapshot_pool import SnapshotPool
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.forks import end_stranded_child
-from netstack.timers import Timers
+from netstack.loop.loop_timers import Timers
 from netstack.wire.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointOptions, SavepointFormat, SnapshotType
 
 _log = LogLines(__name__)

@@ -34,9 +34,8 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ExecutionAttemptID, IntermediateResultPartitionID, ResultPartitionID
 from netstack.late import is_instance_of_late
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.loop_timers import LoopTimer, LoopTimers
+from netstack.loop.loop_timers import LoopTimers, Timers
 from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.timers import Timers
 
 if TYPE_CHECKING:
     from flowlet.connectors.remote_gate_source import RemoteGateSource
@@ -108,7 +107,7 @@ def _create_environment(
         attempt=descriptor.attempt,
         gates=gates,
         outputs=outputs,
-        schedule_timer=lambda delay_s, callback: LoopTimer(loop, delay_s, callback),
+        schedule_timer=LoopTimers(loop).call_later,
         limits=_limits(descriptor.settings),
         state=descriptor.settings.state,
         batch=descriptor.settings.batch,

@@ -32,7 +32,6 @@ from flowlet.messages.control_messages import (
     ToTaskManager,
 )
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.rpc.background_call import close_in_background
 from flowlet.rpc.requests import RpcGateway
 from flowlet.shipping.job_file_cache import JobFileCache
 from flowlet.shipping.program_modules import JobFiles
@@ -44,13 +43,14 @@ from flowlet.tm.snapshot_pool import SnapshotPool
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from flowlet.tm.task_checkpointing import CheckpointServices
 from flowlet.tm.task_deployment import blocking_results
+from netstack.availability import run_all
 from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import close_in_background
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.wakeups import run_all
 
 _log = LogLines(__name__)
 

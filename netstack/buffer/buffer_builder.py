@@ -1,18 +1,15 @@
 """``BufferBuilder``, into which one thread writes records, and ``BufferConsumer``, with which another reads them
 meanwhile.
 
-The reader of a segment that may still be written.
-
-Side:       shared.  It belongs to the task thread; its ``BufferConsumer`` to whoever holds its subpartition's lock.
-Hot path:   per buffer.  per chunk and per buffer, not per record.
-Invariants: see ``netstack.buffer.buffer_builder``: one load of the position tells what can be read and whether that is
-            all.  writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its
-            own): ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can
-            finish too).  The writer stores the bytes first and the position after them, in one attribute store; the
-            reader loads it once and takes length and end from that one value.
+Side:       shared.  The builder belongs to the task thread; its consumer to whoever holds its subpartition's lock.
+Hot path:   per chunk and per buffer, not per record.
+Invariants: writer and reader share one integer, the ``position`` of their marker (the lease itself, or one of its own):
+            ``n >= 0`` committed bytes, or ``~n`` once the writer finished with ``n`` (so that an empty one can finish
+            too).  The writer stores the bytes first and the position after them, in one attribute store; the reader
+            loads it once and takes length and end from that one value.
 Units:      positions in bytes from the start of the segment.
-Source:     Flink ``BufferConsumer``.  Copies of a consumer read the same bytes from where they like (one writer, a copy
-            per subpartition: broadcast).  Flink ``BufferBuilder``.
+Source:     Flink ``BufferBuilder``, ``BufferConsumer``.  Copies of a consumer read the same bytes from where they like
+            (one writer, a copy per subpartition: broadcast).
 """
 
 from typing import Self
@@ -98,23 +95,9 @@ class BufferConsumer:
         Raises:
             BufferOwnershipError: nobody holds the segment any more.
         """
-        return self._copy(self._read, self.partial_record_length)
-
-    def copy_with_reader_position(self, position: int) -> "BufferConsumer":
-        """A second reader that starts ``position`` bytes into the segment, at what is committed or will be.
-
-        Raises:
-            ValueError: the position is outside of the segment.
-            BufferOwnershipError: nobody holds the segment any more.
-        """
-        if not 0 <= position <= len(self._lease.segment.view):
-            raise ValueError(f"cannot read from byte {position} of a segment of {len(self._lease.segment.view)}")
-        return self._copy(position, 0)
-
-    def _copy(self, position: int, partial_record_length: int) -> "BufferConsumer":
         self._lease.retain()
-        copy = BufferConsumer(self._lease, self._marker, self.data_type, partial_record_length)
-        copy._read = position
+        copy = BufferConsumer(self._lease, self._marker, self.data_type, self.partial_record_length)
+        copy._read = self._read
         copy.is_compressed = self.is_compressed
         return copy
 
@@ -231,16 +214,6 @@ class BufferBuilder:
     def capacity_bytes(self) -> int:
         """How many bytes it takes in all: the size of the segment, or less after ``trim``."""
         return self._capacity
-
-    @property
-    def num_bytes_appended(self) -> int:
-        """How many bytes were written, committed or not."""
-        return self._position
-
-    @property
-    def writable_bytes(self) -> int:
-        """How many bytes still fit."""
-        return self._capacity - self._position
 
     @property
     def is_full(self) -> bool:

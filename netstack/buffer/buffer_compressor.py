@@ -1,17 +1,13 @@
 """Compresses buffers before they leave, and decompresses them before a task reads them.
 
-Data buffers as they were before they were compressed.
-
 Side:       shared.  It keeps no state, so any thread may use one object.
 Hot path:   per buffer, if a job asks for compression: 0.08 to 0.1 ms for 32 KiB of words or numbers, 0.006 ms for
-            random bytes (timeit).  per buffer, if its writer compressed it: 0.05 ms for 32 KiB of words or numbers
-            (timeit), half of it for the check of the size.
-Invariants: a buffer is replaced only by a strictly smaller one; events never are.  what is restored fits one segment,
+            random bytes; back again 0.05 ms, half of it for the check of the size (timeit).
+Invariants: a buffer is replaced only by a strictly smaller one; events never are.  What is restored fits one segment,
             whatever it claims.
 Units:      sizes in bytes.
-Source:     Flink ``BufferCompressor``, ``Lz4BlockCompressor``: two little-endian int32, the length of the block and of
-            the original, then the raw LZ4 block.  Flink ``BufferDecompressor``; the format is that of
-            ``netstack.buffer.buffer_compressor``.
+Source:     Flink ``BufferCompressor``, ``BufferDecompressor``, ``Lz4BlockCompressor``: two little-endian int32, the
+            length of the block and of the original, then the raw LZ4 block.
 Absent:     LZO and ZSTD.  Nothing is written back into the original's segment, which others may read (broadcast): the
             result is memory of its own, bounded by whoever queues it, and the segment goes home at once.
 """

@@ -1,22 +1,16 @@
-"""The reader of a content that waits in a subpartition.
+"""Readers of segments that were filled in one go, and of contents: objects that stand in a buffer for their bytes.
 
-Buffers that hold an object instead of its bytes, for a reader of the same process.
+Serializing for a reader that shares the memory is work for nothing.  A buffer with a content still takes one segment of
+its pool, so that flow control counts it like any other; the segment stays unused.  Its bytes are made when they are
+asked for: a checkpoint keeps bytes.
 
-Serializing for a reader that shares the memory is work for nothing.  Such a buffer still takes one segment of its pool,
-so that flow control counts it like any other; the segment stays unused.  Its bytes are made when they are asked for: a
-checkpoint keeps bytes.
-
-The reader of a segment that was filled in one go.
-
-Hot path: per buffer.
-
-Side:       shared.  It belongs to whoever holds the lock of its subpartition.
+Side:       shared.  A consumer belongs to whoever holds the lock of its subpartition.
+Hot path:   per buffer.
 Invariants: whoever emits a content has no use for it any more; the reader that takes it out is its one owner from then
             on, so bytes are made before that or never.
-Units:      bytes; the size of a content is an estimate.  sizes in bytes.
-Source:     none in Flink, whose local channels hand over serialized buffers.  none in Flink, whose every buffer comes
-            from a ``BufferBuilder``.  none in Flink; see ``netstack.buffer.content_consumer``.
-Hot path:   per buffer.
+Units:      bytes; the size of a content is an estimate.
+Source:     none in Flink, whose local channels hand over serialized buffers, and whose every buffer comes from a
+            ``BufferBuilder``.
 """
 
 from typing import Final
@@ -83,8 +77,8 @@ def pieces_of(view: memoryview) -> list[NetworkBuffer]:
 
 
 class SegmentConsumer(BufferConsumer):
-    """Reads a segment that was filled in one go; its lease is made only if somebody wants less than the whole, or a
-    buffer of it.
+    """Reads a segment that was filled in one go; its lease is made only for a reader that wants less than the whole, or
+    a buffer of it.
 
     As behind a builder, whoever holds it learns that the writer has finished when it looks for the first time.
     """

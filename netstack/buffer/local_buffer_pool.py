@@ -19,15 +19,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
-from netstack.availability import AvailabilityFuture, AvailabilityHelper
+from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_all
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.buffer.parked_threads import BlockingObserver, BufferListener, ParkedThreads
-from netstack.buffer.pool_account import AccountState, PoolAccount
+from netstack.buffer.pool_account import AccountState, BlockingObserver, BufferListener, ParkedThreads, PoolAccount
 from netstack.errors import ResourceClosedError
 from netstack.late import dataclass
-from netstack.loop.wakeups import run_all
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
@@ -73,12 +71,12 @@ class LocalBufferPool:
     Life cycle: ``destroy`` wakes everybody; segments still in use go home when they are recycled.
     State, guarded by ``_lock`` unless it says otherwise, and who uses it:
         segments: ``_free``, ``_availability``; how many it has and may have is in ``_account``, guarded by the network
-            pool's lock.  Every
-        request and every recycler.
+            pool's lock.  Every request and every recycler.
         limits of subpartitions: ``_counts``, ``_num_full``.  Requests and recyclers that name a subpartition; inline,
-        so that no buffer pays for a call. who waits: ``_listeners`` (channels that want a floating buffer), ``_parked``
-        (threads).  Who brings a segment serves them first. overdraft: none of its own; it is what ``_account`` has
-        beyond its size.
+            so that no buffer pays for a call.
+        who waits: ``_listeners`` (channels that want a floating buffer), ``_parked`` (threads).  Who brings a segment
+            serves them first.
+        overdraft: none of its own; it is what ``_account`` has beyond its size.
     """
 
     def __init__(
@@ -158,7 +156,7 @@ class LocalBufferPool:
 
     @property
     def best_effort_used(self) -> int:
-        """How many segments are in somebody's hands; a moment's guess while others request and recycle."""
+        """How many segments are in use; a moment's guess while others request and recycle."""
         return max(0, self._account.num_requested - len(self._free))
 
     @property

@@ -16,11 +16,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment, SegmentHome
-from netstack.buffer.segment_ledger import Trail
+from netstack.availability import run_all
+from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment, SegmentHome, Trail
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
-from netstack.loop.wakeups import run_all
 from netstack.wire.messages import DataType
 
 _POISON: Final = b"\xdd"  # what a freed segment is filled with when NETSTACK_DEBUG=1
@@ -33,8 +32,7 @@ class BufferLease:
     """The count of everybody who uses one segment: its builder, its consumer and the buffers built from it.
 
     Threading: any thread, without a lock: every holder has a token in a list, ``list.append`` and ``list.pop`` are
-               atomic, and the token
-    at the bottom, which only the last holder can draw, is marked.
+        atomic, and the token at the bottom, which only the last holder can draw, is marked.
     Life cycle: starts with one holder; when the last one releases, the segment goes to the recycler and the lease is
         dead.
     """

@@ -20,14 +20,13 @@ from collections.abc import Callable, Sequence
 from enum import Enum, unique
 from typing import Final
 
+from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment, SegmentArena
+from netstack.buffer.memory_segment import MemorySegment, SegmentArena, SegmentLedger
 from netstack.buffer.pool_account import AccountState, PoolAccount
-from netstack.buffer.segment_ledger import SegmentLedger
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from netstack.late import dataclass
-from netstack.loop.wakeups import run_all
 
 USAGE_WARNING_PERCENT: Final = 100  # Flink's USAGE_WARNING_THRESHOLD
 Grants = list[tuple[PoolAccount, MemorySegment]]
@@ -88,8 +87,7 @@ class NetworkBufferPool:
     State, all guarded by ``_lock``, and who uses it:
         free segments: ``_free``.  Everybody.
         promises: ``_accounts`` with the numbers in each, ``_num_guaranteed``, ``_num_owed``, ``_num_unpooled``,
-            ``_num_outstanding``.
-        Pools that come, go, grow and shrink.
+            ``_num_outstanding``.  Pools that come, go, grow and shrink.
         lines: ``_waiting`` (pools below their size), ``_claims`` (blocked requests).  Whoever finds no segment, and who
             brings one.
     ``_arena`` is used without the lock: when it is made, and by the one thread that unmaps it.
@@ -138,7 +136,7 @@ class NetworkBufferPool:
 
     @property
     def num_used(self) -> int:
-        """How many segments are in somebody's hands."""
+        """How many segments are in use."""
         return self._num_total - len(self._free)
 
     @property
@@ -416,7 +414,7 @@ class NetworkBufferPool:
         The mapping is closed when the last segment is back, now or later.
 
         Raises:
-            BufferOwnershipError: in debug mode, after all is done: somebody dropped buffers instead of recycling them.
+            BufferOwnershipError: in debug mode, after all is done: buffers were dropped instead of recycling them.
         """
         with self._lock:
             if self._state is not _OPEN:

@@ -33,7 +33,6 @@ from typing import Final, TypeAlias
 from netstack.errors import LocalProtocolError, NetstackError
 from netstack.late import dataclass
 from netstack.security import normalized_authority
-from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import (
     CLIENT_MESSAGE_IDS,
     GATE_MESSAGE_IDS,
@@ -43,7 +42,7 @@ from netstack.wire.message_bytes import (
     encode,
 )
 from netstack.wire.messages import Hello, Message, Proof, Ready
-from netstack.wire.offer_messages import GateHello
+from netstack.wire.offer_messages import GateHello, GateIdentity
 
 PROTOCOL_VERSION_MIN: Final = 2  # 1: no authority in the hello, no seals
 PROTOCOL_VERSION_MAX: Final = 2

@@ -1,13 +1,11 @@
-"""Decides which offers one subtask of a gate takes, and counts them.
-
-The progress of a partition that a producer has offered to every subtask of a gate.
+"""Decides which offers one subtask of a gate takes, and counts them; and how far an offered partition has come.
 
 Side:       pure.
-Invariants: a subtask goes OFFERED (-> QUEUED) -> REQUESTED -> PROCESSED -> ENDED and never back.  The first failure is
-            kept.  An offer cannot fail once all subtasks have ended.  an attempt of a partition is admitted once (the
-            last ``MAX_REMEMBERED`` attempts are remembered), unless it was aborted or taken back; at most ``max_open``
-            offers are open, and ``MAX_WAITING`` wait in the order of their arrival; every admitted offer ends once,
-            complete or aborted.
+Invariants: an attempt of a partition is admitted once (the last ``MAX_REMEMBERED`` attempts are remembered), unless it
+            was aborted or taken back; at most ``max_open`` offers are open, and ``MAX_WAITING`` wait in the order of
+            their arrival; every admitted offer ends once, complete or aborted.  For the producer a subtask goes OFFERED
+            (-> QUEUED) -> REQUESTED -> PROCESSED -> ENDED and never back.  The first failure is kept.  An offer cannot
+            fail once all subtasks have ended.
 """
 
 from collections import OrderedDict

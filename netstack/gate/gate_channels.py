@@ -1,18 +1,17 @@
 """The channels of one gate: how they are set up, requested and replaced, and what all of them are told.
 
-Holds the place of a channel whose producer is not known yet.
-
-Lock order: ``GateChannels.lock``: channels are requested, told and released outside it (FLINK-12510, FLINK-19391).
-            They are set up under it, which takes no lock; an ``OfferedInputGate`` takes its book lock under it.
-
 Side:       shared.  The task thread sets up and requests; any thread updates, retriggers, closes.
-Source:     Flink ``UnknownInputChannel``.  What it becomes is made by whoever knows the producer:
-            ``SingleInputGate.update_channel``.  Flink ``SingleInputGate``: ``setup``, ``requestPartitions``,
-            ``updateInputChannel``, ``retriggerPartitionRequest``, ``triggerPartitionStateCheck``.
 Invariants: channel n has index n; after the close no channel is added.
+Lock order: channels are requested, told and released outside of ``GateChannels._channels_lock`` (FLINK-12510,
+            FLINK-19391).  They are set up under it, which takes no lock; an ``OfferedInputGate`` takes its book lock
+            under it.
+Source:     Flink ``SingleInputGate``: ``setup``, ``requestPartitions``, ``updateInputChannel``,
+            ``retriggerPartitionRequest``, ``triggerPartitionStateCheck``; ``UnknownInputChannel``, which stands in the
+            place of a channel whose producer is not known yet.  What it becomes is made by whoever knows the producer.
 """
 
 import threading
+from collections.abc import Sequence
 from typing import Final
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
@@ -22,12 +21,12 @@ from netstack.gate.channels.input_channel import (
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    PartitionStateChecker,
 )
-from netstack.gate.channels.partition_request_client import PartitionStateChecker
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import NEXT, GateLifecycle
+from netstack.gate.input_gate import NEXT, Decompressor, GateLifecycle
 from netstack.ids import ResultPartitionID
-from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
+from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event
 
 
@@ -92,25 +91,7 @@ class UnknownInputChannel(InputChannel):
 
     def statistics(self) -> ChannelStatistics:
         """One row of a dump."""
-        return ChannelStatistics(
-            index=self.index,
-            kind="unknown",
-            partition=f"{self.partition_id}/{self.subpartition}",
-            state=self._state(),
-            num_bytes_in=0,
-            num_buffers_in=0,
-            num_queued_buffers=0,
-            queue_size_bytes=0,
-            num_credits_available=0,
-            num_credits_granted=0,
-            num_unannounced=0,
-            num_required_buffers=0,
-            num_exclusive_available=0,
-            num_floating_available=0,
-            sender_backlog=0,
-            is_blocked=False,
-            last_activity_ns=0,
-        )
+        return self._statistics("unknown")
 
     def _describe(self) -> str:
         return "its producer is not known yet"
@@ -122,127 +103,157 @@ _CLOSED: Final = GateLifecycle.CLOSED
 
 
 class GateChannels:
-    """The set-up and the life cycle of a gate; which channels have data is the gate's own.
+    """The base of a gate: its set-up, its life cycle and what all its channels are told.
 
-    Life cycle: ``GateLifecycle``: ``add`` ... -> ``begin_requests`` -> ``close``.
-    Ownership: the channels, until the close gives them to the caller for their release.
+    Which channels have data is the gate's own.
 
-    Attributes:
-        by_index: the channels; the list is replaced or grows, so any thread reads it bare.  Written under ``lock``.
-        lifecycle: written under ``lock``; a bare read may be one step behind.
-        buffer_pool: the floating buffers of the gate, None before they are given.
+    Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> ``close``.
+    State, written under ``_channels_lock``: ``_by_index``, which is replaced or grows, so that any thread reads it
+        bare; ``_lifecycle``, which read bare may be one step behind; ``_num_unknown``, ``_pending_events`` and
+        ``_channel_state``.
     """
 
-    def __init__(self, owner: str, state_checker: PartitionStateChecker | None) -> None:
-        self._owner = owner
+    def __init__(
+        self, owner: str, state_checker: PartitionStateChecker | None, decompressor: Decompressor | None
+    ) -> None:
+        self.owner = owner
         self._state_checker = state_checker
-        self.buffer_pool: LocalBufferPool | None = None
-        self.lock = threading.Lock()
-        self.by_index: list[InputChannel] = []
-        self.lifecycle = _SET_UP
-        # Guarded by lock.
+        self._decompressor = decompressor
+        self._buffer_pool: LocalBufferPool | None = None  # of floating buffers
+        self._channels_lock = threading.Lock()
+        self._by_index: list[InputChannel] = []
+        self._lifecycle = _SET_UP
         self._num_unknown = 0
         self._pending_events: list[Event] = []  # for producers that are not known yet (FLINK-1496)
         # Where data in flight is kept, and the gate's index there.
         self._channel_state: tuple[ChannelStateWriter, int] | None = None
 
-    def __repr__(self) -> str:
-        return (
-            f"<GateChannels {self.lifecycle.name.lower()}, {len(self.by_index)} channels, {self._num_unknown} unknown>"
-        )
+    @property
+    def channels(self) -> Sequence[InputChannel]:
+        """The channels, by index."""
+        return self._by_index
 
-    def check_open(self) -> None:
-        """Do nothing but for a gate that was closed.
+    @property
+    def num_channels(self) -> int:
+        """How many channels it has."""
+        return len(self._by_index)
 
-        Raises:
-            ResourceClosedError: it was.
-        """
-        if self.lifecycle is _CLOSED:
-            raise ResourceClosedError(f"the input gate of {self._owner} was closed")
+    @property
+    def unfinished_channels(self) -> list[int]:
+        """The indexes of the channels that have not reached the end of their partition."""
+        return [channel.index for channel in self._by_index if not channel.is_released]
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether ``close`` was called."""
+        return self._lifecycle is _CLOSED
+
+    def _check_open(self) -> None:
+        if self._lifecycle is _CLOSED:
+            raise ResourceClosedError(f"the input gate of {self.owner} was closed")
 
     def _enter_locked(self, lifecycle: GateLifecycle) -> bool:
         """Go on to ``lifecycle``; False, and nothing changes, if no step leads there from the present state."""
-        is_step = lifecycle in NEXT[self.lifecycle]
+        is_step = lifecycle in NEXT[self._lifecycle]
         if is_step:
-            self.lifecycle = lifecycle
+            self._lifecycle = lifecycle
         return is_step
 
     # ---------------------------------------------------------------- set-up
 
     def set_buffer_pool(self, pool: LocalBufferPool) -> None:
-        """See ``SingleInputGate``."""
-        if self.buffer_pool is not None:
-            raise LocalProtocolError(f"{self._owner}: the gate has its floating buffers already")
-        self.buffer_pool = pool
-        for channel in self.by_index:
+        """Give the gate its floating buffers, once, before the request; the gate destroys the pool when it is closed.
+
+        Raises:
+            LocalProtocolError: it has a pool already.
+        """
+        if self._buffer_pool is not None:
+            raise LocalProtocolError(f"{self.owner}: the gate has its floating buffers already")
+        self._buffer_pool = pool
+        for channel in self._by_index:
             self._set_up(channel)
 
     def set_channel_state_writer(self, writer: ChannelStateWriter, gate_index: int) -> None:
-        """See ``SingleInputGate``."""
-        with self.lock:
-            is_late = self.lifecycle is _REQUESTED
+        """Let every channel, also one that comes later, keep its data in flight with ``writer``; before the request.
+
+        Raises:
+            LocalProtocolError: the partitions were requested already.
+        """
+        if self._decompressor is not None:
+            writer = DecompressedInput(writer, self._decompressor.decompress)
+        with self._channels_lock:
+            is_late = self._lifecycle is _REQUESTED
             if not is_late:
                 self._channel_state = (writer, gate_index)
-                for channel in self.by_index:
+                for channel in self._by_index:
                     channel.set_channel_state_writer(writer, InputChannelInfo(gate_index, channel.index))
         if is_late:
-            raise LocalProtocolError(f"{self._owner}: where data in flight is kept must be known before the request")
+            raise LocalProtocolError(f"{self.owner}: where data in flight is kept must be known before the request")
 
-    def add(self, channel: InputChannel) -> None:
-        """See ``SingleInputGate.add_channel``."""
-        with self.lock:
-            num_channels, lifecycle = len(self.by_index), self.lifecycle
+    def add_channel(self, channel: InputChannel) -> None:
+        """Add the next channel; its index must be the number of channels so far.
+
+        Raises:
+            LocalProtocolError: the index is another one, or the partitions were requested, or the gate was closed.
+        """
+        with self._channels_lock:
+            num_channels = len(self._by_index)
+            lifecycle = self._lifecycle
             if lifecycle is _SET_UP and channel.index == num_channels:
                 self._num_unknown += isinstance(channel, UnknownInputChannel)
-                self.put_locked(channel)
+                self._put_locked(channel)
                 return
         state = {_SET_UP: "", _REQUESTED: " after the request"}.get(lifecycle, " after the close")
-        raise LocalProtocolError(f"{self._owner}: channel {channel.index} is added as number {num_channels}{state}")
+        raise LocalProtocolError(f"{self.owner}: channel {channel.index} is added as number {num_channels}{state}")
 
-    def put_locked(self, channel: InputChannel) -> None:
+    def _put_locked(self, channel: InputChannel) -> None:
         """Set ``channel`` up, and give it the place of its index: a new one at the end, or that of another channel."""
         self._set_up(channel)
-        if channel.index == len(self.by_index):
-            self.by_index.append(channel)
+        if channel.index == len(self._by_index):
+            self._by_index.append(channel)
         else:
-            self.by_index[channel.index] = channel
+            self._by_index[channel.index] = channel
 
     def _set_up(self, channel: InputChannel) -> None:
-        if self.buffer_pool is not None and isinstance(channel, RemoteInputChannel):
-            channel.set_floating_pool(self.buffer_pool)
+        if self._buffer_pool is not None and isinstance(channel, RemoteInputChannel):
+            channel.set_floating_pool(self._buffer_pool)
         if self._channel_state is not None:
             writer, gate_index = self._channel_state
             channel.set_channel_state_writer(writer, InputChannelInfo(gate_index, channel.index))
 
     # ---------------------------------------------------------------- requests
 
-    def begin_requests(self) -> list[InputChannel] | None:
+    def _begin_requests(self) -> list[InputChannel] | None:
         """Add no more channels.  The caller lets those that it gets ask for their data; a second call returns None.
 
         Raises:
             ResourceClosedError: the gate was closed.
         """
-        with self.lock:
+        with self._channels_lock:
             # Together with the list: an update knows who requests what it brings (FLINK-10747).
             is_first = self._enter_locked(_REQUESTED)
-            channels = list(self.by_index)
+            channels = list(self._by_index)
         if not is_first:
-            self.check_open()
+            self._check_open()
             return None
         return channels
 
-    def update(self, channel: InputChannel) -> bool:
-        """See ``SingleInputGate.update_channel``."""
-        with self.lock:
-            index, lifecycle = channel.index, self.lifecycle
+    def update_channel(self, channel: InputChannel) -> bool:
+        """Put ``channel`` in the place of the unknown one with its index: its producer is known now.  Any thread.
+
+        False (and ``channel`` is released) if the gate was closed, or that channel was known already.
+        """
+        with self._channels_lock:
+            index = channel.index
+            lifecycle = self._lifecycle
             is_wanted = (
                 lifecycle is not _CLOSED
-                and index < len(self.by_index)
-                and isinstance(self.by_index[index], UnknownInputChannel)
+                and index < len(self._by_index)
+                and isinstance(self._by_index[index], UnknownInputChannel)
             )
             events = list(self._pending_events)
             if is_wanted:
-                self.put_locked(channel)
+                self._put_locked(channel)
                 self._num_unknown -= 1
                 if not self._num_unknown:
                     self._pending_events.clear()
@@ -255,16 +266,16 @@ class GateChannels:
             channel.send_task_event(event)
         return True
 
-    def retrigger(self, partition_id: ResultPartitionID, subpartition: int) -> None:
-        """See ``SingleInputGate.retrigger_partition_request``."""
-        if self.lifecycle is _CLOSED:
+    def retrigger_partition_request(self, partition_id: ResultPartitionID, subpartition: int) -> None:
+        """Ask for a partition once more, with the channel's back-off; nothing happens after the close.  Any thread."""
+        if self._lifecycle is _CLOSED:
             return
-        for channel in list(self.by_index):
+        for channel in list(self._by_index):
             if channel.partition_id == partition_id and channel.subpartition == subpartition:
                 channel.retrigger_subpartition_request()
 
-    def check_producer(self, channel: InputChannel) -> None:
-        """See ``SingleInputGate.trigger_partition_state_check``."""
+    def trigger_partition_state_check(self, channel: InputChannel) -> None:
+        """Find out whether the producer of a partition that was not found is alive; any thread, never blocks."""
         if self._state_checker is None:
             channel.fail_partition_request()
             return
@@ -280,40 +291,69 @@ class GateChannels:
             failed.__cause__ = error
             channel.on_error(failed)
 
-    # ---------------------------------------------------------------- orders to all
+    # ---------------------------------------------------------------- orders to the producers
+
+    def acknowledge_all_records_processed(self, channel_index: int) -> None:
+        """Tell the producer behind a channel that everything up to its end of data was processed."""
+        self._by_index[channel_index].acknowledge_all_records_processed()
 
     def send_task_event(self, event: Event) -> None:
-        """See ``SingleInputGate``."""
-        self.check_open()
-        with self.lock:
-            channels = list(self.by_index)
+        """Bring ``event`` to the producers of all channels; those that are not known yet get it once they are.
+
+        Raises:
+            ResourceClosedError: the gate was closed, or a channel has ended.
+            PartitionNotFoundError: a producer in this process is gone.
+        """
+        self._check_open()
+        with self._channels_lock:
+            channels = list(self._by_index)
             if self._num_unknown:
                 self._pending_events.append(event)
         for channel in channels:
             channel.send_task_event(event)
 
     def announce_buffer_size(self, size_bytes: int) -> None:
-        """See ``SingleInputGate``."""
-        for channel in list(self.by_index):
+        """Ask all producers for buffers of this size from now on; channels that have ended are passed over
+        (FLINK-24738).
+        """
+        for channel in list(self._by_index):
             try:
                 if not channel.is_released:
                     channel.announce_buffer_size(size_bytes)
             except ResourceClosedError:  # released between the two lines
                 continue
 
-    def start_checkpoint(self, barrier: CheckpointBarrier) -> None:
-        """See ``SingleInputGate.checkpoint_started``."""
-        for channel in self.by_index:
+    # ---------------------------------------------------------------- checkpoints
+
+    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
+        """Persist the in-flight data of every channel; task thread.
+
+        Raises:
+            CheckpointSubsumedError: a later checkpoint's barrier has arrived on a channel.
+        """
+        for channel in self._by_index:
             channel.checkpoint_started(barrier)
 
-    def stop_checkpoint(self, checkpoint_id: int) -> None:
-        """See ``SingleInputGate.checkpoint_stopped``."""
-        for channel in self.by_index:
+    def checkpoint_stopped(self, checkpoint_id: int) -> None:
+        """Persist nothing more for a checkpoint; task thread."""
+        for channel in self._by_index:
             channel.checkpoint_stopped(checkpoint_id)
 
-    # ---------------------------------------------------------------- end
+    def convert_to_priority_event(self, channel_index: int, sequence_number: int) -> None:
+        """Let an announced barrier overtake the data before it; task thread.
 
-    def close(self) -> list[InputChannel] | None:
+        Raises:
+            LocalProtocolError: it is not queued in that channel.
+        """
+        self._by_index[channel_index].convert_to_priority_event(sequence_number)
+
+    # ---------------------------------------------------------------- end and numbers
+
+    def _close_channels(self) -> list[InputChannel] | None:
         """Take no more channels.  The caller releases those that it gets; a second call returns None.  Any thread."""
-        with self.lock:  # an update that comes later sees that the gate is closed
-            return list(self.by_index) if self._enter_locked(_CLOSED) else None
+        with self._channels_lock:  # an update that comes later sees that the gate is closed
+            return list(self._by_index) if self._enter_locked(_CLOSED) else None
+
+    def channel_statistics(self) -> list[ChannelStatistics]:
+        """One row per channel, for a dump; any thread."""
+        return [channel.statistics() for channel in list(self._by_index)]

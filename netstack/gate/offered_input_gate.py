@@ -1,11 +1,17 @@
 """A gate whose channels come and go: each reads one partition that a producer outside the cluster offered.
 
-Side:       shared.  The loop thread takes offers; the task thread polls; anybody seals and closes.
+``OfferedGates`` finds the gate of an offer; ``ProducerQuota`` bounds how many producers hold network buffers of this
+process at once, in all gates together.
+
+Side:       shared.  The loop thread takes offers; the task thread polls; any thread adds, seals and closes gates.
 Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given
             to the next; the error of a channel ends that channel alone: an aborted attempt.  The gate is finished once
-            it is sealed and no channel is open.
-Lock order: ``GateChannels.lock``, then ``_book_lock``, which is a leaf.
-Source:     ours; Flink's gates know their channels when they are made.
+            it is sealed and no channel is open, and is found from ``add`` to its close.  A share of the quota is given
+            back once, however often ``release`` is called.
+Units:      the quota counts channels; each has the same number of exclusive buffers.
+Lock order: ``GateChannels._channels_lock``, then ``_book_lock``, which is a leaf; so are the locks of the quota and of
+            ``OfferedGates``: gates are called outside it.
+Source:     ours; Flink's gates know their channels when they are made, and count them when a job is deployed.
 Absent:     data in flight of checkpoints: what a producer sent and nobody acknowledged is the producer's to send again.
 """
 
@@ -13,19 +19,94 @@ import threading
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from netstack.errors import InsufficientNetworkBuffersError, NetstackError
+from netstack.availability import run_all
+from netstack.errors import InsufficientNetworkBuffersError, LocalProtocolError, NetstackError
 from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
-from netstack.gate.buffer_transformer import Decompressor
-from netstack.gate.channels.input_channel import InputChannel
-from netstack.gate.channels.partition_request_client import OfferedPartitionClient
+from netstack.gate.channels.input_channel import InputChannel, OfferedPartitionClient
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent, GateStatistics, gate_statistics
-from netstack.gate.producer_quota import ProducerQuota, QuotaShare
+from netstack.gate.input_gate import BufferOrEvent, Decompressor, GateStatistics, gate_statistics
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.loop.wakeups import run_all
-from netstack.wire.offer_messages import PartitionOffer, RefusalCode, encode_held
+from netstack.wire.messages import TaskEventRequest
+from netstack.wire.offer_messages import GateIdentity, PartitionOffer, RefusalCode, encode_held
+
+_PERCENT: Final = 100
+
+
+class ProducerQuota:
+    """One per process.
+
+    Args:
+        num_segments: of the whole network memory.
+        buffers_per_channel: exclusive ones; 0: channels hold none of their own, and the quota never ends.
+        max_percent: of the network memory, for producers; there is always room for one.
+    """
+
+    def __init__(self, num_segments: int, buffers_per_channel: int, max_percent: int) -> None:
+        self._max_channels = (
+            max(1, num_segments * max_percent // _PERCENT // buffers_per_channel) if buffers_per_channel else None
+        )
+        self._buffers_per_channel = buffers_per_channel
+        self._max_percent = max_percent
+        self._lock = threading.Lock()
+        self._num_taken = 0  # Guarded by _lock.
+
+    def __repr__(self) -> str:
+        return (
+            f"<ProducerQuota {self._num_taken} of {'any number' if self._max_channels is None else self._max_channels}>"
+        )
+
+    @property
+    def num_taken(self) -> int:
+        """Channels now; any thread, for statistics."""
+        return self._num_taken
+
+    @property
+    def reason(self) -> str:
+        """Why ``try_take`` gave nothing, and what to do."""
+        return (
+            f"producers hold {(self._max_channels or 0) * self._buffers_per_channel} network buffers of its "
+            "TaskManager, and have "
+            f"{self._max_percent} % of the network memory at most: push fewer partitions at a time, or start the "
+            "TaskManager with more "
+            "(--network-memory, or --producer-memory-percent: NetstackConfig.max_producer_memory_percent)"
+        )
+
+    def try_take(self) -> "QuotaShare | None":
+        """Room for one more channel, until its ``release``."""
+        with self._lock:
+            if self._max_channels is not None and self._num_taken >= self._max_channels:
+                return None
+            self._num_taken += 1
+        return QuotaShare(self)
+
+    def _give_back(self, share: "QuotaShare") -> None:
+        with self._lock:
+            if not share.is_released:
+                share.is_released = True
+                self._num_taken -= 1
+
+
+class QuotaShare:
+    """Room for one channel.
+
+    Threading: any.
+    """
+
+    __slots__ = ("_quota", "is_released")
+
+    def __init__(self, quota: ProducerQuota) -> None:
+        self._quota = quota
+        self.is_released = False  # Written by the quota, under its lock.
+
+    def __repr__(self) -> str:
+        return f"<QuotaShare {'released' if self.is_released else 'taken'}>"
+
+    def release(self) -> None:
+        """There is room for another channel; a second call does nothing."""
+        self._quota._give_back(self)
+
 
 ChannelFactory = Callable[[SingleInputGate, int, PartitionOffer, OfferedPartitionClient], RemoteInputChannel]
 # What a channel that left has moved stays in the gate's numbers.
@@ -104,7 +185,7 @@ class OfferedInputGate(SingleInputGate):
         Raises:
             ResourceClosedError: the gate was closed.
         """
-        self._channels.begin_requests()
+        self._begin_requests()
 
     # ---------------------------------------------------------------- loop thread
 
@@ -135,7 +216,7 @@ class OfferedInputGate(SingleInputGate):
                 client.refuse(offer, refusal.code, refusal.reason)
 
     def _find_place_locked(self, offer: PartitionOffer, client: OfferedPartitionClient) -> int:
-        index = self._free.pop() if self._free else len(self._channels.by_index)
+        index = self._free.pop() if self._free else len(self._by_index)
         self._places[index] = _Place(offer, client)
         return index
 
@@ -150,11 +231,11 @@ class OfferedInputGate(SingleInputGate):
             return self._take_back(index, str(error))
         with self._book_lock:
             self._places[index] = _Place(offer, client, share)
-        with self._channels.lock:
+        with self._channels_lock:
             is_closed = self.is_closed
             if not is_closed:
                 self._keep_numbers_locked(index)
-                self._channels.put_locked(channel)
+                self._put_locked(channel)
         if is_closed:
             self._leave(index, is_complete=False)
             channel.release()
@@ -180,7 +261,7 @@ class OfferedInputGate(SingleInputGate):
 
     def _keep_numbers_locked(self, index: int) -> None:
         """Add up the numbers of the channel, if there is one, whose place is given to another one."""
-        before = gate_statistics(self._channels.by_index[index : index + 1], None, 0)
+        before = gate_statistics(self._by_index[index : index + 1], None, 0)
         with self._book_lock:
             for name in _SUMMED:
                 self._gone[name] += getattr(before, name)
@@ -199,9 +280,10 @@ class OfferedInputGate(SingleInputGate):
         """
         with self._book_lock:
             place = self._places.get(channel_index)
-        channel = self._channels.by_index[channel_index]
+        channel = self._by_index[channel_index]
         if place is not None and isinstance(channel, RemoteInputChannel):
-            place.client.send_task_event(channel, encode_held(num_records))
+            held = TaskEventRequest(encode_held(num_records), channel.partition_id, channel.channel_id)
+            place.client.order(channel, held)
 
     def take_completed(self) -> list[PartitionOffer]:
         """The offers whose partitions were completed since the last call.  Task thread."""
@@ -230,7 +312,7 @@ class OfferedInputGate(SingleInputGate):
         with self._book_lock:
             place = self._places[channel_index]
         place.client.refuse(place.offer, code, str(error))
-        self._abort(self._channels.by_index[channel_index], error)
+        self._abort(self._by_index[channel_index], error)
 
     def _abort(self, channel: InputChannel, error: NetstackError) -> None:
         offer = self._leave(channel.index, is_complete=False)
@@ -305,8 +387,54 @@ class OfferedInputGate(SingleInputGate):
 
     def statistics(self) -> GateStatistics:
         """The numbers so far, channels that left included; any thread."""
-        now = gate_statistics(list(self._channels.by_index), self._channels.buffer_pool, self._num_finished)
+        now = gate_statistics(list(self._by_index), self._buffer_pool, self._num_finished)
         with self._book_lock:
             gone = dict(self._gone)
         values = {each.name: getattr(now, each.name) + gone.get(each.name, 0) for each in fields(GateStatistics)}
         return GateStatistics(**values)
+
+
+class OfferedGates:
+    """By job, name and subtask."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._gates: dict[tuple[bytes, str, int], OfferedInputGate] = {}  # Guarded by _lock.
+
+    def __repr__(self) -> str:
+        return f"<OfferedGates {len(self._gates)}>"
+
+    def add(self, job_id: bytes, subtask: int, gate: OfferedInputGate) -> None:
+        """Let producers find ``gate``.
+
+        Raises:
+            LocalProtocolError: that subtask of the gate is here already.
+        """
+        key = (job_id, gate.shape.name, subtask)
+        with self._lock:
+            is_new = key not in self._gates
+            if is_new:
+                self._gates[key] = gate
+        if not is_new:
+            raise LocalProtocolError(
+                f"subtask {subtask} of gate {gate.shape.name!r} of job {job_id.hex()} is here already"
+            )
+        gate.on_closed = lambda: self._forget(key)
+
+    def take_offer(self, identity: GateIdentity, offer: PartitionOffer, client: OfferedPartitionClient) -> None:
+        """Hand an offer to its gate; loop thread."""
+        with self._lock:
+            gate = self._gates.get((identity.job_id, identity.name, offer.subtask))
+        if gate is None:
+            # The token is good, so there was such a gate.
+            client.refuse(
+                offer,
+                RefusalCode.GATE_ENDED,
+                f"{identity} is not here (any more): its job has ended, or that subtask of it",
+            )
+            return
+        gate.take_offer(offer, client)
+
+    def _forget(self, key: tuple[bytes, str, int]) -> None:
+        with self._lock:
+            self._gates.pop(key, None)

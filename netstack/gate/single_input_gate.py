@@ -6,44 +6,39 @@ Invariants: those of ``InputQueue``.  A channel is taken out of the queue before
             comes during the poll queues it again; once the gate is finished or closed its future stays done, and once
             it is closed that of priority events.
 Units:      sizes in bytes.
-Lock order: the lock of the queue and ``GateChannels.lock`` are never held together; channels are polled outside both.
+Lock order: the lock of the queue and that of the ``GateChannels`` are never held together; channels are polled outside
+            both.
 Source:     Flink ``InputGate``, ``SingleInputGate``, ``InputGateWithMetrics``.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from netstack.availability import AvailabilityFuture
-from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.gate.buffer_transformer import BufferTransformer, Decompressor
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
-    ChannelStatistics,
     InputChannel,
+    PartitionStateChecker,
+    is_before,
 )
-from netstack.gate.channels.partition_request_client import PartitionStateChecker
-from netstack.gate.channels.sequence_numbers import is_before
 from netstack.gate.gate_channels import GateChannels
 from netstack.gate.input_gate import (
     BufferOrEvent,
+    BufferTransformer,
+    Decompressor,
     EndOfDataStatus,
     GateLifecycle,
     GateStatistics,
+    InputQueue,
     gate_statistics,
-    wait_for_many,
-    wait_for_next,
 )
-from netstack.gate.input_queue import InputQueue
-from netstack.ids import ResultPartitionID
 from netstack.log_lines import shown_state
-from netstack.loop.wakeups import run_all
-from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput
-from netstack.wire.events import CheckpointBarrier, EndOfPartition, Event
+from netstack.wire.events import EndOfPartition
 from netstack.wire.messages import DataType
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
@@ -54,13 +49,13 @@ _CLOSED: Final = GateLifecycle.CLOSED
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
-class SingleInputGate(InputQueue[InputChannel]):
+class SingleInputGate(GateChannels, InputQueue[InputChannel]):
     """The gate of one edge: the turns of its channels, and the polls.
 
-    It has three parts, and few things cross.  The queue of the channels that have data is its own (``InputQueue``): the
-    task takes channels out, any thread puts them in, under the queue's lock.  ``GateChannels``: set-up, requests,
-    updates and the life cycle, under a lock of its own; polls read its list and its state.  ``BufferTransformer``: what
-    the task sees of buffers and events; the task alone.
+    It has three parts, and few things cross.  ``InputQueue``, a base: the channels that have data; the task takes them
+    out, any thread puts them in, under the queue's lock.  ``GateChannels``, a base: set-up, requests, updates and the
+    life cycle, under a lock of its own; polls read its list and its state.  ``BufferTransformer``: what the task sees
+    of buffers and events; the task alone.
 
     Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` ->
         ``close``.
@@ -80,11 +75,8 @@ class SingleInputGate(InputQueue[InputChannel]):
         decompressor: Decompressor | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        super().__init__()
-        self.owner = owner
-        self._decompressor = decompressor
-        self._clock_ns = clock_ns
-        self._channels = GateChannels(owner, state_checker)
+        GateChannels.__init__(self, owner, state_checker, decompressor)
+        InputQueue.__init__(self, clock_ns)
         self._transformer = BufferTransformer(owner, decompressor)
         self._num_finished = 0  # Written by the task thread.
 
@@ -94,67 +86,18 @@ class SingleInputGate(InputQueue[InputChannel]):
         return f"<SingleInputGate of {self.owner} {state}, {channels}, {len(self._queue)} have data>"
 
     @property
-    def channels(self) -> Sequence[InputChannel]:
-        """The channels, by index."""
-        return self._channels.by_index
-
-    @property
-    def num_channels(self) -> int:
-        """How many channels it has."""
-        return len(self._channels.by_index)
-
-    @property
-    def unfinished_channels(self) -> list[int]:
-        """The indexes of the channels that have not reached the end of their partition."""
-        return [channel.index for channel in self._channels.by_index if not channel.is_released]
-
-    @property
     def is_finished(self) -> bool:
         """Whether every channel reached the end of its partition; a gate that was closed before any did so is not
         finished.
         """
-        channels = self._channels
-        return self._num_finished == len(channels.by_index) and (
-            self._num_finished > 0 or channels.lifecycle is _REQUESTED
-        )
+        return self._num_finished == len(self._by_index) and (self._num_finished > 0 or self._lifecycle is _REQUESTED)
 
     @property
     def end_of_data_status(self) -> EndOfDataStatus:
         """Whether every channel reached the end of its data, and whether all of them want to drain."""
-        return self._transformer.end_of_data_status(len(self._channels.by_index))
+        return self._transformer.end_of_data_status(len(self._by_index))
 
-    @property
-    def is_closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._channels.lifecycle is _CLOSED
-
-    # ---------------------------------------------------------------- set-up
-
-    def set_buffer_pool(self, pool: LocalBufferPool) -> None:
-        """Give the gate its floating buffers, once, before the request; the gate destroys the pool when it is closed.
-
-        Raises:
-            LocalProtocolError: it has a pool already.
-        """
-        self._channels.set_buffer_pool(pool)
-
-    def set_channel_state_writer(self, writer: ChannelStateWriter, gate_index: int) -> None:
-        """Let every channel, also one that comes later, keep its data in flight with ``writer``; before the request.
-
-        Raises:
-            LocalProtocolError: the partitions were requested already.
-        """
-        if self._decompressor is not None:
-            writer = DecompressedInput(writer, self._decompressor.decompress)
-        self._channels.set_channel_state_writer(writer, gate_index)
-
-    def add_channel(self, channel: InputChannel) -> None:
-        """Add the next channel; its index must be the number of channels so far.
-
-        Raises:
-            LocalProtocolError: the index is another one, or the partitions were requested, or the gate was closed.
-        """
-        self._channels.add(channel)
+    # ---------------------------------------------------------------- requests
 
     def request_partitions(self) -> None:
         """Let every channel ask for its data; task thread, the second call does nothing.
@@ -162,28 +105,13 @@ class SingleInputGate(InputQueue[InputChannel]):
         Raises:
             ResourceClosedError: the gate was closed.
         """
-        channels = self._channels.begin_requests()
+        channels = self._begin_requests()
         if channels is None:
             return
         for channel in channels:
             channel.request_subpartition()
         if not channels:
             self._make_available()
-
-    def update_channel(self, channel: InputChannel) -> bool:
-        """Put ``channel`` in the place of the unknown one with its index: its producer is known now.  Any thread.
-
-        False (and ``channel`` is released) if the gate was closed, or that channel was known already.
-        """
-        return self._channels.update(channel)
-
-    def retrigger_partition_request(self, partition_id: ResultPartitionID, subpartition: int) -> None:
-        """Ask for a partition once more, with the channel's back-off; nothing happens after the close.  Any thread."""
-        self._channels.retrigger(partition_id, subpartition)
-
-    def trigger_partition_state_check(self, channel: InputChannel) -> None:
-        """Find out whether the producer of a partition that was not found is alive; any thread, never blocks."""
-        self._channels.check_producer(channel)
 
     # ---------------------------------------------------------------- polling
 
@@ -204,7 +132,7 @@ class SingleInputGate(InputQueue[InputChannel]):
                 elif queue.rest:
                     channel = queue.rest.popleft()
                 else:
-                    if self._channels.lifecycle is _CLOSED:
+                    if self._lifecycle is _CLOSED:
                         break
                     return None
                 channel.is_queued = False
@@ -229,34 +157,6 @@ class SingleInputGate(InputQueue[InputChannel]):
             waiting = queue.priority or queue.rest
             channel = waiting[0] if waiting else None
         return channel is not None and channel.next_is_event
-
-    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.
-
-        Empty if there is nothing.  Never blocks.
-
-        A channel yields several buffers in a row only if it is the only one that has data.  A checkpoint that starts
-        before the caller is through with all of them does not know of the rest: they were polled.
-
-        Raises:
-            ResourceClosedError: the gate was closed.
-            NetstackError: the error of the channel whose turn it was; it is raised again at its next turn.
-        """
-        found = self.poll_data(max_items)
-        if not found:
-            single = self.poll_next()
-            return [] if single is None else [single]
-        return found
-
-    def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
-        """``poll_many``, but blocks until there is something.  Empty if the gate is finished.
-
-        Raises:
-            TimeoutError: nothing came within ``timeout_s``.
-            ResourceClosedError: the gate was closed, before or meanwhile.
-            NetstackError: the error of a channel.
-        """
-        return wait_for_many(self, max_items, timeout_s, self._clock_ns)
 
     def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
         """Data of the channels whose turn it is; nothing if the first one has something else.
@@ -285,7 +185,7 @@ class SingleInputGate(InputQueue[InputChannel]):
             if is_more:
                 unfinished.append(channel)
         with lock:
-            if self._channels.lifecycle is not _CLOSED:
+            if self._lifecycle is not _CLOSED:
                 for channel in unfinished:
                     if not channel.is_queued:
                         channel.is_queued = True
@@ -296,7 +196,7 @@ class SingleInputGate(InputQueue[InputChannel]):
                         rest.appendleft(channel)
             more_priority_events = bool(queue.priority)
             more_available = more_priority_events or bool(rest)
-            if not (more_available or self._channels.lifecycle is _CLOSED or self.is_finished):
+            if not (more_available or self._lifecycle is _CLOSED or self.is_finished):
                 self._availability.reset_unavailable()
         return self._transformer.transform_buffers(
             found, more_available=more_available, more_priority_events=more_priority_events
@@ -309,13 +209,13 @@ class SingleInputGate(InputQueue[InputChannel]):
         buffers, is_more = channel.next_data(max_buffers)
         queue = self._queue
         with self._lock:
-            if is_more and not channel.is_queued and self._channels.lifecycle is not _CLOSED:
+            if is_more and not channel.is_queued and self._lifecycle is not _CLOSED:
                 channel.is_queued = True
                 # Without data its turn is still to come.
                 (queue.rest.append if buffers else queue.rest.appendleft)(channel)
             more_priority_events = bool(queue.priority)
             more_available = more_priority_events or bool(queue.rest)
-            if not (more_available or self._channels.lifecycle is _CLOSED or self.is_finished):
+            if not (more_available or self._lifecycle is _CLOSED or self.is_finished):
                 self._availability.reset_unavailable()
         compressed = [each for each in buffers if each.is_compressed]
         if compressed:
@@ -330,16 +230,6 @@ class SingleInputGate(InputQueue[InputChannel]):
             items[-1] = _new(BufferOrEvent, (index, each, None, False, False, each.size))
         return items
 
-    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if the gate is finished.
-
-        Raises:
-            TimeoutError: nothing came within ``timeout_s``.
-            ResourceClosedError: the gate was closed, before or meanwhile.
-            NetstackError: the error of a channel.
-        """
-        return wait_for_next(self, timeout_s, self._clock_ns)
-
     def _poll_channel(self, channel: InputChannel, *, was_prioritized: bool) -> BufferOrEvent | None:
         next_data_type = DataType.EVENT_BUFFER  # a channel that raises stays in the queue
         found = None
@@ -349,7 +239,7 @@ class SingleInputGate(InputQueue[InputChannel]):
         finally:
             queue = self._queue
             with self._lock:
-                if next_data_type is not _NONE and self._channels.lifecycle is not _CLOSED:
+                if next_data_type is not _NONE and self._lifecycle is not _CLOSED:
                     if channel.is_queued or next_data_type is _PRIORITY:
                         self._enqueue_locked(channel, has_priority=next_data_type is _PRIORITY)
                         if next_data_type is _PRIORITY:
@@ -361,7 +251,7 @@ class SingleInputGate(InputQueue[InputChannel]):
                     self._after_priority_locked(channel, found)
                 more_priority_events = bool(queue.priority)
                 more_available = more_priority_events or bool(queue.rest)
-                if not (more_available or self._channels.lifecycle is _CLOSED or self.is_finished):
+                if not (more_available or self._lifecycle is _CLOSED or self.is_finished):
                     self._availability.reset_unavailable()
         if found is None:
             return None
@@ -390,7 +280,7 @@ class SingleInputGate(InputQueue[InputChannel]):
                 queue.priority.remove(channel)
                 queue.rest.append(channel)
                 channel.is_prioritized = False
-        if not queue.priority and self._channels.lifecycle is not _CLOSED:
+        if not queue.priority and self._lifecycle is not _CLOSED:
             self._priority_availability.reset_unavailable()
 
     def _after_unannounced_priority(self, channel: InputChannel, found: BufferAndAvailability) -> bool:
@@ -409,7 +299,7 @@ class SingleInputGate(InputQueue[InputChannel]):
             self._remove_locked(channel)
             more_available = bool(self._queue)
             is_finished = self.is_finished
-            if self._channels.lifecycle is not _CLOSED:
+            if self._lifecycle is not _CLOSED:
                 if not self._queue.priority:
                     self._priority_availability.reset_unavailable()
                 if not (more_available or is_finished):
@@ -436,7 +326,7 @@ class SingleInputGate(InputQueue[InputChannel]):
         None: there is nobody to wake, or nothing to queue (as in ``notify_channel_non_empty``).  Any thread.
         """
         with self._lock:
-            if channel.is_queued or self._channels.lifecycle is _CLOSED or channel.lifecycle is _RELEASED:
+            if channel.is_queued or self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:
                 return None
             channel.is_queued = True
             self._queue.rest.append(channel)
@@ -455,7 +345,7 @@ class SingleInputGate(InputQueue[InputChannel]):
             last = channel.last_priority_sequence_number
             if sequence_number is not None and last is not None and not is_before(last, sequence_number):
                 return
-            if self._channels.lifecycle is _CLOSED or channel.lifecycle is _RELEASED:
+            if self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:
                 return
             known = channel.prioritized_by
             if (
@@ -477,51 +367,10 @@ class SingleInputGate(InputQueue[InputChannel]):
             LocalProtocolError: the gate is finished.
             ResourceClosedError: the gate or the channel was closed.
         """
-        self._channels.check_open()
+        self._check_open()
         if self.is_finished:
             raise LocalProtocolError(f"the input gate of {self.owner} is finished, there is nothing to resume")
-        self._channels.by_index[channel_index].resume_consumption()
-
-    def acknowledge_all_records_processed(self, channel_index: int) -> None:
-        """Tell the producer behind a channel that everything up to its end of data was processed."""
-        self._channels.by_index[channel_index].acknowledge_all_records_processed()
-
-    def send_task_event(self, event: Event) -> None:
-        """Bring ``event`` to the producers of all channels; those that are not known yet get it once they are.
-
-        Raises:
-            ResourceClosedError: the gate was closed, or a channel has ended.
-            PartitionNotFoundError: a producer in this process is gone.
-        """
-        self._channels.send_task_event(event)
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Ask all producers for buffers of this size from now on; channels that have ended are passed over
-        (FLINK-24738).
-        """
-        self._channels.announce_buffer_size(size_bytes)
-
-    # ---------------------------------------------------------------- checkpoints
-
-    def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
-        """Persist the in-flight data of every channel; task thread.
-
-        Raises:
-            CheckpointSubsumedError: a later checkpoint's barrier has arrived on a channel.
-        """
-        self._channels.start_checkpoint(barrier)
-
-    def checkpoint_stopped(self, checkpoint_id: int) -> None:
-        """Persist nothing more for a checkpoint; task thread."""
-        self._channels.stop_checkpoint(checkpoint_id)
-
-    def convert_to_priority_event(self, channel_index: int, sequence_number: int) -> None:
-        """Let an announced barrier overtake the data before it; task thread.
-
-        Raises:
-            LocalProtocolError: it is not queued in that channel.
-        """
-        self._channels.by_index[channel_index].convert_to_priority_event(sequence_number)
+        self._by_index[channel_index].resume_consumption()
 
     # ---------------------------------------------------------------- end and numbers
 
@@ -530,26 +379,20 @@ class SingleInputGate(InputQueue[InputChannel]):
 
         Buffers in the caller's hands stay his.
         """
-        channels = self._channels.close()
+        channels = self._close_channels()
         if channels is None:
             return
         with self._lock:
             self._clear_locked()
         calls: list[Callable[[], None]] = [channel.release for channel in channels]
-        if self._channels.buffer_pool is not None:
-            calls.append(self._channels.buffer_pool.destroy)
+        if self._buffer_pool is not None:
+            calls.append(self._buffer_pool.destroy)
         run_all([*calls, partial(self._make_available, with_priority=True)])
 
     def statistics(self) -> GateStatistics:
         """The numbers so far; any thread."""
-        return gate_statistics(list(self._channels.by_index), self._channels.buffer_pool, self._num_finished)
-
-    def channel_statistics(self) -> list[ChannelStatistics]:
-        """One row per channel, for a dump; any thread."""
-        return [channel.statistics() for channel in list(self._channels.by_index)]
+        return gate_statistics(list(self._by_index), self._buffer_pool, self._num_finished)
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
-        self._check_queue(
-            self._channels.by_index, has_ended=self.is_closed or self.is_finished, is_closed=self.is_closed
-        )
+        self._check_queue(self._by_index, has_ended=self.is_closed or self.is_finished, is_closed=self.is_closed)

@@ -14,10 +14,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from netstack.availability import AvailabilityFuture
-from netstack.gate.input_gate import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_many, wait_for_next
-from netstack.gate.input_queue import InputQueue
-from netstack.loop.wakeups import run_all
+from netstack.availability import AvailabilityFuture, run_all
+from netstack.gate.input_gate import (
+    BatchInputGate,
+    BufferOrEvent,
+    EndOfDataStatus,
+    InputQueue,
+)
 from netstack.wire.events import EndOfPartition, Event
 
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
@@ -50,8 +53,7 @@ class UnionInputGate(InputQueue[_Member]):
     def __init__(self, gates: Sequence[BatchInputGate], *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
         if not gates:
             raise ValueError("a union of no gates")
-        super().__init__()
-        self._clock_ns = clock_ns
+        super().__init__(clock_ns)
         self._members: list[_Member] = []
         self._member_of_channel: list[_Member] = []
         for gate in gates:
@@ -102,24 +104,6 @@ class UnionInputGate(InputQueue[_Member]):
             if found is not None:
                 return found
 
-    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
-        """What so many ``poll_next`` would find at most, but an event comes alone; empty if there is nothing.
-
-        Never blocks.  Task thread.
-
-        A gate yields several buffers in a row only if it is the only one that has data, and then as its own
-        ``poll_many`` does.
-
-        Raises:
-            ResourceClosedError: a gate was closed.
-            NetstackError: what the gate whose turn it was raised; it is raised again at its next turn.
-        """
-        found = self.poll_data(max_items)
-        if not found:
-            single = self.poll_next()
-            return [] if single is None else [single]
-        return found
-
     def poll_data(self, max_buffers: int) -> list[BufferOrEvent]:
         """Data of the gates whose turn it is; nothing if the first one has something else.
 
@@ -157,26 +141,6 @@ class UnionInputGate(InputQueue[_Member]):
         if merged and not self._queue:
             merged[-1] = merged[-1]._replace(more_available=False)
         return merged
-
-    def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
-        """``poll_many``, but blocks until there is something.  Empty if all is finished.
-
-        Raises:
-            TimeoutError: nothing came within ``timeout_s``.
-            ResourceClosedError: a gate was closed, before or meanwhile.
-            NetstackError: the error of a channel.
-        """
-        return wait_for_many(self, max_items, timeout_s, self._clock_ns)
-
-    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.  None if all is finished.
-
-        Raises:
-            TimeoutError: nothing came within ``timeout_s``.
-            ResourceClosedError: a gate was closed, before or meanwhile.
-            NetstackError: the error of a channel.
-        """
-        return wait_for_next(self, timeout_s, self._clock_ns)
 
     def _poll(self, member: _Member) -> BufferOrEvent | None:
         gate = member.gate

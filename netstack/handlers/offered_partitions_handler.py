@@ -3,30 +3,34 @@
 Side:       loop, except ``NetworkOfferedPartitionClient``, which any thread calls.
 Invariants: a connection offers to one gate, that of its token.  After an accepted offer this handler is an ordinary
             client; an error of one offer does not touch the others of the connection.  When the token has expired, new
-            offers are refused, accepted ones continue, and the connection closes after the last one.
+            offers are refused, accepted ones continue, and the connection closes after the last one.  A peer with a
+            gate's token reaches no handler that serves partitions; a peer with the secret reaches none that takes
+            offers: ``ConnectionRoles`` removes them, and itself, when the connection is active.
 """
 
 import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 from netstack.errors import ResourceClosedError
+from netstack.flow.admission import RateLimit
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
-from netstack.transport.handler import ChannelHandlerContext
-from netstack.transport.limits import RateLimit
-from netstack.wire.gate_access import GateIdentity
-from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+from netstack.transport.authentication_handler import PeerAuthenticated
+from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
+from netstack.wire.messages import ChannelOrder
+from netstack.wire.offer_messages import GateIdentity, OfferRefused, PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
     from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+
 
 P = ParamSpec("P")
 
@@ -165,21 +169,9 @@ class NetworkOfferedPartitionClient:
         """The channel has credit to announce."""
         self._order(self._handler.notify_credit_available, channel)
 
-    def notify_new_buffer_size(self, channel: "RemoteInputChannel", size_bytes: int) -> None:
-        """The channel wants buffers of another size."""
-        self._order(self._handler.notify_new_buffer_size, channel, size_bytes)
-
-    def resume_consumption(self, channel: "RemoteInputChannel") -> None:
-        """The channel is ready for data after a blocking event."""
-        self._order(self._handler.resume_consumption, channel)
-
-    def acknowledge_all_records_processed(self, channel: "RemoteInputChannel") -> None:
-        """The task has processed every record before the channel's end of data."""
-        self._order(self._handler.acknowledge_all_records_processed, channel)
-
-    def send_task_event(self, channel: "RemoteInputChannel", event: bytes) -> None:
-        """Send a task event to the producer."""
-        self._order(self._handler.send_task_event, channel, event)
+    def order(self, channel: "RemoteInputChannel", message: ChannelOrder) -> None:
+        """Send ``message`` to the producer, behind what was ordered before."""
+        self._order(self._handler.order, channel, message)
 
     def cancel(self, channel: "RemoteInputChannel") -> None:
         """The channel reads no more."""
@@ -198,3 +190,34 @@ class NetworkOfferedPartitionClient:
         # The loop was closed, and the connection with it; tasks may still recycle buffers and release channels.
         with contextlib.suppress(ResourceClosedError):
             self._loop.execute_threadsafe(partial(order, *args, **kwargs))
+
+
+class ConnectionRoles(ChannelHandler):
+    """The handler right behind the authentication.
+
+    Args:
+        of_consumers: the handlers that serve partitions.
+        of_gates: the handler that takes offers.
+    """
+
+    def __init__(self, of_consumers: Sequence[ChannelHandler], of_gates: OfferedPartitionsHandler) -> None:
+        self._of_consumers = of_consumers
+        self._of_gates = of_gates
+        self._is_of_gate = False
+
+    def __repr__(self) -> str:
+        return "<ConnectionRoles>"
+
+    def user_event_triggered(self, ctx: ChannelHandlerContext, event: object) -> None:
+        """Remember the gate of the peer's token, if it has one."""
+        if isinstance(event, PeerAuthenticated) and event.gate is not None:
+            self._is_of_gate = True
+            self._of_gates.identity = event.gate
+        ctx.fire_user_event_triggered(event)
+
+    def channel_active(self, ctx: ChannelHandlerContext) -> None:
+        """Remove the handlers of the other role, then pass the event on."""
+        for handler in self._of_consumers if self._is_of_gate else (self._of_gates,):
+            ctx.pipeline.remove_handler(handler)
+        ctx.pipeline.remove(ctx)
+        ctx.fire_channel_active()

@@ -127,20 +127,21 @@ class OfferingHandler(ChannelHandler):
                 pass
 
     def _advance(self, receiver: InputChannelID, stage: Stage) -> None:
-        found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
-        if found is not None:
+        if (found := self._offer_of(receiver)) is not None:
             offer, listener = found
             listener.advanced(offer.subtask, stage)
 
+    def _offer_of(self, receiver: InputChannelID) -> tuple[PartitionOffer, OfferListener] | None:
+        """The open offer that ``receiver`` reads."""
+        return self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
+
     def _on_held(self, receiver: InputChannelID, num_records: int) -> None:
-        found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
-        if found is not None:
+        if (found := self._offer_of(receiver)) is not None:
             offer, listener = found
             listener.held(offer.subtask, num_records)
 
     def _on_cancel(self, receiver: InputChannelID) -> None:
-        found = self._offers.get(self._by_receiver.get(receiver, (b"", 0)))
-        if found is not None:
+        if (found := self._offer_of(receiver)) is not None:
             offer, listener = found
             reason = f"subtask {offer.subtask} of the gate stopped to read before it had processed everything"
             listener.left(offer.subtask, OfferRefusedError(RefusalCode.GATE_ENDED, reason))

@@ -24,35 +24,31 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
+from netstack.flow.admission import RateLimit, ReplyBudget
 from netstack.gate.channels.input_channel import ChannelLifecycle
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.transport.limits import RateLimit, ReplyBudget
 from netstack.wire.messages import (
-    AckAllUserRecordsProcessed,
     AddCredit,
     BacklogAnnouncement,
     BufferResponse,
     BufferRun,
     CancelPartitionRequest,
+    ChannelOrder,
     CloseRequest,
     DataType,
     ErrorCode,
     ErrorResponse,
     Heartbeat,
-    NewBufferSize,
     PartitionRequest,
-    ResumeConsumption,
-    TaskEventRequest,
 )
 
 _log = LogLines(__name__)
 
 _LOGS_PER_S = 1.0  # of the errors of channels that have ended
 
-_Order = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
 # Remembered cancels; a forgotten receiver is cancelled again.  As many as a server allows readers per connection
 # (max_readers).
 _MAX_CANCELLED: Final = 10_000
@@ -76,7 +72,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
         self._not_found: set[InputChannelID] = set()  # keys of _channels whose requests the server has forgotten
         self._cancelled: dict[InputChannelID, None] = {}  # oldest first
         # None stands for an announcement of credit; the channel is asked for the amount when it leaves.
-        self._orders: deque[tuple[RemoteInputChannel, _Order | None]] = deque()
+        self._orders: deque[tuple[RemoteInputChannel, ChannelOrder | None]] = deque()
         # Channels that got data in the current read, and the futures that wake their tasks.
         self._wakeups: list[tuple[RemoteInputChannel, AvailabilityFuture]] = []
         self._replies = ReplyBudget()
@@ -130,23 +126,13 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
 
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         """The channel recycled buffers; announce the credit when the socket is writable."""
-        self._give(channel, None)
+        self.order(channel, None)
 
-    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        """Ask the producer for buffers of this size from now on."""
-        self._give(channel, NewBufferSize(channel.channel_id, size_bytes))
-
-    def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        """Let the producer go on after a blocking event."""
-        self._give(channel, ResumeConsumption(channel.channel_id))
-
-    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
-        """Tell the producer that every record before the end of data was processed."""
-        self._give(channel, AckAllUserRecordsProcessed(channel.channel_id))
-
-    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
-        """Send a serialized event to the producer of the channel's partition."""
-        self._give(channel, TaskEventRequest(event, channel.partition_id, channel.channel_id))
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder | None) -> None:
+        """Send ``message`` when the socket is writable; None: announce the channel's credit."""
+        if self._ctx is not None and channel.channel_id in self._channels:
+            self._orders.append((channel, message))
+            self._after_batch(self._write_orders)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         """Cancel the channel's request; data that still arrives for it is dropped."""
@@ -322,11 +308,6 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
             _tell(channel, error)
 
     # ---------------------------------------------------------------- helpers
-
-    def _give(self, channel: RemoteInputChannel, order: _Order | None) -> None:
-        if self._ctx is not None and channel.channel_id in self._channels:
-            self._orders.append((channel, order))
-            self._after_batch(self._write_orders)
 
     def _write_orders(self) -> None:
         ctx = self._ctx

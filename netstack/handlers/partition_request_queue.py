@@ -1,16 +1,13 @@
 """Sends the buffers of all readers of one connection, in strict turns, as credit and writability allow.
 
-The queue of readers of one connection: each sends in its turn.
-
 Side:       loop.
-Invariants: an entry is in the queue at most once.  a reader is in the ready queue at most once.  Data buffers sent to a
-            receiver never exceed its credit.  One pass hands at most ``max_write_batch_bytes`` to the transport,
-            because a peer that reads fast would otherwise never let the loop do other work.  Replies to a peer that
-            does not read are bounded; announcements of backlogs wait until the peer reads.
-Source:     Flink ``PartitionRequestQueue.availableReaders`` with the reader's ``isRegisteredAsAvailable`` flag.  Flink
-            ``PartitionRequestQueue``.  Flink writes one message per completion callback.  Here a gather write takes up
-            to ``max_gather_bytes``: one buffer per reader and turn while several are ready, or a run of whole segments
-            of a single reader.  Writability is checked before each gather write.
+Invariants: a reader is in the ready queue at most once.  Data buffers sent to a receiver never exceed its credit.  One
+            pass hands at most ``max_write_batch_bytes`` to the transport, because a peer that reads fast would
+            otherwise never let the loop do other work.  Replies to a peer that does not read are bounded; announcements
+            of backlogs wait until the peer reads.
+Source:     Flink ``PartitionRequestQueue``.  Flink writes one message per completion callback.  Here a gather write
+            takes up to ``max_gather_bytes``: one buffer per reader and turn while several are ready, or a run of whole
+            segments of a single reader.  Writability is checked before each gather write.
 Errors:     an error of one receiver ends at most that receiver's reader.  A wrong message in a good frame is answered
             without receiver, and the connection stays open (Flink 2.3).  A broken stream is answered, and the
             connection closes.
@@ -18,78 +15,24 @@ Errors:     an error of one receiver ends at most that receiver's reader.  A wro
 
 import contextlib
 import threading
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Generic, TypeVar
 
+from netstack.availability import run_all
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError, ResourceClosedError
+from netstack.flow.admission import RateLimit, ReplyBudget
 from netstack.handlers.view_reader import SEVERAL, CreditBasedSequenceNumberingViewReader, ViewReaderStatistics
 from netstack.ids import InputChannelID
 from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
-from netstack.loop.wakeups import run_all
 from netstack.transport.direct_writer import MAX_DIRECT_BYTES, DirectWriter
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
-from netstack.transport.limits import RateLimit, ReplyBudget
 from netstack.transport.message_codec import OutboundBuffer, OutboundRun, encode_buffer
 from netstack.wire.frame_seal import FrameSeal
 from netstack.wire.message_bytes import BUFFER_RESPONSE_HEADER_BYTES
 from netstack.wire.messages import BacklogAnnouncement, DataType, ErrorCode, ErrorResponse
-
-T = TypeVar("T")
-
-
-class ReadyQueue(Generic[T]):
-    """A FIFO queue without duplicates; entries must be hashable.
-
-    Threading: none; its owner calls it on the loop thread.
-    """
-
-    __slots__ = ("_members", "_queue")
-
-    def __init__(self) -> None:
-        self._queue: deque[T] = deque()
-        self._members: set[T] = set()
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def __contains__(self, entry: T) -> bool:
-        return entry in self._members
-
-    def __repr__(self) -> str:
-        return f"<ReadyQueue of {len(self._members)}>"
-
-    def add(self, entry: T) -> bool:
-        """Append ``entry`` unless it is queued already; returns True if the queue was empty before."""
-        if entry in self._members:
-            return False
-        was_empty = not self._members
-        self._members.add(entry)
-        self._queue.append(entry)
-        return was_empty
-
-    def pop(self) -> T | None:
-        """The entry whose turn it is, or None."""
-        if not self._members:
-            return None
-        entry = self._queue.popleft()
-        self._members.discard(entry)
-        return entry
-
-    def discard(self, entry: T) -> None:
-        """Remove ``entry``, if it is queued."""
-        if entry in self._members:
-            self._members.discard(entry)
-            self._queue.remove(entry)
-
-    def clear(self) -> None:
-        """Remove every entry."""
-        self._queue.clear()
-        self._members.clear()
-
 
 _log = LogLines(__name__)
 
@@ -112,7 +55,8 @@ class PartitionRequestQueue(ChannelHandler):
         self._segment_bytes = config.segment_size_bytes
         self._loop = loop
         self._readers: dict[InputChannelID, CreditBasedSequenceNumberingViewReader] = {}
-        self._ready: ReadyQueue[CreditBasedSequenceNumberingViewReader] = ReadyQueue()
+        # In the order of their turns, each at most once.
+        self._ready: OrderedDict[CreditBasedSequenceNumberingViewReader, None] = OrderedDict()
         self._ctx: ChannelHandlerContext | None = None
         self._turn = threading.RLock()  # the channel's after ``handler_added``
         self._direct: DirectWriter | None = None  # Both written by the loop thread, before a reader can be notified.
@@ -183,7 +127,7 @@ class PartitionRequestQueue(ChannelHandler):
         try:
             # Queued readers go first; their credit must not be spent here.  With the turn held, no reader can be queued
             # meanwhile.
-            if len(self._ready) or self._is_closed:
+            if self._ready or self._is_closed:
                 return False
             little = reader.next_little(MAX_DIRECT_BYTES)
             if little is None:  # more than one small buffer, or none (the partition was released)
@@ -207,7 +151,9 @@ class PartitionRequestQueue(ChannelHandler):
         try:
             with self._turn:  # without it, a direct write could spend the credit between the check and the queue
                 is_available, backlog = reader.availability()
-                is_first = is_available and self._ready.add(reader)
+                is_first = is_available and not self._ready
+                if is_available:
+                    self._ready[reader] = None
         except Exception as error:  # noqa: BLE001 - a view that cannot be read fails this receiver only
             self._fail_reader(reader, error)
             return
@@ -305,7 +251,7 @@ class PartitionRequestQueue(ChannelHandler):
         """Remove and release the reader of ``receiver``, if there is one."""
         reader = self._readers.pop(receiver, None)
         if reader is not None:
-            self._ready.discard(reader)
+            self._ready.pop(reader, None)
             self._unannounced.pop(reader, None)
             with self._turn:
                 reader.release()
@@ -328,7 +274,7 @@ class PartitionRequestQueue(ChannelHandler):
         """Release a reader before its error is sent; its id stays known until the receiver cancels, for orders still on
         their way.
         """
-        self._ready.discard(reader)
+        self._ready.pop(reader, None)
         try:
             with self._turn:
                 reader.release()
@@ -404,14 +350,14 @@ class PartitionRequestQueue(ChannelHandler):
     def _write_batch(self, ctx: ChannelHandlerContext) -> None:
         channel, ready = ctx.channel, self._ready
         budget = self._max_batch_bytes if len(ready) > 1 else self._max_run_bytes
-        while budget > 0 and len(ready):
+        while budget > 0 and ready:
             if not channel.is_writable:
                 ctx.flush()
                 if not channel.is_writable:
                     return  # channel_writability_changed continues
             budget -= self._write_gather(min(budget, self._max_gather_bytes))
             ctx.flush()
-        if len(ready) and not self._is_continuation_scheduled:
+        if ready and not self._is_continuation_scheduled:
             self._is_continuation_scheduled = True
             self._loop.execute_threadsafe(self._continue)
 
@@ -420,11 +366,9 @@ class PartitionRequestQueue(ChannelHandler):
         ready = self._ready
         num_bytes = 0
         try:
-            while num_bytes < max_bytes:
-                reader = ready.pop()
-                if reader is None:
-                    break
-                if len(ready) == 0 and reader.subpartition != SEVERAL:
+            while num_bytes < max_bytes and ready:
+                reader, _ = ready.popitem(last=False)
+                if not ready and reader.subpartition != SEVERAL:
                     # The only ready reader: take several of its turns at once.
                     run_bytes = self._poll_run(reader, max_bytes - num_bytes)
                     if run_bytes is not None:
@@ -465,7 +409,7 @@ class PartitionRequestQueue(ChannelHandler):
         buffer, backlog, next_data_type, sequence_number = next_one
         credit = reader.credit
         if next_data_type is not _NONE and (credit.granted > credit.spent or next_data_type.is_event):
-            self._ready.add(reader)
+            self._ready[reader] = None
         if sequence_number > _MAX_SEQUENCE_NUMBER:
             sequence_number = _wrapped(sequence_number)
         reader.last_sequence_number = sequence_number
@@ -490,7 +434,7 @@ class PartitionRequestQueue(ChannelHandler):
         segments, recycler, backlog, next_data_type, sequence_number = run
         credit = reader.credit
         if next_data_type is not _NONE and (credit.granted > credit.spent or next_data_type.is_event):
-            self._ready.add(reader)
+            self._ready[reader] = None
         first = _wrapped(sequence_number)
         reader.last_sequence_number = _wrapped(sequence_number + len(segments) - 1)
         self._gather.append(OutboundRun(reader.receiver, reader.subpartition, first, backlog, segments, recycler))
@@ -506,7 +450,7 @@ class PartitionRequestQueue(ChannelHandler):
         """Write the readers that the messages of this read made ready."""
         if self._is_reading:
             self._is_reading = False
-            if len(self._ready) and not self._is_continuation_scheduled:
+            if self._ready and not self._is_continuation_scheduled:
                 self._write_available()
         ctx.fire_channel_read_complete()
 

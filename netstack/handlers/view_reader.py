@@ -17,7 +17,7 @@ from netstack.flow.credit import SenderCredit
 from netstack.ids import InputChannelID
 from netstack.late import dataclass
 from netstack.log_lines import shown_state
-from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView, SegmentRun
+from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView, SegmentRun
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:

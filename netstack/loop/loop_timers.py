@@ -1,18 +1,39 @@
-"""Timers of an event loop: ``LoopTimers`` for callers on any thread, ``RunningTimer`` and ``running_timeout`` for those
-on the loop.
+"""Delayed calls: what everybody asks for, ``Timers``, and the timers of an event loop.
+
+An asyncio loop is ``Timers`` for its own thread, ``LoopTimers`` are those of a loop for any thread.  ``RunningTimer``
+and ``running_timeout`` are for waits of a loop that may stand still.
 
 Side:       shared.
 Invariants: a call is made at most once, on the loop thread, and never after its cancellation was handled there.
-Units:      delays in milliseconds, of ``RunningTimer`` and ``running_timeout`` in seconds.
+Units:      delays in seconds.
 """
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import Protocol
 
 from netstack.errors import ResourceClosedError
 from netstack.flow.heartbeats import Silence
 from netstack.loop.eventloop import EventLoopThread
+
+
+class Cancellable(Protocol):
+    """A scheduled call."""
+
+    def cancel(self) -> object:
+        """Do not make the call; without effect after it was made."""
+
+
+class Timers(Protocol):
+    """Makes delayed calls: an event loop, ``LoopTimers``, or a manual clock in tests."""
+
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Cancellable:
+        """Make ``call`` once after ``delay_s``, on the timers' thread; who may cancel it, the timers say."""
+
+
+ScheduleTimer = Callable[[float, Callable[[], None]], Cancellable]
+"""``call_later`` alone."""
 
 
 class RunningTimer:
@@ -93,7 +114,8 @@ class LoopTimer:
 
     def _fire(self) -> None:
         self._handle = None
-        callback, self._callback = self._callback, None
+        callback = self._callback
+        self._callback = None
         if callback is not None and not self._is_cancelled:
             callback()
 
@@ -126,6 +148,6 @@ class LoopTimers:
     def __repr__(self) -> str:
         return f"<LoopTimers of {self._loop!r}>"
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        """Make ``call`` on the loop thread after ``delay_ms``; returns a function that cancels it, on any thread."""
-        return LoopTimer(self._loop, delay_ms / 1000, call).cancel
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> LoopTimer:
+        """Make ``call`` on the loop thread after ``delay_s``; any thread may cancel it."""
+        return LoopTimer(self._loop, delay_s, call)

@@ -26,6 +26,8 @@ from typing import Any, Final, Self
 
 import uvloop
 
+from netstack.loop.background_call import run_in_background
+
 _LAST_STANDARD: Final = 2
 _WARNING: Final = "unclosed resource"  # how uvloop's text begins
 
@@ -74,11 +76,12 @@ class UvLoop(uvloop.Loop):
         """What ``socket.getaddrinfo`` finds, on a thread of Python's unless the address is in numbers."""
         if _family_of(host) is not None:
             return socket.getaddrinfo(host, port, family, type, proto, flags | socket.AI_NUMERICHOST)
-        return await self.run_in_executor(None, partial(socket.getaddrinfo, host, port, family, type, proto, flags))
+        look_up = partial(socket.getaddrinfo, host, port, family, type, proto, flags)
+        return await run_in_background(look_up, f"address of {host}")
 
     def close(self) -> None:
         """Close the loop and all that is open on it."""
-        # A warning from C belongs to the innermost Python frame, which is this one: the filter concerns nobody else.
+        # A warning from C belongs to the innermost Python frame, which is this one: the filter concerns no other.
         # It is set each time, because filters set later come first; ``catch_warnings`` would change the filters of
         # other threads.
         warnings.filterwarnings("ignore", _WARNING, ResourceWarning, re.escape(__name__))

@@ -1,18 +1,385 @@
 """A partition that is written to a file first, and then read as often as one likes.
 
-Side:   shared.  The task thread writes and flushes; anybody releases.
-Source: Flink ``BoundedBlockingResultPartition``.
+Side:       shared.  The task thread writes and flushes; any thread releases.
+Invariants: readers come only after ``finish``; the file is deleted when the subpartition was released and the last
+            reader, or the write that was going on, is over.
+Units:      backlog in data buffers.
+Lock order: ``BoundedBlockingSubpartition._lock`` is a leaf: consumers, listeners and the partition are called after it,
+            and files but for the first read of a new reader.  ``BoundedBlockingSubpartitionReader._lock`` is one, too.
+Source:     Flink ``BoundedBlockingResultPartition``, ``BoundedBlockingSubpartition``,
+            ``BoundedBlockingSubpartitionReader``.  Readers learn at once of a release; they keep the file, but get
+            nothing more.
+Absent:     direct transfer from file to socket.
 """
 
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Final
 
+from netstack.availability import run_all
+from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
+from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.ids import ResultPartitionID
-from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
-from netstack.partition.bounded_data import BoundedDataFile, BoundedDataKind, create_bounded_data
+from netstack.partition.bounded_data import BoundedData, BoundedDataFile, BoundedDataKind
+from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
+from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition import (
+    BufferAndBacklog,
+    BufferAvailabilityListener,
+    ResultSubpartitionView,
+    SubpartitionParent,
+    SubpartitionState,
+)
+from netstack.wire.events import EndOfPartition, event_data_type, serialize_event
+from netstack.wire.messages import DataType
+
+_RELEASED: Final = SubpartitionState.RELEASED
+
+
+class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
+    """One pass over a subpartition.
+
+    Threading: one thread polls; everything else from any thread.  Who releases it meanwhile leaves the end to the
+        thread that polls, so that nobody reads from a file that is closed.
+    """
+
+    def __init__(
+        self, subpartition: "BoundedBlockingSubpartition", data: BoundedData, listener: BufferAvailabilityListener
+    ) -> None:
+        self.listener = listener
+        self._subpartition = subpartition
+        self._reader = data.create_reader(self._on_room)
+        self._lock = threading.Lock()
+        self._is_view_released = False  # Guarded by _lock for the one write.
+        self._is_polling = False  # Guarded by _lock.
+        # Written by the polling thread; read anywhere, one pass stale is fine.
+        self._backlog = subpartition.num_data_buffers
+        self._sequence_number = 0
+
+    def __repr__(self) -> str:
+        state = "released" if self.is_released else "open"
+        return (
+            f"<BoundedBlockingSubpartitionReader {state}, {self._backlog} data buffers left of {self._subpartition!r}>"
+        )
+
+    def next_buffer(self) -> BufferAndBacklog | None:
+        """The next element, which the caller recycles; None at the end, without room to read it, or when it was
+        released.
+
+        Raises:
+            ResourceBrokenError: the file cannot be read.
+        """
+        with self._lock:
+            if self.is_released:
+                return None
+            self._is_polling = True
+        try:
+            return self._poll()
+        finally:
+            with self._lock:
+                self._is_polling = False
+                is_late = self._is_view_released
+            if is_late:
+                self._end()
+
+    def _poll(self) -> BufferAndBacklog | None:
+        buffer = self._reader.next_buffer()
+        if buffer is None:
+            return None
+        if buffer.is_buffer:
+            self._backlog -= 1
+        following = self._reader.next
+        next_data_type = following.data_type if following is not None and self._reader.has_room else DataType.NONE
+        sequence_number = self._sequence_number
+        self._sequence_number += 1
+        return BufferAndBacklog(buffer, self._backlog, next_data_type, sequence_number)
+
+    def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
+        """Whether something can be polled, and how many data buffers are left."""
+        following = self._reader.next
+        if following is None or self.is_released or not self._reader.has_room:
+            return False, self._backlog
+        return is_credit_available or not following.data_type.is_buffer, self._backlog
+
+    def _on_room(self) -> None:
+        if not self._is_view_released:
+            self.listener.notify_data_available()
+
+    @property
+    def backlog(self) -> int:
+        """How many data buffers are left."""
+        return self._backlog
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """How many elements are left, the end included."""
+        return self._backlog + (self._reader.next is not None)
+
+    def peek_next_subpartition(self) -> int:
+        """The one subpartition that it reads."""
+        return self._subpartition.index
+
+    def resume_consumption(self) -> None:
+        """Not here: nothing blocks a bounded result.
+
+        Raises:
+            LocalProtocolError: always.
+        """
+        raise LocalProtocolError(f"blocking subpartition {self._subpartition.index} is resumed, but not blocked")
+
+    def notify_new_buffer_size(self, size_bytes: int) -> None:
+        """Nothing: all buffers are written already."""
+
+    @property
+    def is_released(self) -> bool:
+        """Whether reader or producer ended it."""
+        return self._is_view_released or self._subpartition.state is _RELEASED
+
+    @property
+    def failure_cause(self) -> ProducerFailedError | None:
+        """Why the producer ended it, if it did so before it was released as a whole."""
+        return self._subpartition.parent.failure_cause
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Tell the producer that everything up to the end of data was processed."""
+        self._subpartition.parent.on_all_data_processed(self._subpartition.index)
+
+    def hand_back(self) -> None:
+        """``release``: others may come in any case."""
+        self.release()
+
+    def release(self) -> None:
+        """Read no more; the second call does nothing."""
+        with self._lock:
+            if self._is_view_released:
+                return
+            self._is_view_released = True
+            is_polling = self._is_polling
+        if not is_polling:
+            self._end()
+
+    def _end(self) -> None:
+        has_read_all = self._reader.next is None
+        self._reader.close()
+        self._subpartition.on_reader_released(self, has_read_all=has_read_all)
+
+
+class BoundedBlockingSubpartition:
+    """First written, then read by any number of readers.
+
+    Life cycle: ``SubpartitionState``; it can be read while it is finished.
+    Ownership: owns ``data``, which goes when it was released and nobody reads or writes any more.
+    """
+
+    def __init__(
+        self, index: int, parent: SubpartitionParent, data: BoundedData, compressor: BufferCompressor | None = None
+    ) -> None:
+        self.index = index
+        self.parent = parent
+        self.desired_buffer_size = NO_BUFFER_SIZE
+        self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE
+        self.info = ResultSubpartitionInfo(0, index)  # barriers overtake nothing here, so nobody asks for it
+        self.state = SubpartitionState.OPEN  # Written under _lock; a bare read may be one pass stale.
+        self.num_data_buffers = 0  # Written by the task thread, before ``finish``.
+        self._compressor = compressor
+        self._lock = threading.Lock()
+        # All below guarded by _lock; whoever writes or reads uses ``_data`` outside of it, and is counted here.
+        self._data: BoundedData | None = data  # None: the file was deleted
+        self._current: BufferConsumer | None = None  # the last one added: it may still be written
+        self._is_writing = False
+        self._readers: set[BoundedBlockingSubpartitionReader] = set()
+
+    def __repr__(self) -> str:
+        return (
+            f"<BoundedBlockingSubpartition {self.index} {self.state.value}, {len(self._readers)} readers, "
+            f"{self._data!r}>"
+        )
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nobody may read or write any more."""
+        return self.state is SubpartitionState.RELEASED
+
+    @property
+    def takes_contents(self) -> bool:
+        """Never: everything goes to a file."""
+        return False
+
+    @property
+    def num_queued_buffers(self) -> int:
+        """None: what is in a file takes no memory."""
+        return 0
+
+    @property
+    def num_queued_bytes(self) -> int:
+        """None, as above."""
+        return 0
+
+    # ---------------------------------------------------------------- producer
+
+    def add(self, consumer: BufferConsumer, partial_record_length: int = 0) -> int:
+        """Write what was added before, and keep ``consumer``, which may still be written to.
+
+        Raises:
+            ResourceBrokenError: the file cannot be written.
+        """
+        try:
+            self._write_current()
+        except BaseException:
+            consumer.close()
+            raise
+        with self._lock:
+            is_refused = self.state is not SubpartitionState.OPEN
+            if not is_refused:
+                self._current = consumer
+        if is_refused:
+            consumer.close()
+            return ADD_REFUSED
+        return NO_BUFFER_SIZE
+
+    def add_all(self, consumers: Sequence[BufferConsumer]) -> int:
+        """``add`` for each.
+
+        Raises:
+            ResourceBrokenError: the file cannot be written.
+        """
+        result = NO_BUFFER_SIZE
+        remaining = iter(consumers)
+        try:
+            for consumer in remaining:
+                result = self.add(consumer)
+        except BaseException:
+            run_all([consumer.close for consumer in remaining])
+            raise
+        return result
+
+    def flush(self) -> None:
+        """Write what was added last; the task thread has finished its builder.
+
+        Raises:
+            ResourceBrokenError: the file cannot be written.
+        """
+        self._write_current()
+
+    def finish(self) -> int:
+        """Write the end, and let readers come; ``ADD_REFUSED`` if it was finished or released.
+
+        Raises:
+            ResourceBrokenError: the file cannot be written.
+        """
+        event = EndOfPartition()
+        if self.add(BufferConsumer.of_event(serialize_event(event), event_data_type(event))) < 0:
+            return ADD_REFUSED
+        self._write_current()
+        with self._lock:
+            if self.state is SubpartitionState.OPEN:
+                self.state = SubpartitionState.FINISHED
+        return NO_BUFFER_SIZE
+
+    def _write_current(self) -> None:
+        with self._lock:
+            consumer = self._current
+            self._current = None
+            if consumer is None:
+                return
+            self._is_writing = True
+            data = self._data
+        assert data is not None, "a released subpartition keeps nothing to write"
+        try:
+            self._write(consumer, data)
+        finally:
+            consumer.close()
+            with self._lock:
+                self._is_writing = False
+            self._close_if_unused()
+
+    def _write(self, consumer: BufferConsumer, data: BoundedData) -> None:
+        buffer = consumer.try_build()
+        if buffer is None:
+            return
+        try:
+            if self._compressor is not None:
+                buffer = self._compressor.compress(buffer)
+            data.write(buffer)
+            self.num_data_buffers += buffer.is_buffer
+        finally:
+            buffer.recycle()
+
+    # ---------------------------------------------------------------- checkpoints: there are none of a bounded result
+
+    def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
+        """Nothing: barriers wait like everything else."""
+
+    def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
+        """Nothing: nobody waits for a barrier."""
+
+    # ---------------------------------------------------------------- readers
+
+    def create_read_view(self, listener: BufferAvailabilityListener) -> BoundedBlockingSubpartitionReader | None:
+        """Make a reader that starts at the beginning; None if the subpartition was released, or its file was deleted.
+
+        Raises:
+            LocalProtocolError: it is not finished yet.
+        """
+        with self._lock:
+            if self.is_released:
+                return None
+            if self.state is SubpartitionState.OPEN:
+                raise LocalProtocolError(f"blocking subpartition {self.index} is read before it is finished")
+            if self._data is None or not self._data.is_readable:
+                return None
+            reader = BoundedBlockingSubpartitionReader(self, self._data, listener)
+            self._readers.add(reader)
+        listener.notify_data_available()
+        return reader
+
+    def on_reader_released(self, reader: BoundedBlockingSubpartitionReader, *, has_read_all: bool) -> None:
+        """For the readers: this one is done."""
+        with self._lock:
+            self._readers.discard(reader)
+        run_all(
+            [
+                self._close_if_unused,
+                partial(self.parent.on_consumed_subpartition, self.index, has_read_all=has_read_all),
+            ]
+        )
+
+    def release(self) -> None:
+        """Let nobody read or write any more; the file goes with the last who does now."""
+        with self._lock:
+            if self.is_released:
+                return
+            self.state = SubpartitionState.RELEASED
+            consumer = self._current
+            self._current = None
+            calls: list[Callable[[], object]] = [reader.listener.notify_data_available for reader in self._readers]
+        if consumer is not None:
+            calls.append(consumer.close)
+        run_all([*calls, self._close_if_unused])
+
+    def _close_if_unused(self) -> None:
+        with self._lock:
+            if not self.is_released or self._is_writing or self._readers:
+                return
+            data = self._data
+            self._data = None
+        if data is not None:
+            data.close()
+
+    def check_invariants(self) -> None:
+        """Assert the invariants of this module."""
+        with self._lock:
+            assert self.state is not SubpartitionState.OPEN or not self._readers, "readers come after the end"
+            assert not (self.is_released and self._current), "a released subpartition keeps nothing"
+            assert self._data is None or not self.is_released or self._is_writing or self._readers, (
+                "nobody uses it and its file is there"
+            )
 
 
 class BoundedBlockingResultPartition(ResultPartition):
@@ -52,7 +419,7 @@ class BoundedBlockingResultPartition(ResultPartition):
         file = BoundedDataFile(directory, num_subpartitions, is_named=has_named_file)
 
         def new_subpartition(index: int, parent: ResultPartition) -> BoundedBlockingSubpartition:
-            return BoundedBlockingSubpartition(index, parent, create_bounded_data(kind, file), compressor)
+            return BoundedBlockingSubpartition(index, parent, BoundedData(kind, file), compressor)
 
         super().__init__(
             partition_id,

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, unique
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, TypeAlias
 
 from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
@@ -32,9 +32,8 @@ from netstack.late import dataclass
 from netstack.wire.messages import DataType
 
 NUM_READ_BUFFERS: Final = 2  # Flink's: one on its way while the next is read
-REGION_BYTES: Final = (
-    1024 * 1024
-)  # so a reader goes forward for 1 MiB; what is left of a region is a hole, which takes no disk; not measured
+# A reader goes forward for 1 MiB; what is left of a region is a hole, which takes no disk; not measured.
+REGION_BYTES: Final = 1024 * 1024
 _HEADER: Final = Struct(">HHI")
 
 
@@ -44,49 +43,6 @@ class NextBuffer(NamedTuple):
     data_type: DataType
     is_compressed: bool
     size: int
-
-
-class BoundedDataReader(Protocol):
-    """One pass over the data."""
-
-    next: NextBuffer | None
-    """What ``next_buffer`` will give, None at the end."""
-
-    @property
-    def has_room(self) -> bool:
-        """Whether ``next_buffer`` can be called now."""
-
-    def next_buffer(self) -> NetworkBuffer | None:
-        """The next buffer, which the caller recycles; None at the end, or while there is no room to read it into."""
-
-    def close(self) -> None:
-        """Read no more; buffers that are still in use stay readable."""
-
-
-class BoundedData(Protocol):
-    """All buffers of one subpartition: written once, then read any number of times."""
-
-    num_bytes: int
-
-    @property
-    def path(self) -> Path:
-        """The file that they lie in."""
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether the file is still there."""
-
-    def write(self, buffer: NetworkBuffer) -> None:
-        """Append a copy of ``buffer``, which stays the caller's."""
-
-    def finish_write(self) -> None:
-        """Nothing more is written; readers may come."""
-
-    def create_reader(self, on_room: Callable[[], None]) -> BoundedDataReader:
-        """A reader at the beginning; ``on_room`` is called when a buffer came home that it was waiting for."""
-
-    def close(self) -> None:
-        """Give the file up; called once, when nobody reads or writes any more."""
 
 
 @unique
@@ -171,7 +127,8 @@ class BoundedDataFile:
             self._num_users -= 1
             if self._num_users:
                 return
-            mapped, self._map = self._map, None
+            mapped = self._map
+            self._map = None
         with _translated(self.path):
             os.close(self._fd)
             if self._is_named:
@@ -190,17 +147,21 @@ class Region:
     num_bytes: int = 0  # how many are written
 
 
-class _RegionsOfFile:
-    """The writing half of both kinds."""
+class BoundedData:
+    """All buffers of one subpartition, in regions of a file: written once, then read any number of times.
 
-    def __init__(self, file: BoundedDataFile) -> None:
+    Ownership: one user of ``file``, until ``close``, which is called once, when nobody reads or writes any more.
+    """
+
+    def __init__(self, kind: BoundedDataKind, file: BoundedDataFile) -> None:
+        self._kind = kind
         self._file = file
-        self._regions: list[Region] = []  # Written by the task thread, read by others after ``finish_write``.
+        self._regions: list[Region] = []  # Written by the task thread, then read by others.
         self.num_bytes = 0
         self.max_buffer_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.path}, {self.num_bytes} bytes in {len(self._regions)} regions>"
+        return f"<BoundedData {self.path}, {self.num_bytes} bytes in {len(self._regions)} regions>"
 
     @property
     def path(self) -> Path:
@@ -225,20 +186,16 @@ class _RegionsOfFile:
         self.num_bytes += num_bytes
         self.max_buffer_bytes = max(self.max_buffer_bytes, buffer.size)
 
-    def finish_write(self) -> None:
-        """Nothing to do: readers read the same file."""
+    def create_reader(self, on_room: Callable[[], None]) -> "BoundedDataReader":
+        """A reader at the beginning; ``on_room`` is called when a buffer came home that it was waiting for."""
+        if self._kind is BoundedDataKind.FILE:
+            return FileReader(self._file, self._regions, self.max_buffer_bytes, on_room)
+        num_bytes = max(region.start + region.num_bytes for region in self._regions)
+        return MmapReader(self._file.mapping(num_bytes), self._regions)
 
     def close(self) -> None:
         """Leave the file, which is deleted when all its subpartitions have left."""
         self._file.leave()
-
-
-class FileBoundedData(_RegionsOfFile):
-    """Regions of a file that readers copy out of."""
-
-    def create_reader(self, on_room: Callable[[], None]) -> "FileReader":
-        """A reader with buffers of its own."""
-        return FileReader(self._file, self._regions, self.max_buffer_bytes, on_room)
 
 
 class FileReader:
@@ -284,7 +241,8 @@ class FileReader:
         """Take a read buffer back."""
         with self._lock:
             self._free.append(segment)
-            was_starved, self._is_starved = self._is_starved, False
+            was_starved = self._is_starved
+            self._is_starved = False
         if was_starved:
             self._on_room()
 
@@ -294,7 +252,8 @@ class FileReader:
 
     def _read(self, payload: memoryview | None = None) -> NextBuffer | None:
         """Fill ``payload``, and parse the header behind it: in one call if it lies in the same region."""
-        place, size = self._place, 0 if payload is None else len(payload)
+        place = self._place
+        size = 0 if payload is None else len(payload)
         parts: list[memoryview | bytearray] = [payload] if payload else []
         following = place.header_behind(size)
         if following is None:
@@ -317,16 +276,6 @@ class FileReader:
             raise ResourceBrokenError(
                 f"{self._file.path} ends in the middle of a buffer, at byte {place.position + num_read}"
             )
-
-
-class MmapBoundedData(_RegionsOfFile):
-    """Regions of a file that is mapped into memory for its readers, who see the mapping itself."""
-
-    def create_reader(self, on_room: Callable[[], None]) -> "MmapReader":
-        """A reader of the mapping."""
-        return MmapReader(
-            self._file.mapping(max(region.start + region.num_bytes for region in self._regions)), self._regions
-        )
 
 
 class MmapReader:
@@ -365,6 +314,10 @@ class MmapReader:
         return _parse(self._view[place.position : self._place.position])
 
 
+BoundedDataReader: TypeAlias = FileReader | MmapReader
+"""One pass over the data; ``next`` is what ``next_buffer`` will give, None at the end."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     """How far a reader has come through its regions."""
@@ -388,12 +341,6 @@ class _Place:
     def behind(self, num_bytes: int) -> "_Place":
         """The place ``num_bytes`` further in this region."""
         return _Place(self.regions, self.index, self.offset + num_bytes)
-
-
-def create_bounded_data(kind: BoundedDataKind, file: BoundedDataFile) -> BoundedData:
-    """An empty store in ``file``, of which it is one user."""
-    store = MmapBoundedData if kind is BoundedDataKind.MMAP else FileBoundedData
-    return store(file)
 
 
 def _parse(header: bytearray | memoryview) -> NextBuffer:

@@ -18,17 +18,16 @@ from enum import Enum, unique
 from functools import partial
 from typing import Final
 
-from netstack.availability import AvailabilityFuture
+from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
 from netstack.buffer.content_consumer import ContentConsumer, SegmentConsumer
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import BufferContent, recycle_segments
-from netstack.buffer.parked_threads import BlockingObserver
+from netstack.buffer.pool_account import BlockingObserver
 from netstack.errors import LocalProtocolError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
-from netstack.loop.wakeups import run_all
 from netstack.partition.pipelined_subpartition import NO_BUFFER_SIZE
 from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartition, SubpartitionState
@@ -76,9 +75,9 @@ class BufferWritingResultPartition:
     """The writing side of a partition: builders, buffers and their numbers.
 
     State: all of ``_builders``, ``_broadcast_builder``, ``_trimmed_segment_bytes`` and the numbers is the task
-           thread's; ``statistics``
-    reads the numbers bare, one buffer stale.  Of ``ResultPartition``, which writes them under its lock, it reads
-    ``_state`` and ``_failure_cause`` bare, one buffer stale: what is emitted meanwhile is dropped by the subpartitions.
+        thread's; ``statistics`` reads the numbers bare, one buffer stale.  Of ``ResultPartition``, which writes them
+        under its lock, it reads ``_state`` and ``_failure_cause`` bare, one buffer stale: what is emitted meanwhile is
+        dropped by the subpartitions.
     Ownership: owns ``buffer_pool``, which ends with ``close`` or ``release``; buffers in flight go home when they are
                recycled.
     """

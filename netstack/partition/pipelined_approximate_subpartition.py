@@ -1,17 +1,13 @@
-"""A pipelined subpartition that outlives its consumer, for approximate recovery.
-
-One of the readers of an approximate subpartition, which follow each other.
-
-Lock order: ``_reader_lock``, then ``PipelinedSubpartition._lock``, then that of the view.  A partition that compresses
-            gives a buffer back to its pool under the first one; no job makes such a partition.
+"""A pipelined subpartition that outlives its consumer, for approximate recovery, and its readers, which follow each
+other.
 
 Side:       shared.  One thread polls; whoever makes the next reader retires this one.
-Invariants: a reader that has retired finds nothing.  one view at a time; a new one takes the place of the last, starts
-            at a whole record and with sequence number 0; from then on the last one takes nothing more, whatever it was
-            about to do.
-Source:     Flink ``PipelinedApproximateSubpartitionView``.  Flink ``PipelinedApproximateSubpartition``.  Unlike there,
-            the rest of a record is skipped also if the first reader had read all of its beginning before that buffer
-            was finished.
+Invariants: one view at a time; a new one takes the place of the last, starts at a whole record and with sequence number
+            0; from then on the last one finds and takes nothing more, whatever it was about to do.
+Lock order: ``_reader_lock``, then ``PipelinedSubpartition._lock``, then that of the view.  A partition that compresses
+            gives a buffer back to its pool under the first one; no job makes such a partition.
+Source:     Flink ``PipelinedApproximateSubpartition`` and its view.  Unlike there, the rest of a record is skipped also
+            if the first reader had read all of its beginning before that buffer was finished.
 Absent:     recovery of channel state, as in Flink: approximate recovery and unaligned checkpoints exclude each other.
 """
 
@@ -22,9 +18,13 @@ from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.partition.channel_state import InFlightData
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
-from netstack.partition.result_subpartition import SubpartitionParent
-from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
+from netstack.partition.result_subpartition import (
+    BufferAndBacklog,
+    BufferAvailabilityListener,
+    PipelinedSubpartitionView,
+    SegmentRun,
+    SubpartitionParent,
+)
 
 
 class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
@@ -51,10 +51,6 @@ class PipelinedApproximateSubpartitionView(PipelinedSubpartitionView):
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
         """None: a reader that has retired must find nothing."""
         return None
-
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether something can be polled, by this reader."""
-        return not self._is_view_released and super().has_data(num_credits_available)
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, by this reader, and how many data buffers."""

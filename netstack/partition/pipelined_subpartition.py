@@ -14,16 +14,20 @@ Lock order: ``PipelinedSubpartition._lock`` before a buffer's lease; listeners, 
 Source:     Flink ``PipelinedSubpartition``.  Unlike Flink's, resuming tells the listener itself, so that no reader can
             forget to look (FLINK-23223, FLINK-25664).
 
-================================== ============================== ========= ======================= situation
-listener is told               available backlog ================================== ==============================
-========= ======================= add the 1st data buffer            no                             no        0 add the
-1st event                  yes (it is finished at once)   yes       0 add the 2nd element                yes, once
-yes       data buffers but the last add more                           no                             yes       data
-buffers but the last flush, 1 buffer with unread bytes  yes, once                      yes       all flush, more than 1
-buffer          no                             yes       all flush again, or nothing to flush   no finish
-yes                            yes       all anything while blocked             no                             no
-0 resume, something is available     yes                            yes       as above add the 1st priority event
-of the priority event, and as  yes, also blocked: 0
+================================== ============================== ========= =======================
+situation                          listener is told               available backlog
+================================== ============================== ========= =======================
+add the 1st data buffer            no                             no        0
+add the 1st event                  yes (it is finished at once)   yes       0
+add the 2nd element                yes, once                      yes       data buffers but the last
+add more                           no                             yes       data buffers but the last
+flush, 1 buffer with unread bytes  yes, once                      yes       all
+flush, more than 1 buffer          no                             yes       all
+flush again, or nothing to flush   no
+finish                             yes                            yes       all
+anything while blocked             no                             no        0
+resume, something is available     yes                            yes       as above
+add the 1st priority event         of the priority event, and as  yes, also blocked: 0
                                    above                          blocked
 add another priority event         no                             yes
 ================================== ============================== ========= =======================
@@ -36,23 +40,30 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
+from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.content_consumer import SegmentConsumer
 from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.errors import LocalProtocolError
-from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
     SEQUENCE_NUMBER_UNKNOWN,
     ChannelStateWriter,
     InFlightData,
     ResultSubpartitionInfo,
+    TimeoutableBarriers,
+    checked_barrier,
+    copies_of_unread,
 )
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
-from netstack.partition.result_subpartition import SubpartitionParent, SubpartitionState
-from netstack.partition.result_subpartition_view import BufferAndBacklog, BufferAvailabilityListener, SegmentRun
-from netstack.partition.timeoutable_barriers import TimeoutableBarriers, checked_barrier, copies_of_unread
+from netstack.partition.result_subpartition import (
+    BufferAndBacklog,
+    BufferAvailabilityListener,
+    PipelinedSubpartitionView,
+    SegmentRun,
+    SubpartitionParent,
+    SubpartitionState,
+)
 from netstack.wire.events import CheckpointBarrier, EndOfPartition, event_data_type, serialize_event
 from netstack.wire.messages import DataType
 
@@ -73,8 +84,7 @@ class PipelinedSubpartition:
         queue: ``_buffers``, ``_num_data_buffers``, ``_num_priority``, ``_flush_requested``.  Producers, readers and
             release.
         reading: ``_sequence_number``, ``_is_blocked``, ``_skips_partial_record``, ``_sends_empty_buffers``.  Readers
-            alone change it; a
-        producer looks at ``_is_blocked``.
+            alone change it; a producer looks at ``_is_blocked``.
         ends: ``state``, ``_view``.
         barriers: ``_barriers`` and, written once, ``channel_state`` and ``info``.  Events and time-outs; data buffers
             never.
@@ -491,12 +501,9 @@ class PipelinedSubpartition:
             if head.is_finished:
                 buffers.popleft()
                 self._num_data_buffers -= 1
-            number, self._sequence_number = self._sequence_number, self._sequence_number + 1
+            number = self._sequence_number
+            self._sequence_number = number + 1
         return _new_tuple(BufferAndBacklog, (buffer, 0, _NONE, number))
-
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether a reader with so much credit can poll something."""
-        return self.availability(num_credits_available > 0)[0]
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether a reader can poll something, and how many data buffers it could."""

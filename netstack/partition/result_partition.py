@@ -15,19 +15,22 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from netstack.availability import AvailabilityFuture
+from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
-from netstack.loop.wakeups import run_all
 from netstack.partition.buffer_writing_result_partition import BufferWritingResultPartition, ResultPartitionState
 from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.partition.result_subpartition import ConsumerListener, ResultSubpartition
-from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
+from netstack.partition.result_subpartition import (
+    BufferAvailabilityListener,
+    ConsumerListener,
+    ResultSubpartition,
+    ResultSubpartitionView,
+)
 from netstack.partition.union_result_subpartition_view import UnionResultSubpartitionView
 
 

@@ -1,32 +1,29 @@
 """Finds the partitions of this process by their id.
 
-Events that go against the stream: from a consumer to the task that produces its partition.
-
-Lock order: ``TaskEventDispatcher._lock`` is a leaf.
-
-Lock order: ``ResultPartitionManager._lock`` is a leaf: partitions and listeners are called after it (FLINK-28942).
+``TaskEventDispatcher``: events that go against the stream, from a consumer to the task that produces its partition.
 
 Side:       shared.
-Invariants: an event reaches the handlers of its partition and kind only; handlers are called outside the lock, in the
-            order of their subscription, on the publisher's thread.  a partition is registered from ``register`` to its
-            release; a ``register`` that fails changes nothing; whoever asked too early is called exactly once, when it
-            comes or when the manager shuts down (and then asks again and gets the answer).
-Source:     Flink ``TaskEventDispatcher``, ``TaskEventHandler``.  Flink ``ResultPartitionManager`` with the partition
-            request listeners of 1.18 and later.  A listener has a timer of its own instead of a check of all listeners
-            now and then, so that it ends when its time is over and not up to twice as late.
+Invariants: a partition is registered from ``register`` to its release; a ``register`` that fails changes nothing;
+            whoever asked too early is called exactly once, when it comes or when the manager shuts down (and then asks
+            again and gets the answer).  An event reaches the handlers of its partition and kind only; handlers are
+            called outside the lock, in the order of their subscription, on the publisher's thread.
 Units:      timeouts in milliseconds.
+Lock order: both locks are leaves: partitions, listeners and handlers are called after them (FLINK-28942).
+Source:     Flink ``ResultPartitionManager`` with the partition request listeners of 1.18 and later;
+            ``TaskEventDispatcher``, ``TaskEventHandler``.  A listener has a timer of its own instead of a check of all
+            listeners now and then, so that it ends when its time is over and not up to twice as late.
 """
 
 import threading
 from collections.abc import Callable
 from functools import partial
 
+from netstack.availability import run_all
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceClosedError
 from netstack.ids import ResultPartitionID
-from netstack.loop.wakeups import run_all
+from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_subpartition_view import BufferAvailabilityListener, ResultSubpartitionView
-from netstack.timers import Timers
+from netstack.partition.result_subpartition import BufferAvailabilityListener, ResultSubpartitionView
 from netstack.wire.events import Event
 
 TaskEventCallback = Callable[[Event], None]
@@ -94,18 +91,18 @@ class TaskEventDispatcher:
 class _Waiting:
     """Somebody who asked for a partition that is not there yet."""
 
-    __slots__ = ("cancel_timer", "is_over", "on_partition")
+    __slots__ = ("is_over", "on_partition", "timer")
 
     def __init__(self, on_partition: Callable[[], None]) -> None:
         self.on_partition = on_partition
         # Both guarded by the manager's lock.
         self.is_over = False
-        self.cancel_timer: Callable[[], None] | None = None
+        self.timer: Cancellable | None = None
 
-    def end(self) -> list[Callable[[], None]]:
+    def end(self) -> list[Callable[[], object]]:
         """Mark it as over; returns what to call outside the lock."""
         self.is_over = True
-        return [] if self.cancel_timer is None else [self.cancel_timer]
+        return [] if self.timer is None else [self.timer.cancel]
 
 
 class ResultPartitionManager:
@@ -155,7 +152,7 @@ class ResultPartitionManager:
                 self._check_free_locked(partition_id)
                 self._partitions[partition_id] = partition
                 listeners = self._listeners.pop(partition_id, [])
-                calls: list[Callable[[], None]] = [
+                calls: list[Callable[[], object]] = [
                     lambda: partition.add_release_listener(lambda: self._remove(partition))
                 ]
                 for waiting in listeners:
@@ -243,7 +240,7 @@ class ResultPartitionManager:
                 return
             self._is_shut_down = True
             partitions = list(self._partitions.values())
-            calls: list[Callable[[], None]] = []
+            calls: list[Callable[[], object]] = []
             for listeners in self._listeners.values():
                 for waiting in listeners:
                     calls += [*waiting.end(), waiting.on_partition]
@@ -262,12 +259,13 @@ class ResultPartitionManager:
         self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]
     ) -> None:
         assert self._timers is not None, "checked when the listener came"
-        cancel = self._timers.call_later(timeout_ms, partial(self._on_timeout, partition_id, waiting, on_timeout))
+        on_time = partial(self._on_timeout, partition_id, waiting, on_timeout)
+        timer = self._timers.call_later(timeout_ms / 1000, on_time)
         with self._lock:
             if not waiting.is_over:
-                waiting.cancel_timer = cancel
+                waiting.timer = timer
                 return
-        cancel()
+        timer.cancel()
 
     def _on_timeout(self, partition_id: ResultPartitionID, waiting: _Waiting, on_timeout: Callable[[], None]) -> None:
         with self._lock:
@@ -276,7 +274,7 @@ class ResultPartitionManager:
             self._end_locked(partition_id, waiting)
         on_timeout()
 
-    def _end_locked(self, partition_id: ResultPartitionID, waiting: _Waiting) -> list[Callable[[], None]]:
+    def _end_locked(self, partition_id: ResultPartitionID, waiting: _Waiting) -> list[Callable[[], object]]:
         listeners = self._listeners[partition_id]
         listeners.remove(waiting)
         if not listeners:

@@ -56,7 +56,7 @@ class ResultPartitionType(Enum):
 
     @property
     def is_released_by_scheduler(self) -> bool:
-        """Whether it stays until somebody releases it by name, instead of ending with its last consumer."""
+        """Whether it stays until it is released by name, instead of ending with its last consumer."""
         return self not in _MUST_BE_PIPELINED
 
     @property

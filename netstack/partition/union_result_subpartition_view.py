@@ -16,18 +16,16 @@ Source:     Flink ``UnionResultSubpartitionView``, ``RoundRobinSubpartitionSelec
 
 import threading
 from collections import deque
-from collections.abc import Callable
 from enum import Enum, unique
 from typing import Final
 
+from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ProducerFailedError
-from netstack.loop.wakeups import run_all
-from netstack.partition.result_subpartition_view import (
+from netstack.partition.result_subpartition import (
     BufferAndBacklog,
     BufferAvailabilityListener,
     ResultSubpartitionView,
-    SegmentRun,
 )
 from netstack.wire.messages import DataType
 
@@ -74,13 +72,12 @@ class _ListenerOfOne:
         self._union.on_data_available(self._index)
 
 
-class UnionResultSubpartitionView:
+class UnionResultSubpartitionView(ResultSubpartitionView):
     """The reader's end of a range of subpartitions.
 
     Threading: one thread polls; everything else from any thread.
     Life cycle: ``UnionViewState``.  Made; a view added for each subpartition, under the listener made for it; ``start``
-        or ``hand_back``;
-    ``release``.
+        or ``hand_back``; ``release``.
     """
 
     def __init__(self, listener: BufferAvailabilityListener, subpartitions: range) -> None:
@@ -94,7 +91,7 @@ class UnionResultSubpartitionView:
         self._unfinished: int | None = None  # whose record may go on in its next buffer
         self._sequence_number = 0
         self._is_looking_ahead = False
-        self._was_missed = False  # somebody came meanwhile
+        self._was_missed = False  # another thread came meanwhile
         self._state = UnionViewState.OPENING  # A bare read may be one pass stale.
 
     def __repr__(self) -> str:
@@ -166,22 +163,6 @@ class UnionResultSubpartitionView:
         self._look_ahead()
         with self._lock:
             return self._cache[0][1] if self._cache else -1
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        """``next_buffer``."""
-        return self.next_buffer
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """None: it looks ahead one by one, to find where records end."""
-        return None
-
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """None: it would have to look ahead."""
-        return None
-
-    def has_data(self, num_credits_available: int) -> bool:
-        """Whether something can be polled: with credit anything readable, without only an event at the head."""
-        return self.availability(num_credits_available > 0)[0]
 
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, and how many data buffers were looked at ahead."""

@@ -1,7 +1,6 @@
 """Test doubles for users of the package: no sockets, no wall clock."""
 
 from netstack.testing.embedded_channel import EmbeddedChannel
-from netstack.testing.embedded_event_loop import EmbeddedEventLoop
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop, ManualClock
 
 __all__ = ["EmbeddedChannel", "EmbeddedEventLoop", "ManualClock"]

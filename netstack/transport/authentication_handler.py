@@ -1,10 +1,8 @@
 """Runs the handshake of a connection before any other handler sees the connection.
 
-Accepts a peer by its certificate alone, which TLS has verified: for peers without our handshake.
+``CertificateHandler`` accepts a peer by its certificate alone, which TLS has verified: for peers without our handshake.
 
 Side:       loop.
-Source:     Flink's ``security.ssl.internal``, with TLS 1.3: both ends have a certificate of one private CA.  modelled
-            on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler``.
 Invariants: until the handshake is over, the decoder accepts nothing but its messages, one by one, and has little
             memory.  Then the handler seals the connection (without TLS), fires ``channel_active`` and leaves the
             pipeline: it costs nothing per message.  A peer that fails learns neither the reason nor the moment: the
@@ -12,6 +10,8 @@ Invariants: until the handshake is over, the decoder accepts nothing but its mes
 Rules:      a server that hangs up before its hello has not judged the secret, which it was not shown yet: that is a
             ``ConnectError``, and another attempt may help.  A certificate or a producer's token can be refused there,
             so with these it stays an ``AuthenticationError``.
+Source:     modelled on Netty's ``SslHandler`` and ``ProtocolNegotiationHandler``.  Flink's ``security.ssl.internal``,
+            with TLS 1.3: both ends have a certificate of one private CA.
 """
 
 import asyncio
@@ -20,19 +20,18 @@ from collections.abc import Callable
 from functools import partial
 
 from netstack.errors import AuthenticationError, ConnectError, ConnectionLostError, LocalProtocolError, NetstackError
+from netstack.flow.admission import RateLimit
 from netstack.flow.handshake import Handshake, HandshakeMessage, HandshakePhase
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.loop_timers import RunningTimer
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
-from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.tls import is_expected
 from netstack.wire.frame_seal import FrameSeal
-from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import HANDSHAKE_MESSAGE_IDS
 from netstack.wire.messages import Hello, Proof, Ready
-from netstack.wire.offer_messages import GateHello
+from netstack.wire.offer_messages import GateHello, GateIdentity
 
 
 class CertificateHandler(ChannelHandler):

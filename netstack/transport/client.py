@@ -25,7 +25,7 @@ from netstack.transport.message_codec import behind_decoder
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.transport.socket_options import check_congestion_control
 from netstack.transport.tls import client_context, timeouts
-from netstack.wire.gate_access import GateIdentity
+from netstack.wire.offer_messages import GateIdentity
 
 
 async def connect(

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from netstack.availability import run_all
 from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all, recycle_segments
 from netstack.config import NetstackConfig
 from netstack.errors import LocalProtocolError
 from netstack.ids import InputChannelID
-from netstack.loop.wakeups import run_all
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.outbound_buffer import OutboundFrame, View
 from netstack.wire.frame_decoder import Decoded, FrameDecoder

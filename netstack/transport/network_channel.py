@@ -26,12 +26,12 @@ from typing import TypeAlias, cast
 
 from netstack.config import NetstackConfig, is_debug
 from netstack.errors import ConnectionLostError, LocalProtocolError
+from netstack.flow.admission import RateLimit
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.forks import ClosedInChildren
 from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.handler import Channel, ChannelHandler
-from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.outbound_buffer import ChannelOutboundBuffer, OnWritten, OutboundFrame
 from netstack.transport.pipeline import ChannelPipeline

@@ -14,7 +14,7 @@ import time
 
 from netstack.config import NetstackConfig
 from netstack.errors import NetstackError, ResourceClosedError
-from netstack.flow.admission import Admission, AdmissionStatistics
+from netstack.flow.admission import Admission, AdmissionStatistics, RateLimit
 from netstack.flow.handshake import NONCE_BYTES, Handshake, Role, derive_key
 from netstack.log_lines import LogLines, shown_state
 from netstack.loop.forks import ClosedInChildren, PortClosedInChildren
@@ -22,12 +22,11 @@ from netstack.security import SecurityConfig, SecurityMode, check_loopback, requ
 from netstack.transport.authentication_handler import AuthenticationHandler, CertificateHandler
 from netstack.transport.handler import Channel, ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
-from netstack.transport.limits import RateLimit
 from netstack.transport.message_codec import behind_decoder
 from netstack.transport.network_channel import HandlersFactory, NetworkChannel
 from netstack.transport.socket_options import check_congestion_control, within_descriptors
 from netstack.transport.tls import TlsAcceptor
-from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.offer_messages import GateIdentity, gate_token
 
 _log = LogLines(__name__)
 
@@ -156,7 +155,7 @@ class NetworkServer:
 
     @property
     def has_lost_port(self) -> bool:
-        """Whether somebody else in this process has closed or replaced a socket that listens, so that no connection
+        """Whether other code of this process has closed or replaced a socket that listens, so that no connection
         comes any more.
         """
         guards = () if self._group.is_closed else self._guards

@@ -1,15 +1,13 @@
-"""TLS contexts: 1.3 only, certificates of one private CA on both ends.
-
-Accepts connections and runs their TLS handshakes.
+"""TLS contexts (1.3 only, certificates of one private CA on both ends), and the acceptor that runs TLS handshakes.
 
 Side:       loop.  Reads the files for every server and every dialled connection, so that renewed certificates are used.
+Invariants: at most ``max_handshakes`` connections are inside their TLS handshake; the oldest is cut for a new one.
+            ``close`` leaves none.
 Source:     Flink ``SSLUtils.createInternalServerSSLEngineFactory`` and its client twin: mutual, one CA, optional
             pinning.  Netty's ``SslHandler`` is part of the pipeline, so Netty's channel group contains connections
             inside their handshake.  asyncio makes the protocol only after the handshake; so connections are accepted
             here, and a task per connection starts TLS.
 Absent:     revocation lists; session resumption (a ticket would outlive the check of its certificate).
-Invariants: at most ``max_handshakes`` connections are inside their TLS handshake; the oldest is cut for a new one.
-            ``close`` leaves none.
 """
 
 import asyncio
@@ -18,7 +16,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, Protocol
+from typing import Any
 
 from netstack.errors import ConfigError
 from netstack.loop.forks import ClosedInChildren
@@ -87,10 +85,6 @@ def is_expected(certificate: bytes | None, pins: frozenset[bytes]) -> bool:
 _PAUSE_S = 1.0  # asyncio's, when it cannot accept: mostly for want of a descriptor
 
 
-class _HasFileno(Protocol):
-    def fileno(self) -> int: ...
-
-
 class TlsAcceptor:
     """Listens in place of an asyncio server, and encrypts each connection.
 
@@ -131,7 +125,7 @@ class TlsAcceptor:
         """Connections inside their TLS handshake."""
         return len(self._handshakes)
 
-    def serve(self, bound: Iterable[_HasFileno], backlog: int) -> None:
+    def serve(self, bound: Iterable[socket.socket], backlog: int) -> None:
         """Listen on bound sockets, which the caller keeps."""
         for each in bound:
             listening = socket.socket(fileno=os.dup(each.fileno()))  # the loop's own socket objects have no ``accept``

@@ -290,6 +290,9 @@ class Heartbeat:
     interval_ms: int
 
 
+ChannelOrder: TypeAlias = AckAllUserRecordsProcessed | NewBufferSize | ResumeConsumption | TaskEventRequest
+"""What a channel tells its producer besides its credit."""
+
 Message: TypeAlias = (
     BufferResponse
     | ErrorResponse

@@ -17,8 +17,7 @@ from netstack.flow.offer_book import Stage
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.offering_network import GateAccess, OfferedPartition
 from netstack.wire.events import StopMode
-from netstack.wire.gate_access import GateIdentity
-from netstack.wire.offer_messages import PartitionOffer
+from netstack.wire.offer_messages import GateIdentity, PartitionOffer
 
 
 def push_bytes(gate: GateDescription, elements: Sequence[bytes], partition: int, timeout_s: float) -> str | None:

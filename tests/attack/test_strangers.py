@@ -26,10 +26,9 @@ from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
 from netstack.transport.outbound_buffer import OutboundFrame
-from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.message_bytes import ALL_MESSAGE_IDS, FRAME_HEADER, MAGIC, encode
 from netstack.wire.messages import Hello, Message, Proof, Ready
-from netstack.wire.offer_messages import GateHello
+from netstack.wire.offer_messages import GateHello, GateIdentity, gate_token
 from tests.attack.arena import Arena
 from tests.attack.test_hostile_producers import TYPES, victim
 from tests.netstack.wire.samples import CONTROL_MESSAGES

@@ -17,7 +17,7 @@ _WRITER: Final = "flowlet.checkpoint.channel_state_writer"
 _SNAPSHOTS: Final = "flowlet.checkpoint.operator_snapshots"
 _PERSISTER: Final = "netstack.gate.channels.in_flight_recorder"
 _RECORDER: Final = "netstack.gate.channels.in_flight_recorder"
-_TIMEOUTABLE: Final = "netstack.partition.timeoutable_barriers"
+_TIMEOUTABLE: Final = "netstack.partition.channel_state"
 _CODEC: Final = "flowlet.checkpoint.state_codec"
 
 _COORDINATED: Final = "tests/flowlet/jm/checkpoints/test_checkpoint_coordinator.py"

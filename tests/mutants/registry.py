@@ -99,7 +99,7 @@ FLINK_BUGS: Final = (
         "broken_callback_silences_the_others",
         "9755",
         "an exception of one callback keeps the callbacks behind it from being made",
-        "netstack.loop.wakeups",
+        "netstack.availability",
         "                    others.callback(other)\n",
         "                    pass\n",
         "tests/netstack/handlers/test_partition_request_queue.py::test_a_failing_callback_of_one_partition_does_not_keep_the_others",
@@ -177,8 +177,8 @@ FLINK_BUGS: Final = (
         "5169",
         "every notification queues the channel once more, so busy channels push the others aside",
         "netstack.gate.single_input_gate",
-        "            if channel.is_queued or self._channels.lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
-        "            if self._channels.lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
+        "            if channel.is_queued or self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
+        "            if self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
         _SIM,
     ),
     # ---------------------------------------------------------------- D. leaks and double releases
@@ -233,9 +233,9 @@ FLINK_BUGS: Final = (
         "13245",
         "a reader that has no place in the queue is not released by its cancel",
         "netstack.handlers.partition_request_queue",
-        "        if reader is not None:\n            self._ready.discard(reader)\n            self._unannounced",
-        "        if reader is not None and reader in self._ready:\n            self._ready.discard(reader)\n           "
-        " self._unannounced",
+        "        if reader is not None:\n            self._ready.pop(reader, None)\n            self._unannounced",
+        "        if reader is not None and reader in self._ready:\n            self._ready.pop(reader, None)\n"
+        "            self._unannounced",
         f"{_HANDLERS}::test_hist_13245_cancel_in_every_state_of_the_reader",
     ),
     # ---------------------------------------------------------------- E. the end of a partition
@@ -244,8 +244,8 @@ FLINK_BUGS: Final = (
         "8750",
         "a late notification queues a channel that has ended",
         "netstack.gate.single_input_gate",
-        "            if channel.is_queued or self._channels.lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
-        "            if channel.is_queued or self._channels.lifecycle is _CLOSED:\n",
+        "            if channel.is_queued or self._lifecycle is _CLOSED or channel.lifecycle is _RELEASED:\n",
+        "            if channel.is_queued or self._lifecycle is _CLOSED:\n",
         "tests/sim/test_hist.py::test_hist_8750_a_late_notification_makes_nothing_available",
     ),
     Mutant(

@@ -9,7 +9,7 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
 from netstack.connection_manager import ConnectionManager
 from netstack.errors import NetstackError
-from netstack.gate.channels.partition_request_client import PartitionStateChecker
+from netstack.gate.channels.input_channel import PartitionStateChecker
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID

@@ -26,6 +26,7 @@ from netstack.wire.events import OtherEvent, serialize_event
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
     CancelPartitionRequest,
+    ChannelOrder,
     CloseRequest,
     ErrorCode,
     ErrorResponse,
@@ -566,19 +567,19 @@ async def test_orders_of_a_channel(config: NetstackConfig) -> None:
     await until(lambda: len(peer.received) == 1)
     event = serialize_event(OtherEvent("org.example.Superstep", b""))
 
-    client.resume_consumption(channel)
-    client.notify_new_buffer_size(channel, 333)
-    client.send_task_event(channel, event)
-    client.acknowledge_all_records_processed(channel)
-    await until(lambda: len(peer.received) == 5)
-
     me = receiver_of(1)
-    assert peer.received[1:] == [
+    orders: list[ChannelOrder] = [
         ResumeConsumption(me),
         NewBufferSize(me, 333),
         TaskEventRequest(event, partition_id_of(1), me),
         AckAllUserRecordsProcessed(me),
     ]
+
+    for order in orders:
+        client.order(channel, order)
+    await until(lambda: len(peer.received) == 5)
+
+    assert peer.received[1:] == orders
     await consumer.close()
     await server.close()
 

@@ -14,8 +14,7 @@ from netstack.errors import ConnectionLostError
 from netstack.flow.offer_book import GateShape, Stage
 from netstack.handlers.offered_partitions_handler import wall_clock_ms
 from netstack.offering_network import GateAccess, OfferedPartition, OfferingNetwork
-from netstack.wire.gate_access import GateIdentity, gate_token
-from netstack.wire.offer_messages import PartitionOffer
+from netstack.wire.offer_messages import GateIdentity, PartitionOffer, gate_token
 from tests.netstack.test_environment import Node, result_partition_id, small_config, start_node, wait_for_next
 from tests.waiting import PATIENCE_S
 

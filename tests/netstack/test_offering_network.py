@@ -18,7 +18,7 @@ from netstack.config import NetstackConfig
 from netstack.environment import NetworkEnvironment
 from netstack.errors import AuthenticationError, ResourceClosedError
 from netstack.flow.offer_book import GateShape, Stage
-from netstack.gate.offered_gates import OfferedGates
+from netstack.gate.offered_input_gate import OfferedGates
 from netstack.handlers.offered_partitions_handler import NetworkOfferedPartitionClient, OfferedPartitionsHandler
 from netstack.ids import ConnectionID, ResultPartitionID, input_channel_id, intermediate_partition_id
 from netstack.loop.eventloop import EventLoopThread
@@ -28,10 +28,9 @@ from netstack.transport.client import connect
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.network_channel import NetworkChannel
-from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.message_bytes import OFFERING_MESSAGE_IDS
 from netstack.wire.messages import CancelPartitionRequest, Heartbeat, Message, PartitionRequest
-from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateIdentity, OfferRefused, PartitionOffer, RefusalCode, gate_token
 from tests.netstack.connections import until
 from tests.netstack.transport.authority import Authority
 from tests.netstack.wire.samples import PARTITION

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from netstack.availability import run_all
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
@@ -24,13 +25,11 @@ from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.testing.embedded_event_loop import EmbeddedEventLoop, _ManualLoop
-from netstack.testing.manual_clock import ManualClock
+from netstack.partition.result_subpartition import PipelinedSubpartitionView
+from netstack.testing.embedded_event_loop import EmbeddedEventLoop, ManualClock, _ManualLoop
 from netstack.transport.network_channel import NetworkChannel
 from netstack.wire.events import (
     Alignment,

@@ -34,9 +34,8 @@ from netstack.errors import (
     PartitionNotFoundError,
     ProducerFailedError,
 )
-from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.input_channel import InputChannel, ProducerState, RequestBackoff
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
@@ -52,7 +51,7 @@ from netstack.ids import (
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import ManualClock
 from netstack.transport.direct_writer import DirectWriter
 from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
@@ -83,20 +82,10 @@ class Node:
         self.index = index
         self.loop = SimLoop(world.clock, f"loop {index}", partial(world.dial, self))
         self.pool = NetworkBufferPool(num_segments, world.mix.segment_size)
-        self.timers = LoopTimers(self.loop)
+        self.timers = self.loop.loop  # in its virtual time
         self.manager = ResultPartitionManager(timers=self.timers)
         self.connections = ConnectionManager(world.config, self.loop)
         self.local_pools: list[LocalBufferPool] = []
-
-
-class LoopTimers:
-    """The timers of one loop, in its virtual time."""
-
-    def __init__(self, loop: SimLoop) -> None:
-        self._loop = loop
-
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        return self._loop.loop.call_later(delay_ms / 1000, call).cancel
 
 
 class StateChecker:

@@ -16,12 +16,12 @@ Absent:     timers and messages; see ``watermark_announcer``.
 import asyncio
 from collections.abc import Callable
 from dataclasses import field
-from typing import Protocol
 
 from flowlet.common.watermark_strategy import WatermarkAlignment
 from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.records import MAX_TIMESTAMP
 from netstack.late import dataclass
+from netstack.loop.loop_timers import Cancellable, ScheduleTimer
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -105,14 +105,7 @@ class WatermarkAlignmentGroups:
         return self._groups[self._group_of[subtask.source_id]]
 
 
-class Handle(Protocol):
-    """A scheduled call."""
-
-    def cancel(self) -> None:
-        """Do not make the call."""
-
-
-def _call_later(delay_s: float, callback: Callable[[], None]) -> Handle:
+def _call_later(delay_s: float, callback: Callable[[], None]) -> Cancellable:
     return asyncio.get_running_loop().call_later(delay_s, callback)
 
 
@@ -128,13 +121,13 @@ class WatermarkAnnouncer:
         self,
         job: JobGraphMessage,
         allow: Callable[[SourceSubtask, int], None],
-        call_later: Callable[[float, Callable[[], None]], Handle] = _call_later,
+        call_later: ScheduleTimer = _call_later,
     ) -> None:
         self._allow = allow
         self._call_later = call_later
         self._groups = WatermarkAlignmentGroups()
         self._sources: set[str] = set()
-        self._timers: dict[str, Handle] = {}
+        self._timers: dict[str, Cancellable] = {}
         for vertex in job.vertices:
             if (found := vertex.watermark_alignment) is not None:
                 self._groups.add_source(

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 from flowlet.errors import JobGraphError
 from flowlet.messages.control_messages import JobGraphMessage
-from flowlet.rpc.background_call import CallInBackground
 from flowlet.storage.checkpoint_storage import CheckpointStorage
+from netstack.loop.background_call import CallInBackground
 
 PROBE_TIMEOUT_S: Final = 20.0  # below the 30 s that the client waits for the answer to a submission
 

@@ -59,13 +59,13 @@ from flowlet.messages.control_messages import (
     TriggerCheckpoint,
 )
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.rpc.background_call import CallInBackground
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground
 
 log = LogLines(__name__)
 

@@ -13,8 +13,8 @@ import msgspec
 
 from flowlet.jm.job_store.job_store import ID_BLOCK, JobEnd, RecoveredJob, StoredProgress
 from flowlet.messages.control_messages import JobGraphMessage
-from flowlet.rpc.background_call import CallInBackground
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground
 
 log = LogLines(__name__)
 Done = Callable[[str | None], None]

@@ -19,10 +19,10 @@ from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
-from flowlet.rpc.background_call import CallInBackground
 from flowlet.storage.checkpoint_storage import SavepointStorage, target_root
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
+from netstack.loop.background_call import CallInBackground
 from netstack.wire.events import SnapshotType
 
 MAX_ENDED: Final = 100

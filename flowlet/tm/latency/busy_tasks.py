@@ -24,6 +24,7 @@ from dataclasses import field
 from typing import Final
 
 from netstack.late import dataclass
+from netstack.loop.loop_timers import ScheduleTimer
 
 LOOK_INTERVAL_S: Final = 0.1  # not measured; a task that becomes busy disturbs the others for so long
 # At this niceness threads that wake get the core, and the task gets a seventieth of a core that another thread wants,
@@ -151,7 +152,7 @@ class BusyTasks:
 class PeriodicLoadCheck:
     """Calls ``check`` every ``LOOK_INTERVAL_S`` seconds, on the loop, until ``close``."""
 
-    def __init__(self, call_later: Callable[[float, Callable[[], None]], object], check: Callable[[], None]) -> None:
+    def __init__(self, call_later: ScheduleTimer, check: Callable[[], None]) -> None:
         self._call_later = call_later
         self._check = check
         self._is_closed = False

@@ -20,15 +20,15 @@ Source:     Flink ``BufferManager`` and its ``AvailableBufferQueue``.
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Protocol, Self
+from typing import Final, Self
 
+from netstack.availability import run_all
+from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import BufferLease, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.parked_threads import BufferListener
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.log_lines import shown_state
-from netstack.loop.wakeups import run_all
 from netstack.wire.messages import DataType
 
 # A channel with at least so many exclusive buffers asks for floating ones only while less than a quarter of its own are
@@ -38,16 +38,6 @@ _MIN_FOR_CONTENT: Final = 4
 # With so little initial credit the sender is told of every new one, at once: what Flink does in any case.
 _MAX_FOR_EACH: Final = 4
 _DATA: Final = DataType.DATA_BUFFER
-
-
-class FloatingBufferPool(Protocol):
-    """Where the floating buffers of a gate come from."""
-
-    def request_buffer_nowait(self) -> NetworkBuffer | None:
-        """A free buffer, or None."""
-
-    def add_buffer_listener(self, listener: BufferListener) -> bool:
-        """Stand in line for the next free buffer; False if there is one now, or the pool is destroyed."""
 
 
 class BufferManager:
@@ -83,7 +73,7 @@ class BufferManager:
         self._on_credit = on_credit  # called when the unannounced credit rose from zero, outside the lock
         self.initial_credit = 0  # Written before the request.
         self._network_pool: NetworkBufferPool | None = None
-        self._pool: FloatingBufferPool | None = None
+        self._pool: LocalBufferPool | None = None
         # All below guarded by _lock; bare reads are for statistics.
         self._exclusive: list[MemorySegment] = []
         self._floating: list[NetworkBuffer] = []
@@ -130,7 +120,7 @@ class BufferManager:
         """How much fits into one buffer; 0 before ``assign_exclusive``."""
         return 0 if self._network_pool is None else self._network_pool.segment_size_bytes
 
-    def set_floating_pool(self, pool: FloatingBufferPool) -> None:
+    def set_floating_pool(self, pool: LocalBufferPool) -> None:
         """From where the floating buffers come; before the request."""
         self._pool = pool
 
@@ -409,7 +399,7 @@ class BufferManager:
             with self._lock:
                 self.is_waiting = False
 
-    def _request(self, pool: FloatingBufferPool, num_buffers: int) -> list[NetworkBuffer]:
+    def _request(self, pool: LocalBufferPool, num_buffers: int) -> list[NetworkBuffer]:
         found: list[NetworkBuffer] = []
         try:
             while len(found) < num_buffers:

@@ -18,16 +18,18 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from netstack.availability import AvailabilityFuture
+from netstack.availability import AvailabilityFuture, run_all
 from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer
-from netstack.gate.channels.input_channel import ChannelLifecycle
-from netstack.gate.channels.prioritized_deque import PrioritizedDeque
-from netstack.gate.channels.sequence_numbers import MAX_SEQUENCE_NUMBER, next_sequence_number
-from netstack.loop.wakeups import run_all
+from netstack.gate.channels.input_channel import (
+    MAX_SEQUENCE_NUMBER,
+    ChannelLifecycle,
+    PrioritizedDeque,
+    next_sequence_number,
+)
 from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 
@@ -142,9 +144,9 @@ class ChannelReceiver:
         if partial_sizes and partial_sizes != (buffer.size,):
             error = self._on_partial_buffers(buffer, response)
         elif buffer.size or not buffer.is_buffer:
-            error = self._receive(buffer, sequence_number, backlog)
+            error = self.on_buffer(buffer, sequence_number, backlog)
         else:
-            error = self._receive_empty(sequence_number, backlog)
+            error = self.on_empty_buffer(sequence_number, backlog)
             # After the error is set: a broken channel announces no credit.  The sender paid for nothing; it gets its
             # credit back.
             buffer.recycle()
@@ -162,7 +164,7 @@ class ChannelReceiver:
         if end > MAX_SEQUENCE_NUMBER:  # the numbers wrap in this run or behind it
             for position, buffer in enumerate(buffers):
                 number = (sequence_number + position + _NUMBER_OFFSET) % _NUM_NUMBERS - _NUMBER_OFFSET
-                error = self._receive(buffer, number, backlog)
+                error = self.on_buffer(buffer, number, backlog)
                 if error is not None:
                     recycle_all(buffers[position + 1 :])
                     raise error
@@ -207,16 +209,6 @@ class ChannelReceiver:
             else:
                 self.wakeups.append((channel, pending))
 
-    def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> None:
-        """Queue ``buffer``, which belongs to the channel from now on; a wrong sequence number surfaces at the next
-        poll.
-        """
-        self._receive(buffer, sequence_number, backlog)
-
-    def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
-        """Count a data buffer without bytes."""
-        self._receive_empty(sequence_number, backlog)
-
     def on_sender_backlog(self, backlog: int) -> None:
         """The sender has ``backlog`` buffers queued (-1: it does not say): get floating buffers for them."""
         if backlog < 0:
@@ -227,8 +219,8 @@ class ChannelReceiver:
         if is_missing:
             self._manager.request_floating()
 
-    def _receive(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
-        """Queue ``buffer``; returns the error that the channel got from it, if any."""
+    def on_buffer(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
+        """Queue ``buffer``, which is the channel's from now on; returns the error that the channel got from it."""
         if not buffer.is_buffer:
             return self._receive_event(buffer, sequence_number, backlog)
         is_missing = is_first = is_pending = False
@@ -338,7 +330,8 @@ class ChannelReceiver:
         queued = f"{num_queued} events ({num_bytes_queued} bytes) wait for the task"
         raise RemoteProtocolError(f"channel {self._channel.index} of {self._channel.partition_id}: {queued}, {limit}")
 
-    def _receive_empty(self, sequence_number: int, backlog: int) -> NetstackError | None:
+    def on_empty_buffer(self, sequence_number: int, backlog: int) -> NetstackError | None:
+        """Count a data buffer without bytes; returns the error that the channel got from it."""
         with self._lock:
             if self._channel.lifecycle is _RELEASED:
                 return None
@@ -360,11 +353,13 @@ class ChannelReceiver:
                 buffer, RemoteProtocolError(f"partial buffers of {sizes} bytes do not make up {buffer!r}")
             )
         error = None
-        position, number = 0, response.sequence_number
+        position = 0
+        number = response.sequence_number
         for index, size in enumerate(sizes, start=1):
             backlog = response.backlog if index == len(sizes) else _NO_BACKLOG
-            error = error or self._receive(buffer.slice(position, size), number, backlog)
-            position, number = position + size, next_sequence_number(number)
+            error = error or self.on_buffer(buffer.slice(position, size), number, backlog)
+            position += size
+            number = next_sequence_number(number)
         buffer.recycle()
         return error
 

@@ -1,18 +1,14 @@
-"""The part of a remote channel's queue that belongs to an unaligned checkpoint, on its way to the writer.
-
-Which of the buffers that arrive on a channel belong to an unaligned checkpoint.
-
-Lock order: the channel's lock, which is shared with it, is a leaf; ``_locked`` methods are called under it, the writer
-    outside it.
+"""The part of a channel's queue that belongs to an unaligned checkpoint, on its way to the writer.
 
 Side:       shared.
 Invariants: buffers are persisted exactly while a checkpoint was started whose barrier has not arrived on this channel.
-            buffers reach the writer in the order of their arrival, from one thread at a time, outside the lock: whoever
-            finds another thread at it leaves its buffers there, and that thread takes them along.  While a checkpoint
-            is started whose barrier has not come, every data buffer that arrives is noted; one whose barrier came
-            before the start gets the queued data before the barrier.
-Source:     Flink ``ChannelStatePersister``.  Flink ``RemoteInputChannel.checkpointStarted``,
-            ``getInflightBuffersUnsafe``; ``ChannelStatePersister``.
+            While it is, every data buffer that arrives is noted; a checkpoint whose barrier came before its start gets
+            the queued data before the barrier.  Buffers reach the writer in the order of their arrival, from one thread
+            at a time, outside the lock: whoever finds another thread at it leaves its buffers there, and that thread
+            takes them along.
+Lock order: the channel's lock, which is shared with it, is a leaf; ``_locked`` methods are called under it, the writer
+            outside it.
+Source:     Flink ``ChannelStatePersister``; ``RemoteInputChannel.checkpointStarted``, ``getInflightBuffersUnsafe``.
 """
 
 import threading
@@ -23,7 +19,7 @@ from typing import TypeAlias
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError
-from netstack.gate.channels.sequence_numbers import is_before
+from netstack.gate.channels.input_channel import is_before
 from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
 
 

@@ -1,34 +1,191 @@
-"""One input of a gate: what local and remote channels have in common.
+"""One input of a gate: what local and remote channels have in common, and what they need of others.
 
-The life of an input channel.
-
-The numbers of one channel.
+They need a gate, ``ChannelGate``; a remote one a connection, ``PartitionRequestClient``; and for a partition that was
+not found yet a ``PartitionStateChecker`` and a ``RequestBackoff``.
 
 Side:       shared.
-Source:     Flink ``InputChannel``: its ``subpartitionView`` or ``partitionRequestClient`` is set once, ``isReleased``
-            once.  Flink ``InputChannel``.
-Units:      bytes, buffers, nanoseconds.
-Invariants: the first error wins, and surfaces at every poll after it, before any data.
+Hot path:   ``PrioritizedDeque``, per buffer; its two deques are used themselves.
+Invariants: the first error of a channel wins, and surfaces at every poll after it, before any data.  Elements with
+            priority come first, both kinds in the order of their arrival.  Sequence numbers are 32-bit integers that
+            wrap, as in Java, and are compared across the wrap.
+Units:      delays in milliseconds, sizes in bytes, times in nanoseconds.
+Source:     Flink ``InputChannel`` (with ``increaseBackoff``): its ``subpartitionView`` or ``partitionRequestClient`` is
+            set once, ``isReleased`` once.  ``RemoteInputChannel.increaseBackoff``, for producers that keep a request
+            for a while before they say that they do not know the partition (1.18 and later), and ``shouldBeSpilled``.
+            ``PartitionRequestClient``, ``PartitionProducerStateProvider``, ``PrioritizedDeque``.
 """
 
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
-from typing import Final, Protocol, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
 from netstack.log_lines import shown_state
 from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
-from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.result_subpartition import BufferAndBacklog
 from netstack.wire.events import CheckpointBarrier, Event
-from netstack.wire.messages import DataType
+from netstack.wire.messages import ChannelOrder, DataType
+from netstack.wire.offer_messages import PartitionOffer, RefusalCode
+
+if TYPE_CHECKING:
+    from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+
+
+MAX_SEQUENCE_NUMBER: Final = 2**31 - 1
+_SIGN_BIT: Final = 0x8000_0000
+
+
+def next_sequence_number(sequence_number: int) -> int:
+    """The number after it; after 2^31 - 1 comes -2^31."""
+    return -MAX_SEQUENCE_NUMBER - 1 if sequence_number == MAX_SEQUENCE_NUMBER else sequence_number + 1
+
+
+def is_before(first: int, second: int) -> bool:
+    """Whether ``first`` was given out before ``second``; they are less than 2^31 apart."""
+    return (first - second) & _SIGN_BIT != 0
+
+
+T = TypeVar("T")
+
+
+class PrioritizedDeque(Generic[T]):
+    """First ``priority``, then ``rest``."""
+
+    __slots__ = ("priority", "rest")
+
+    def __init__(self) -> None:
+        self.priority: deque[T] = deque()
+        self.rest: deque[T] = deque()
+
+    def __repr__(self) -> str:
+        return f"<PrioritizedDeque {len(self.priority)} with priority, {len(self.rest)} without>"
+
+    def __len__(self) -> int:
+        return len(self.priority) + len(self.rest)
+
+    def __iter__(self) -> Iterator[T]:
+        return chain(self.priority, self.rest)
+
+    def poll(self) -> T | None:
+        """Take the first element; None if there is none."""
+        if self.priority:
+            return self.priority.popleft()
+        return self.rest.popleft() if self.rest else None
+
+    def get_and_remove(self, is_wanted: Callable[[T], bool]) -> T | None:
+        """Take out the first element that ``is_wanted``; None if there is none."""
+        for elements in (self.priority, self.rest):
+            for position, element in enumerate(elements):
+                if is_wanted(element):
+                    del elements[position]
+                    return element
+        return None
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.priority.clear()
+        self.rest.clear()
+
+
+class ProducerState(Enum):
+    """What is known about the producer of a partition that was not found."""
+
+    READY = auto()
+    """Scheduled, running or finished: the partition will be there, or was moved."""
+    FAILED = auto()
+    """Failed or cancelled: the consumer will be cancelled, too."""
+    UNKNOWN = auto()
+
+
+class PartitionStateChecker(Protocol):
+    """Knows whether a producer is alive: asks the JobManager."""
+
+    def check(self, partition_id: ResultPartitionID, on_result: Callable[[ProducerState], None]) -> None:
+        """Call ``on_result`` once, on any thread, now or later; must not block."""
+
+
+class RequestBackoff:
+    """Doubles from ``initial_ms`` to ``max_ms``, then there is no further attempt; 0 means that there is none at all.
+
+    With a ``listener_timeout_ms`` the producer has waited that long already: the next request goes out at once, and the
+    time that is spent this way only counts, until it reaches twice ``max_ms``.
+    """
+
+    __slots__ = ("_current_ms", "_initial_ms", "_listener_timeout_ms", "_max_ms")
+
+    def __init__(self, initial_ms: int = 0, max_ms: int = 0, *, listener_timeout_ms: int = 0) -> None:
+        if not 0 <= initial_ms <= max_ms:
+            raise ValueError(f"a back-off from {initial_ms} to {max_ms} ms")
+        self._initial_ms = initial_ms
+        self._max_ms = max_ms
+        self._listener_timeout_ms = listener_timeout_ms
+        self._current_ms = 0
+
+    def __repr__(self) -> str:
+        return f"<RequestBackoff at {self._current_ms} of {self._max_ms} ms>"
+
+    @property
+    def current_ms(self) -> int:
+        """How far it has grown."""
+        return self._current_ms
+
+    @property
+    def is_counting_only(self) -> bool:
+        """Whether it is the producer's side that waits."""
+        return self._listener_timeout_ms > 0
+
+    def next_delay_ms(self) -> int | None:
+        """How long to wait before the next request; None if there shall be none."""
+        if self._listener_timeout_ms:
+            self._current_ms += self._listener_timeout_ms
+            return 0 if self._current_ms < 2 * self._max_ms else None
+        if self._initial_ms == 0 or self._current_ms == self._max_ms:
+            return None
+        self._current_ms = min(2 * self._current_ms, self._max_ms) if self._current_ms else self._initial_ms
+        return self._current_ms
+
+
+class PartitionRequestClient(Protocol):
+    """The connection to one producing TaskManager.
+
+    Threading: any thread; calls of one thread keep their order.  Failures arrive at the channel through ``on_error``.
+    """
+
+    def request_subpartition(self, channel: "RemoteInputChannel", delay_ms: int = 0) -> None:
+        """Ask the peer for the channel's subpartition, with the channel's initial credit; after ``delay_ms`` if it is a
+        retry.
+        """
+
+    def notify_credit_available(self, channel: "RemoteInputChannel") -> None:
+        """The channel's unannounced credit rose from zero."""
+
+    def order(self, channel: "RemoteInputChannel", message: ChannelOrder) -> None:
+        """Send ``message`` to the producer, behind what was ordered before."""
+
+    def cancel(self, channel: "RemoteInputChannel") -> None:
+        """The channel wants no more."""
+
+
+class OfferedPartitionClient(PartitionRequestClient, Protocol):
+    """The connection over which a producer outside the cluster offers partitions.
+
+    One implementer: ``NetworkOfferedPartitionClient`` imports this module, which therefore cannot import it.
+    """
+
+    def refuse(self, offer: PartitionOffer, code: RefusalCode, reason: str) -> None:
+        """The gate takes nothing (more) from ``offer``, or nothing yet if the code says so."""
+
+    def run_later(self, function: Callable[[], None]) -> None:
+        """Run a function on the connection's loop thread, behind the calls before; never if the loop is closed."""
 
 
 class ChannelLifecycle(Enum):
@@ -60,17 +217,17 @@ class ChannelStatistics:
     num_bytes_in: int
     num_buffers_in: int
     num_queued_buffers: int
-    queue_size_bytes: int
-    num_credits_available: int
-    num_credits_granted: int
-    num_unannounced: int
-    num_required_buffers: int
-    num_exclusive_available: int
-    num_floating_available: int
-    sender_backlog: int
-    is_blocked: bool
     last_activity_ns: int
     """When the channel was last found to have data after it had none, on the gate's monotonic clock."""
+    queue_size_bytes: int = 0
+    num_credits_available: int = 0
+    num_credits_granted: int = 0
+    num_unannounced: int = 0
+    num_required_buffers: int = 0
+    num_exclusive_available: int = 0
+    num_floating_available: int = 0
+    sender_backlog: int = 0
+    is_blocked: bool = False
 
 
 BufferAndAvailability: TypeAlias = BufferAndBacklog
@@ -100,7 +257,7 @@ class ChannelGate(Protocol):
         """The channel has a priority event whose number the gate may have seen already."""
 
     def trigger_partition_state_check(self, channel: "InputChannel") -> None:
-        """The channel's partition was not found: is there still somebody who makes it?"""
+        """The channel's partition was not found: is there still a producer of it?"""
 
 
 class InputChannel(ABC):
@@ -320,12 +477,20 @@ class InputChannel(ABC):
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
 
+    def _statistics(self, kind: str, *, is_blocked: bool = False, **numbers: int) -> ChannelStatistics:
+        """The row of this channel, with the ``numbers`` that only its kind has."""
+        return ChannelStatistics(
+            index=self.index,
+            kind=kind,
+            partition=f"{self.partition_id}/{self.subpartition}",
+            state=shown_state("open", released=self.is_released, failed=self._error is not None),
+            num_bytes_in=self.num_bytes_in,
+            num_buffers_in=self.num_buffers_in,
+            num_queued_buffers=self.num_queued_buffers,
+            last_activity_ns=self.last_activity_ns,
+            is_blocked=is_blocked,
+            **numbers,
+        )
+
     def _describe(self) -> str:
         return f"{self.num_queued_buffers} queued"
-
-    def _state(self) -> str:
-        return shown_state("open", released=self.is_released, failed=self._error is not None)
-
-    def _count(self, buffer: NetworkBuffer) -> None:
-        self.num_bytes_in += buffer.size
-        self.num_buffers_in += 1

@@ -29,9 +29,10 @@ from netstack.gate.channels.input_channel import (
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    RequestBackoff,
 )
-from netstack.gate.channels.partition_request_client import RequestBackoff
 from netstack.ids import ResultPartitionID
+from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
     SEQUENCE_NUMBER_UNKNOWN,
@@ -39,8 +40,7 @@ from netstack.partition.channel_state import (
     InputChannelInfo,
 )
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
-from netstack.timers import Timers
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, Event, deserialize_event
 from netstack.wire.messages import DataType
 
@@ -86,7 +86,7 @@ class LocalInputChannel(InputChannel):
         self._state_writer = state_writer
         self._info = InputChannelInfo(0, index) if channel_info is None else channel_info
         self._view: ResultSubpartitionView | None = None  # Guarded by _lock for writes.
-        self._cancel_retry: Callable[[], None] | None = None  # Guarded by _lock.
+        self._retry: Cancellable | None = None  # Guarded by _lock.
         self._told_priority: int | None = None  # Written before the gate is told; read once the view is there.
         # Written by the task thread.
         self._is_blocked = False
@@ -122,12 +122,12 @@ class LocalInputChannel(InputChannel):
     def _retry_later(self, delay_ms: int) -> None:
         if self._timers is None:
             raise LocalProtocolError(f"channel {self.index} has a back-off of {delay_ms} ms, but no timers")
-        cancel = self._timers.call_later(delay_ms, self._open_view)
+        retry = self._timers.call_later(delay_ms / 1000, self._open_view)
         with self._lock:
             is_late = self.is_released
-            self._cancel_retry = cancel
+            self._retry = retry
         if is_late:
-            cancel()
+            retry.cancel()
 
     def _open_view(self) -> None:
         """Runs on the task thread, and again on the thread that registers the partition or that of the timers."""
@@ -161,7 +161,8 @@ class LocalInputChannel(InputChannel):
             self.gate.notify_channel_non_empty(self)
 
     def _find_view(self) -> ResultSubpartitionView | None:
-        manager, last = self._manager, None if self.num_subpartitions == 1 else self.last_subpartition
+        manager = self._manager
+        last = None if self.num_subpartitions == 1 else self.last_subpartition
         if self._is_retrying:
             return manager.create_subpartition_view(self.partition_id, self.subpartition, self, last=last)
         return manager.create_view_or_listen(
@@ -318,12 +319,13 @@ class LocalInputChannel(InputChannel):
         with self._lock:
             if not self._enter_locked(_RELEASED):
                 return
-            view, cancel_retry = self._view, self._cancel_retry
+            view = self._view
+            retry = self._retry
         if view is not None:
             view.release()
             return
-        if cancel_retry is not None:
-            cancel_retry()
+        if retry is not None:
+            retry.cancel()
         self._manager.cancel_listener(self.partition_id, self._open_view)
 
     @property
@@ -335,25 +337,8 @@ class LocalInputChannel(InputChannel):
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
         view = self._view
-        return ChannelStatistics(
-            index=self.index,
-            kind="local",
-            partition=f"{self.partition_id}/{self.subpartition}",
-            state=self._state(),
-            num_bytes_in=self.num_bytes_in,
-            num_buffers_in=self.num_buffers_in,
-            num_queued_buffers=self.num_queued_buffers,
-            queue_size_bytes=0,
-            num_credits_available=0,
-            num_credits_granted=0,
-            num_unannounced=0,
-            num_required_buffers=0,
-            num_exclusive_available=0,
-            num_floating_available=0,
-            sender_backlog=0 if view is None or self.is_released else view.backlog,
-            is_blocked=self._is_blocked,
-            last_activity_ns=self.last_activity_ns,
-        )
+        backlog = 0 if view is None or self.is_released else view.backlog
+        return self._statistics("local", sender_backlog=backlog, is_blocked=self._is_blocked)
 
     def _describe(self) -> str:
         return "waits for its partition" if self._view is None else "open"

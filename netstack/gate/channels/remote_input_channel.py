@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from netstack.availability import run_all
+from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
@@ -24,7 +26,7 @@ from netstack.errors import (
     ResourceBrokenError,
     ResourceClosedError,
 )
-from netstack.gate.channels.buffer_manager import BufferManager, FloatingBufferPool
+from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.channel_receiver import ChannelReceiver
 from netstack.gate.channels.in_flight_recorder import InFlightRecorder
 from netstack.gate.channels.input_channel import (
@@ -33,13 +35,19 @@ from netstack.gate.channels.input_channel import (
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
+    PartitionRequestClient,
+    RequestBackoff,
 )
-from netstack.gate.channels.partition_request_client import PartitionRequestClient, RequestBackoff
 from netstack.ids import InputChannelID, ResultPartitionID
-from netstack.loop.wakeups import run_all
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event, serialize_event
-from netstack.wire.messages import DataType
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    DataType,
+    NewBufferSize,
+    ResumeConsumption,
+    TaskEventRequest,
+)
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
@@ -53,10 +61,9 @@ class RemoteInputChannel(InputChannel):
     """A channel behind a connection: what its task polls, and the orders to its producer.
 
     It has three parts, all under the channel's one lock.  ``receiver``: the queue, its numbers and events; the loop
-    thread works with it.
-    ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what an unaligned checkpoint
-        persists; the loop
-    notes, the task starts and stops.  The channel itself is its task's, but for the life cycle: any thread releases it.
+    thread works with it.  ``buffer_manager``: buffers and credit; any thread recycles.  The ``InFlightRecorder``: what
+    an unaligned checkpoint persists; the loop notes, the task starts and stops.  The channel itself is its task's, but
+    for the life cycle: any thread releases it.
 
     Ownership: what it received belongs to it until it is polled; all is given back after ``release`` and the recycling
                of every buffer.
@@ -128,7 +135,7 @@ class RemoteInputChannel(InputChannel):
             pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s
         )
 
-    def set_floating_pool(self, pool: FloatingBufferPool) -> None:
+    def set_floating_pool(self, pool: LocalBufferPool) -> None:
         """From where more buffers come when the sender has a backlog; before the request."""
         self.buffer_manager.set_floating_pool(pool)
 
@@ -245,12 +252,12 @@ class RemoteInputChannel(InputChannel):
         """
         self._check_usable()
         self.receiver.is_blocked = False
-        self._client.resume_consumption(self)
+        self._client.order(self, ResumeConsumption(self.channel_id))
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
         if self.lifecycle is _REQUESTED:
-            self._client.acknowledge_all_records_processed(self)
+            self._client.order(self, AckAllUserRecordsProcessed(self.channel_id))
 
     def send_task_event(self, event: Event) -> None:
         """Bring ``event`` to the producer; if it does not listen, that is the channel's error, later.
@@ -259,7 +266,7 @@ class RemoteInputChannel(InputChannel):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
-        self._client.send_task_event(self, serialize_event(event))
+        self._client.order(self, TaskEventRequest(serialize_event(event), self.partition_id, self.channel_id))
 
     def announce_buffer_size(self, size_bytes: int) -> None:
         """Ask the producer for buffers of this size from now on.
@@ -268,7 +275,7 @@ class RemoteInputChannel(InputChannel):
             ResourceClosedError: the channel was released.
         """
         self._check_usable()
-        self._client.notify_new_buffer_size(self, size_bytes)
+        self._client.order(self, NewBufferSize(self.channel_id, size_bytes))
 
     def _check_usable(self) -> None:
         if self.is_released:
@@ -414,14 +421,8 @@ class RemoteInputChannel(InputChannel):
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
         manager = self.buffer_manager
-        return ChannelStatistics(
-            index=self.index,
-            kind="remote",
-            partition=f"{self.partition_id}/{self.subpartition}",
-            state=self._state(),
-            num_bytes_in=self.num_bytes_in,
-            num_buffers_in=self.num_buffers_in,
-            num_queued_buffers=len(self._received),
+        return self._statistics(
+            "remote",
             queue_size_bytes=self.queue_size_bytes,
             num_credits_available=manager.num_credits_available,
             num_credits_granted=manager.num_granted,
@@ -431,7 +432,6 @@ class RemoteInputChannel(InputChannel):
             num_floating_available=manager.num_floating_available,
             sender_backlog=self.sender_backlog,
             is_blocked=self.receiver.is_blocked,
-            last_activity_ns=self.last_activity_ns,
         )
 
     def check_invariants(self) -> None:

@@ -19,6 +19,7 @@ from netstack.errors import ResourceClosedError
 from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, wait_for_next
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, EndOfPartition, Event
 from netstack.wire.messages import DataType
+from tests.netstack.gate.manual_timers import Due
 
 
 class ManualTimers:
@@ -27,10 +28,10 @@ class ManualTimers:
     def __init__(self) -> None:
         self.armed: list[tuple[float, Callable[[], None]]] = []
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        entry = (delay_ms, call)
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Due:
+        entry = (delay_s * 1000, call)
         self.armed.append(entry)
-        return lambda: self.armed.remove(entry) if entry in self.armed else None
+        return Due(self.armed, entry)
 
     def fire(self) -> None:
         self.armed.pop(0)[1]()

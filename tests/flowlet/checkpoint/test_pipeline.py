@@ -143,11 +143,11 @@ def named(operator: StreamOperator, operator_id: bytes) -> StreamOperator:
 class ThreadTimers:
     """``Timers`` of the real clock."""
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        timer = threading.Timer(delay_ms / 1000, call)
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> threading.Timer:
+        timer = threading.Timer(delay_s, call)
         timer.daemon = True
         timer.start()
-        return timer.cancel
+        return timer
 
 
 class Job:

@@ -52,7 +52,7 @@ from netstack.config import NetstackConfig
 from netstack.offering_network import OfferedPartition
 from netstack.transport import network_channel
 from netstack.transport.network_channel import describe_address
-from netstack.wire.gate_access import GateIdentity
+from netstack.wire.offer_messages import GateIdentity
 from tests.flowlet.client.jobs import hold, reached, released
 from tests.flowlet.ingest.conftest import GateCluster, collecting, counts_of, push, write_secret
 from tests.flowlet.ingest.cut import Cut

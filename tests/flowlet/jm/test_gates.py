@@ -16,7 +16,7 @@ from flowlet.messages.control_messages import (
     RemoteGateMessage,
     VertexMessage,
 )
-from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.offer_messages import GateIdentity, gate_token
 
 SECRET = b"s" * 32
 GATE = RemoteGateMessage("clicks", "Long", b"F" * 16, b"type", b"key", 2)

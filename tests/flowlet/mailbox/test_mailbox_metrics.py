@@ -13,7 +13,7 @@ from flowlet.mailbox.mailbox_processor import (
 )
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import ManualClock
 
 MS = 1_000_000
 

@@ -52,9 +52,8 @@ from netstack.testing import EmbeddedChannel, EmbeddedEventLoop
 from netstack.transport.handler import ChannelHandler, ChannelHandlerContext
 from netstack.transport.heartbeat_handler import HeartbeatHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
-from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import GATE_MESSAGE_IDS, encode
-from netstack.wire.offer_messages import PartitionOffer
+from netstack.wire.offer_messages import GateIdentity, PartitionOffer
 from tests.flowlet.rpc.manual_timers import ManualTimers
 from tests.flowlet.task.scripted_loop import ScriptedLoop
 from tests.netstack.wire.samples import PARTITION

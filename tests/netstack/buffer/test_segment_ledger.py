@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import MemorySegment, SegmentLedger, callers, describe
 from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from netstack.buffer.segment_ledger import SegmentLedger, callers, describe
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
 

@@ -19,10 +19,9 @@ from netstack.flow.handshake import (
     VersionRange,
     derive_key,
 )
-from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.message_bytes import GATE_MESSAGE_IDS, HEARTBEAT_ID, OFFERING_MESSAGE_IDS, SERVER_MESSAGE_IDS
 from netstack.wire.messages import AddCredit, Hello, Message, Proof, Ready
-from netstack.wire.offer_messages import GateHello
+from netstack.wire.offer_messages import GateHello, GateIdentity, gate_token
 from tests.netstack.wire.samples import RECEIVER
 
 SECRET = bytes(range(32))

@@ -8,7 +8,15 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import input_channel_id
 from netstack.wire.events import Event, event_data_type, serialize_event
-from netstack.wire.messages import BufferResponse, DataType
+from netstack.wire.messages import (
+    AckAllUserRecordsProcessed,
+    BufferResponse,
+    ChannelOrder,
+    DataType,
+    NewBufferSize,
+    ResumeConsumption,
+    TaskEventRequest,
+)
 from tests.netstack.partition.doubles import partition_id_of
 from tests.waiting import PATIENCE_S
 
@@ -67,19 +75,18 @@ class RecordingClient:
     def notify_credit_available(self, channel: RemoteInputChannel) -> None:
         self.orders.append(("credit", channel.index))
 
-    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        self.orders.append(("size", channel.index))
-        self.sizes.append(size_bytes)
-
-    def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        self.orders.append(("resume", channel.index))
-
-    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
-        self.orders.append(("task event", channel.index))
-        self.task_events.append(event)
-
-    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
-        self.orders.append(("acknowledge", channel.index))
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder) -> None:
+        match message:
+            case NewBufferSize(_, size_bytes):
+                self.orders.append(("size", channel.index))
+                self.sizes.append(size_bytes)
+            case ResumeConsumption():
+                self.orders.append(("resume", channel.index))
+            case TaskEventRequest(event):
+                self.orders.append(("task event", channel.index))
+                self.task_events.append(event)
+            case AckAllUserRecordsProcessed():
+                self.orders.append(("acknowledge", channel.index))
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         self.orders.append(("cancel", channel.index))

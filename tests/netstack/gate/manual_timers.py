@@ -1,9 +1,22 @@
 """Timers that ring when a test says so, and a checker of producers that answers when asked to."""
 
 from collections.abc import Callable
+from typing import Any
 
-from netstack.gate.channels.partition_request_client import ProducerState
+from netstack.gate.channels.input_channel import ProducerState
 from netstack.ids import ResultPartitionID
+
+
+class Due:
+    """One entry of a list of what is due, which a cancel takes out."""
+
+    def __init__(self, due: list[Any], entry: object) -> None:
+        self._due = due
+        self._entry = entry
+
+    def cancel(self) -> None:
+        if self._entry in self._due:
+            self._due.remove(self._entry)
 
 
 class ManualTimers:
@@ -13,15 +26,10 @@ class ManualTimers:
         self.delays_ms: list[float] = []
         self._due: list[Callable[[], None]] = []
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        self.delays_ms.append(delay_ms)
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Due:
+        self.delays_ms.append(delay_s * 1000)
         self._due.append(call)
-
-        def cancel() -> None:
-            if call in self._due:
-                self._due.remove(call)
-
-        return cancel
+        return Due(self._due, call)
 
     @property
     def num_due(self) -> int:

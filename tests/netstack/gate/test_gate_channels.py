@@ -7,9 +7,8 @@ import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectError, LocalProtocolError, ResourceClosedError, TransportError
-from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.input_channel import InputChannel, ProducerState, RequestBackoff
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.gate_channels import UnknownInputChannel
 from netstack.gate.single_input_gate import SingleInputGate

@@ -7,7 +7,7 @@ import pytest
 from netstack.errors import ResourceClosedError
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import ManualClock
 from netstack.wire.events import EndOfPartition
 from tests.netstack.gate.remote_gate import RemoteGate
 from tests.waiting import PATIENCE_S

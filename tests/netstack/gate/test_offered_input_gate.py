@@ -7,10 +7,9 @@ import pytest
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import ConnectionLostError, InsufficientNetworkBuffersError
 from netstack.flow.offer_book import GateShape, OfferCounts
-from netstack.gate.channels.partition_request_client import OfferedPartitionClient
+from netstack.gate.channels.input_channel import OfferedPartitionClient
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.offered_input_gate import OfferedInputGate
-from netstack.gate.producer_quota import ProducerQuota
+from netstack.gate.offered_input_gate import OfferedInputGate, ProducerQuota
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import InputChannelID
 from netstack.wire.events import EndOfPartition, serialize_event

@@ -2,7 +2,7 @@
 
 import pytest
 
-from netstack.gate.producer_quota import ProducerQuota
+from netstack.gate.offered_input_gate import ProducerQuota
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
-from netstack.gate.channels.partition_request_client import PartitionStateChecker, ProducerState
+from netstack.gate.channels.input_channel import PartitionStateChecker, ProducerState
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
@@ -15,7 +15,7 @@ from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.transport.message_codec import MessageDecoder
 from netstack.transport.outbound_buffer import OutboundFrame
 from netstack.wire.message_bytes import encode_buffer_response_header
-from netstack.wire.messages import DataType
+from netstack.wire.messages import ChannelOrder, DataType
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 
 SEGMENT = 1024
@@ -61,17 +61,8 @@ class Client:
         else:
             self.loop.execute_threadsafe(self.handler.notify_credit_available, channel)
 
-    def notify_new_buffer_size(self, channel: RemoteInputChannel, size_bytes: int) -> None:
-        self.handler.notify_new_buffer_size(channel, size_bytes)
-
-    def resume_consumption(self, channel: RemoteInputChannel) -> None:
-        self.handler.resume_consumption(channel)
-
-    def send_task_event(self, channel: RemoteInputChannel, event: bytes) -> None:
-        self.handler.send_task_event(channel, event)
-
-    def acknowledge_all_records_processed(self, channel: RemoteInputChannel) -> None:
-        self.handler.acknowledge_all_records_processed(channel)
+    def order(self, channel: RemoteInputChannel, message: ChannelOrder) -> None:
+        self.handler.order(channel, message)
 
     def cancel(self, channel: RemoteInputChannel) -> None:
         if not self.is_deaf:

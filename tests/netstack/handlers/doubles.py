@@ -1,13 +1,12 @@
 """Views that say what a test wants, and what it takes to stop and start the socket of a server."""
 
 from collections import deque
-from collections.abc import Callable
 
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
-from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
+from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView
 from netstack.transport.outbound_buffer import OutboundFrame
 from netstack.wire.messages import DataType
 from tests.netstack.handlers.server_side import SEGMENT, ServerSide, receiver_of
@@ -19,17 +18,18 @@ NONE = DataType.NONE
 NUM_BLOCKING_BYTES = 2 * SEGMENT + 1
 
 
-class ScriptedView:
+class ScriptedView(ResultSubpartitionView):
     """Holds the elements it was made with; blocks after a barrier; remembers the orders it gets and the buffers it has
     out.
     """
+
+    failure_cause: ProducerFailedError | None = None
+    is_released = False
 
     def __init__(self, *elements: DataType, sequence_number: int = 0, subpartitions: tuple[int, ...] = ()) -> None:
         self.elements = deque(elements)
         self.subpartitions = deque(subpartitions)
         self.orders: list[object] = []
-        self.failure_cause: ProducerFailedError | None = None
-        self.is_released = False
         self.is_blocked = False
         self.num_released = 0
         self.sends_empty_buffers = False
@@ -55,20 +55,6 @@ class ScriptedView:
             bool(self.elements) and not self.is_blocked and (is_credit_available or self.elements[0].is_event)
         )
         return is_available, self._backlog()
-
-    def poller(self) -> Callable[[], BufferAndBacklog | None]:
-        return self.next_buffer
-
-    def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
-        """Nothing comes in runs."""
-        return None
-
-    def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
-        """Nobody sends it past the loop."""
-        return None
-
-    def has_data(self, num_credits_available: int) -> bool:
-        return self.availability(num_credits_available > 0)[0]
 
     def peek_next_subpartition(self) -> int:
         return self.subpartitions[0]

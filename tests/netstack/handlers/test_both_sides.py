@@ -8,9 +8,8 @@ import pytest
 from netstack.buffer.network_buffer import recycle_all
 from netstack.config import MAX_QUEUED_EVENTS
 from netstack.errors import NetstackError, ProducerFailedError, RemoteProtocolError
-from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.input_channel import InputChannel, ProducerState, RequestBackoff
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate

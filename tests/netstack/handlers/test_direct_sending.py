@@ -13,7 +13,7 @@ import pytest
 from netstack.config import NetstackConfig
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
+from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions
 from netstack.wire.frame_decoder import FrameDecoder

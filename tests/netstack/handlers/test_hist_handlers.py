@@ -303,8 +303,8 @@ def test_hist_24738_a_channel_that_was_released_announces_no_size(client: Client
     leaving.close()
     client.sent()
 
-    client.handler.notify_new_buffer_size(gone, 300)
-    client.handler.notify_new_buffer_size(other, 300)
+    client.handler.order(gone, NewBufferSize(gone.channel_id, 300))
+    client.handler.order(other, NewBufferSize(other.channel_id, 300))
 
     assert client.sent() == [NewBufferSize(receiver_of(2), 300)]
 

@@ -8,9 +8,8 @@ from netstack.ids import InputChannelID
 from netstack.testing.embedded_channel import EmbeddedChannel
 from netstack.testing.embedded_event_loop import EmbeddedEventLoop
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
-from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import GATE_MESSAGE_IDS, encode
-from netstack.wire.offer_messages import OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateIdentity, OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.wire.samples import PARTITION
 
 CONFIG = NetstackConfig(network_memory_bytes=1 << 20)

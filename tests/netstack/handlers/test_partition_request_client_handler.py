@@ -19,7 +19,7 @@ from netstack.errors import (
     RemoteProtocolError,
     TransportError,
 )
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
+from netstack.gate.channels.input_channel import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
@@ -266,7 +266,7 @@ def test_a_channel_that_was_told_to_stop_acknowledges_nothing(client: Client) ->
     client.is_deaf = False
 
     client.connection.write_inbound(response())
-    client.handler.acknowledge_all_records_processed(channel)
+    client.handler.order(channel, AckAllUserRecordsProcessed(channel.channel_id))
     client.handler.cancel(channel)
 
     assert client.sent() == [CancelPartitionRequest(receiver_of(1))]
@@ -541,7 +541,7 @@ def test_cancel_before_active() -> None:
 
     handler.cancel(channel)
     handler.request_subpartition(channel)
-    handler.resume_consumption(channel)
+    handler.order(channel, ResumeConsumption(channel.channel_id))
     handler.notify_credit_available(channel)
     handler.cancel(channel)
     handler.close_unused()
@@ -720,12 +720,12 @@ def test_orders_wait_for_the_socket_and_keep_their_order(client: Client) -> None
     client.block()
 
     take(gate)
-    client.handler.resume_consumption(channel)
+    client.handler.order(channel, ResumeConsumption(channel.channel_id))
     take(gate)
     client.handler.notify_credit_available(channel)
-    client.handler.notify_new_buffer_size(channel, 300)
-    client.handler.send_task_event(channel, event)
-    client.handler.acknowledge_all_records_processed(channel)
+    client.handler.order(channel, NewBufferSize(channel.channel_id, 300))
+    client.handler.order(channel, TaskEventRequest(event, channel.partition_id, channel.channel_id))
+    client.handler.order(channel, AckAllUserRecordsProcessed(channel.channel_id))
     assert client.sent() == []
     client.unblock()
 
@@ -746,7 +746,7 @@ def test_orders_of_a_channel_that_left_before_the_socket_took_them(client: Clien
     client.sent()
     client.block()
     for channel in (leaving, staying):
-        client.handler.resume_consumption(channel)
+        client.handler.order(channel, ResumeConsumption(channel.channel_id))
 
     client.handler.cancel(leaving)
     client.unblock()
@@ -781,10 +781,10 @@ def test_orders_of_a_connection_that_ended_are_dropped(client: Client) -> None:
     """They are neither sent nor kept."""
     _, [channel] = client.open_channels(1)
     client.block()
-    client.handler.resume_consumption(channel)
+    client.handler.order(channel, ResumeConsumption(channel.channel_id))
 
     client.connection.lose_connection()
-    client.handler.resume_consumption(channel)
+    client.handler.order(channel, ResumeConsumption(channel.channel_id))
     client.handler.close_unused()
 
     assert client.handler.has_ended
@@ -795,7 +795,7 @@ def test_an_unused_connection_ends_with_a_close_request(client: Client) -> None:
     """Behind everything that was written before."""
     _, [channel] = client.open_channels(1)
     client.sent()
-    client.handler.resume_consumption(channel)
+    client.handler.order(channel, ResumeConsumption(channel.channel_id))
 
     client.handler.close_unused()
 

@@ -15,7 +15,7 @@ from netstack.errors import ProducerFailedError, RemoteProtocolError
 from netstack.handlers.partition_request_queue import PartitionRequestQueue
 from netstack.handlers.partition_request_server_handler import PartitionRequestServerHandler
 from netstack.loop.eventloop import EventLoopThread
-from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.result_subpartition import BufferAndBacklog
 from netstack.security import SecurityConfig
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.server import NetworkServer

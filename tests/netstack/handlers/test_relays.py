@@ -18,9 +18,9 @@ from netstack.transport.message_codec import OutboundBuffer
 from netstack.transport.network_channel import NetworkChannel
 from netstack.transport.server import NetworkServer
 from netstack.wire.frame_seal import SEAL_BYTES, FrameSeal
-from netstack.wire.gate_access import GateIdentity, gate_token
 from netstack.wire.message_bytes import encode
 from netstack.wire.messages import AddCredit, BufferResponse, CancelPartitionRequest
+from netstack.wire.offer_messages import GateIdentity, gate_token
 from tests.netstack.handlers.attackers import HMAC_CONFIG, SECRET, SECURITY
 from tests.netstack.handlers.relay import Relay, relaying
 from tests.netstack.transport.sockets import LOOPS, Inbox, handlers, run

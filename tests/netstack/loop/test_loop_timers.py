@@ -23,13 +23,13 @@ def loop() -> Iterator[EmbeddedEventLoop]:
 def test_a_call_is_made_once_when_it_is_due(loop: EmbeddedEventLoop) -> None:
     """Not before; and a cancellation that comes too late is harmless."""
     calls: list[str] = []
-    cancel = LoopTimers(loop).call_later(500, lambda: calls.append("now"))
+    timer = LoopTimers(loop).call_later(0.5, lambda: calls.append("now"))
 
     loop.run_pending()
     loop.advance(0.499)
     assert calls == []
     loop.advance(0.002)
-    cancel()
+    timer.cancel()
     loop.run_pending()
     loop.advance(5)
 
@@ -40,11 +40,11 @@ def test_a_call_is_made_once_when_it_is_due(loop: EmbeddedEventLoop) -> None:
 def test_a_cancelled_call_is_never_made(loop: EmbeddedEventLoop, is_started: bool) -> None:
     """Whether the timer runs already or not."""
     calls: list[str] = []
-    cancel = LoopTimers(loop).call_later(500, lambda: calls.append("now"))
+    timer = LoopTimers(loop).call_later(0.5, lambda: calls.append("now"))
     if is_started:
         loop.run_pending()
 
-    cancel()
+    timer.cancel()
     loop.run_pending()
     loop.advance(5)
 
@@ -55,12 +55,12 @@ def test_on_a_closed_loop_nothing_is_called() -> None:
     """Nor does anything fail."""
     loop = EmbeddedEventLoop()
     timers = LoopTimers(loop)
-    late = timers.call_later(500, lambda: None)
+    late = timers.call_later(0.5, lambda: None)
     loop.run_pending()
     loop.close()
 
-    late()
-    timers.call_later(500, lambda: None)()
+    late.cancel()
+    timers.call_later(0.5, lambda: None).cancel()
 
     assert "LoopTimers of" in repr(timers)
 

@@ -7,10 +7,10 @@ from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.errors import ProducerFailedError
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
-from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSubpartitionView
 from netstack.wire.events import CheckpointBarrier, CheckpointOptions, event_data_type, serialize_event
 from netstack.wire.messages import DataType
+from tests.netstack.gate.manual_timers import Due
 from tests.netstack.partition.producing import (
     SEGMENT,
     TIMEOUTABLE,
@@ -64,15 +64,10 @@ class ManualTimers:
     def __len__(self) -> int:
         return len(self._due)
 
-    def call_later(self, delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        entry = (self.now_ms + delay_ms, call)
+    def call_later(self, delay_s: float, call: Callable[[], None], /) -> Due:
+        entry = (self.now_ms + delay_s * 1000, call)
         self._due.append(entry)
-
-        def cancel() -> None:
-            if entry in self._due:
-                self._due.remove(entry)
-
-        return cancel
+        return Due(self._due, entry)
 
     def advance(self, duration_ms: float) -> None:
         self.now_ms += duration_ms
@@ -122,7 +117,7 @@ def event(content: bytes = b"\0\0\0\7") -> BufferConsumer:
 def drain(subpartition: PipelinedSubpartition) -> list[BufferAndBacklog]:
     """Poll while something is available; every buffer is recycled."""
     found = []
-    while subpartition.has_data(1):
+    while subpartition.availability(True)[0]:
         one = subpartition.poll()
         if one is None:
             break

@@ -9,7 +9,7 @@ from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_p
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import Alignment, CheckpointOptions, Event, deserialize_event
 
 SEGMENT = 1024

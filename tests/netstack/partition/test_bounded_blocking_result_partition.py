@@ -9,7 +9,7 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from tests.netstack.partition.doubles import SEGMENT as SIZE
 from tests.netstack.partition.doubles import RecordingListener, partition_id_of
 

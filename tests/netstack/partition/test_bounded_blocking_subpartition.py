@@ -11,20 +11,20 @@ from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompress
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ResourceBrokenError
-from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
-from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
+from netstack.partition.bounded_blocking_result_partition import (
+    BoundedBlockingResultPartition,
+    BoundedBlockingSubpartition,
+)
 from netstack.partition.bounded_data import (
+    BoundedData,
     BoundedDataFile,
     BoundedDataKind,
     BoundedDataReader,
-    FileBoundedData,
     FileReader,
     MmapReader,
-    create_bounded_data,
 )
 from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.partition.result_subpartition import SubpartitionState
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView, SubpartitionState
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, partition_id_of
@@ -349,10 +349,10 @@ class BrokenDisk:
         self.partition = self.it.partition
         self.partition.broadcast_record(b"a" * 60)
 
-        def fail(data: FileBoundedData, buffer: NetworkBuffer) -> None:
+        def fail(data: BoundedData, buffer: NetworkBuffer) -> None:
             raise ResourceBrokenError("no space left on device")
 
-        monkeypatch.setattr(FileBoundedData, "write", fail)
+        monkeypatch.setattr(BoundedData, "write", fail)
 
 
 @pytest.fixture
@@ -400,7 +400,7 @@ class Single:
 
     def __init__(self, directory: Path) -> None:
         self.parent, self.arena = RecordingParent(), Arena()
-        self.data = create_bounded_data(BoundedDataKind.FILE, BoundedDataFile(directory))
+        self.data = BoundedData(BoundedDataKind.FILE, BoundedDataFile(directory))
         self.subpartition = BoundedBlockingSubpartition(0, self.parent, self.data)
 
     def consumer(self) -> BufferConsumer:

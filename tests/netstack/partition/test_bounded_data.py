@@ -16,7 +16,6 @@ from netstack.partition.bounded_data import (
     BoundedDataFile,
     BoundedDataKind,
     BoundedDataReader,
-    create_bounded_data,
 )
 from netstack.wire.messages import DataType
 
@@ -37,13 +36,12 @@ def nothing() -> None:
 
 def store(kind: BoundedDataKind, directory: Path) -> BoundedData:
     """One with a file of its own."""
-    return create_bounded_data(kind, BoundedDataFile(directory))
+    return BoundedData(kind, BoundedDataFile(directory))
 
 
 def write(data: BoundedData, buffers: Sequence[Written]) -> None:
     for data_type, is_compressed, content in buffers:
         data.write(NetworkBuffer.unpooled(content, data_type, is_compressed=is_compressed))
-    data.finish_write()
 
 
 def read(reader: BoundedDataReader) -> list[Written]:
@@ -104,7 +102,7 @@ def test_stores_share_a_file_in_regions(
     """
     monkeypatch.setattr("netstack.partition.bounded_data.REGION_BYTES", region_bytes)
     file = BoundedDataFile(tmp_path, 3)
-    stores = [create_bounded_data(kind, file) for _ in range(3)]
+    stores = [BoundedData(kind, file) for _ in range(3)]
     expected: list[list[Written]] = [[], [], []]
     for number in range(40):
         index = number * number % 3

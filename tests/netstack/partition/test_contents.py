@@ -14,7 +14,7 @@ from netstack.partition.bounded_blocking_result_partition import BoundedBlocking
 from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_type import ResultPartitionType
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import (
     Alignment,
     CheckpointBarrier,

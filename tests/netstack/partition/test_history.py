@@ -12,7 +12,7 @@ from netstack.partition.bounded_blocking_result_partition import BoundedBlocking
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.partition.result_subpartition_view import BufferAndBacklog, ResultSubpartitionView
+from netstack.partition.result_subpartition import BufferAndBacklog, ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, EndOfSuperstep, StopMode
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
@@ -179,7 +179,7 @@ def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
     in_use = partition._pool.statistics().num_used
     partition.emit_record(b"def", 0)
 
-    assert (in_use, builder.num_bytes_appended) == (1, 6)
+    assert (in_use, builder.finish()) == (1, 6)
     partition.close()
     assert complete(network)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
 from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.result_subpartition import PipelinedSubpartitionView
 from tests.netstack.partition.doubles import Arena, RecordingListener, RecordingParent, barrier, event
 
 SIZE = 8

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from netstack.buffer.buffer_builder import BufferBuilder
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
-from netstack.partition.pipelined_subpartition_view import PipelinedSubpartitionView
-from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSubpartitionView
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
     Arena,
@@ -56,9 +55,8 @@ def test_the_first_event_is_announced(it: Reading) -> None:
     """It is finished at once; it is no backlog and needs no credit."""
     it.subpartition.add(event())
 
-    assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.next_is_event, it.view.backlog) == (
+    assert (it.listener.count, it.view.has_data(1), it.view.has_data(0), it.view.backlog) == (
         1,
-        True,
         True,
         True,
         0,
@@ -332,10 +330,10 @@ def test_without_credit_only_an_event_is_data(it: Reading) -> None:
     it.add(5)
     it.subpartition.add(event())
 
-    before = (it.view.has_data(0), it.view.next_is_event)
+    before = it.view.has_data(0)
     it.poll()
 
-    assert (before, it.view.has_data(0), it.view.next_is_event) == ((False, False), True, True)
+    assert (before, it.view.has_data(0)) == (False, True)
 
 
 @pytest.mark.parametrize("case", ["nothing", "nothing new", "not flushed", "much", "two", "an event", "blocked"])

@@ -5,7 +5,7 @@ nothing.
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.partition.result_subpartition_view import BufferAndBacklog
+from netstack.partition.result_subpartition import BufferAndBacklog
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import Reading, event, unaligned_barrier
 

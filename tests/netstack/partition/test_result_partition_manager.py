@@ -11,8 +11,9 @@ from netstack.errors import LocalProtocolError, PartitionNotFoundError, Resource
 from netstack.ids import ResultPartitionID
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager, TaskEventDispatcher
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import EndOfSuperstep, Event
+from tests.netstack.gate.manual_timers import Due
 from tests.netstack.partition.doubles import ManualTimers, RecordingListener, partition_id_of
 from tests.waiting import PATIENCE_S
 
@@ -293,9 +294,9 @@ def test_a_partition_that_comes_while_the_timer_is_started_wins(it: Fixture) -> 
     waiting, partition = Waiting(), it.partition()
     call_later = waiting.timers.call_later
 
-    def register_first(delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+    def register_first(delay_s: float, call: Callable[[], None]) -> Due:
         waiting.manager.register(partition)
-        return call_later(delay_ms, call)
+        return call_later(delay_s, call)
 
     waiting.timers.call_later = register_first  # type: ignore[method-assign]
     waiting.ask()
@@ -308,9 +309,9 @@ def test_a_timeout_that_crosses_the_registration_is_ignored(it: Fixture) -> None
     """The timer fires while the partition is registered: whoever took the listener first, it is called once."""
     waiting, fired = Waiting(), list[Callable[[], None]]()
 
-    def keep(delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
+    def keep(delay_s: float, call: Callable[[], None]) -> Due:
         fired.append(call)
-        return lambda: None
+        return Due([], call)
 
     waiting.timers.call_later = keep  # type: ignore[method-assign]
     waiting.ask()

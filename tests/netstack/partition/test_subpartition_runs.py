@@ -17,11 +17,11 @@ from netstack.buffer.content_consumer import SegmentConsumer
 from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
 from netstack.errors import ResourceBrokenError
-from netstack.partition.bounded_blocking_subpartition import BoundedBlockingSubpartition
-from netstack.partition.bounded_data import BoundedDataFile, BoundedDataKind, create_bounded_data
+from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition
+from netstack.partition.bounded_data import BoundedData, BoundedDataFile, BoundedDataKind
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
-from netstack.partition.result_subpartition_view import BufferAndBacklog, SegmentRun
+from netstack.partition.result_subpartition import BufferAndBacklog, SegmentRun
 from netstack.wire.messages import DataType
 from tests.netstack.partition.doubles import (
     TIMEOUTABLE,
@@ -510,7 +510,7 @@ def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(
 ) -> None:
     """Those that were written, the one that was not, and those behind it."""
     pool, parent = Pool(), RecordingParent()
-    data = create_bounded_data(BoundedDataKind.FILE, BoundedDataFile(tmp_path))
+    data = BoundedData(BoundedDataKind.FILE, BoundedDataFile(tmp_path))
     subpartition = BoundedBlockingSubpartition(0, parent, data)
     num_left = num_good
 

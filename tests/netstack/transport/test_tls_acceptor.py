@@ -24,16 +24,21 @@ def test_a_socket_that_cannot_accept_is_said_and_tried_again(
 
     async def main() -> None:
         errors: list[Exception] = []
+        has_tried_again = asyncio.Event()
+
+        def on_failed(error: Exception) -> None:
+            errors.append(error)
+            if len(errors) > 1:
+                has_tried_again.set()
+
         server = NetworkServer(CONFIG, handlers(Inbox()))
-        acceptor = TlsAcceptor(security(authority.issue("server")), server._make_channel, errors.append)
+        acceptor = TlsAcceptor(security(authority.issue("server")), server._make_channel, on_failed)
         bound = socket.create_server(("127.0.0.1", 0))
         acceptor.serve([bound], 10)
-        await asyncio.sleep(0)
 
         acceptor._listening[0].shutdown(socket.SHUT_RDWR)
         async with asyncio.timeout(PATIENCE_S):
-            while len(errors) < 2:  # noqa: ASYNC110 - it is told by a plain call
-                await asyncio.sleep(0)
+            await has_tried_again.wait()
 
         await acceptor.close()
         assert isinstance(errors[0], OSError)
@@ -52,7 +57,17 @@ def test_no_error_of_a_new_connection_goes_unseen(
 
     async def main() -> None:
         errors: list[Exception] = []
+        has_failed = asyncio.Event()
+        is_encrypting = asyncio.Event()
         server = NetworkServer(CONFIG, handlers(Inbox()))
+
+        def on_failed(error: Exception) -> None:
+            errors.append(error)
+            has_failed.set()
+
+        def encrypt(sock: socket.socket) -> None:
+            TlsAcceptor.encrypt(acceptor, sock)
+            is_encrypting.set()
 
         def make_channel() -> NetworkChannel:
             if not errors and fails_in == "channel":
@@ -66,7 +81,7 @@ def test_no_error_of_a_new_connection_goes_unseen(
             sock.close()
             raise ValueError("no handshake")
 
-        acceptor = TlsAcceptor(security(authority.issue("server")), make_channel, errors.append)
+        acceptor = TlsAcceptor(security(authority.issue("server")), make_channel, on_failed)
         bound = socket.create_server(("127.0.0.1", 0))
         loop = asyncio.get_running_loop()
         with monkeypatch.context() as patch:
@@ -77,12 +92,12 @@ def test_no_error_of_a_new_connection_goes_unseen(
             acceptor.serve([bound], 10)
             with socket.create_connection(bound.getsockname()):
                 async with asyncio.timeout(PATIENCE_S):
-                    while not errors:  # noqa: ASYNC110 - it is told by a plain call
-                        await asyncio.sleep(0)
+                    await has_failed.wait()
+        monkeypatch.setattr(acceptor, "encrypt", encrypt)
         silent = await asyncio.open_connection(*bound.getsockname())
         async with asyncio.timeout(PATIENCE_S):
-            while not acceptor.num_handshakes:  # noqa: ASYNC110 - as above
-                await asyncio.sleep(0)
+            await is_encrypting.wait()
+        assert acceptor.num_handshakes
 
         await acceptor.close()
         bound.close()

@@ -7,7 +7,6 @@ from netstack.ids import (
     input_channel_id,
     intermediate_partition_id,
 )
-from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import encode, encode_buffer_response_header
 from netstack.wire.messages import (
     AckAllUserRecordsProcessed,
@@ -30,7 +29,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateHello, GateIdentity, OfferRefused, PartitionOffer, RefusalCode
 
 GATE = GateIdentity(b"J" * 16, "clicks", 9)
 RECEIVER = input_channel_id(1, 2)

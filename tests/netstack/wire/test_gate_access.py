@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from netstack.errors import LocalProtocolError
-from netstack.wire.gate_access import GateIdentity, gate_token
+from netstack.wire.offer_messages import GateIdentity, gate_token
 
 GATE = GateIdentity(b"J" * 16, "clicks", 9)
 

@@ -14,7 +14,6 @@ from netstack.ids import (
     ResultPartitionID,
     input_channel_id,
 )
-from netstack.wire.gate_access import GateIdentity
 from netstack.wire.message_bytes import (
     FRAME_BYTES,
     MAX_FRAME_BYTES,
@@ -43,7 +42,7 @@ from netstack.wire.messages import (
     SegmentId,
     TaskEventRequest,
 )
-from netstack.wire.offer_messages import GateHello, OfferRefused, PartitionOffer, RefusalCode
+from netstack.wire.offer_messages import GateHello, GateIdentity, OfferRefused, PartitionOffer, RefusalCode
 from tests.netstack.wire.samples import CONTROL_MESSAGES, PARTITION, RECEIVER, response
 from tests.netstack.wire.throwables import FRAMES_THAT_FLINK_READS, THROWABLES_OF_FLINK
 

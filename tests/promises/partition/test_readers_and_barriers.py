@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from netstack.buffer.network_buffer import recycle_segments
-from netstack.partition.result_subpartition_view import ResultSubpartitionView
+from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, EndOfSuperstep
 from netstack.wire.messages import DataType
 from tests.netstack.partition.producing import (

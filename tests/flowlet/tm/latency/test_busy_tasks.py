@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
@@ -202,7 +203,11 @@ def test_looks_come_at_intervals_until_they_are_closed() -> None:
         nonlocal num_looks
         num_looks += 1
 
-    looks = PeriodicLoadCheck(lambda delay_s, fire: timers.append((delay_s, fire)), look)
+    def call_later(delay_s: float, fire: Callable[[], None]) -> Future[None]:
+        timers.append((delay_s, fire))
+        return Future()
+
+    looks = PeriodicLoadCheck(call_later, look)
     for _ in range(3):
         [(delay_s, fire)] = timers
         assert delay_s == LOOK_INTERVAL_S

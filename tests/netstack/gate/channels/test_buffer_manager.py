@@ -568,7 +568,7 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
             return it.pool.add_buffer_listener(it.channel.buffer_manager)
 
     it.client.notify_credit_available = lambda channel: seen.append(is_unlocked(it.channel))  # type: ignore[method-assign]  # looks at the lock
-    it.channel.buffer_manager.set_floating_pool(WatchedPool())
+    it.channel.buffer_manager.set_floating_pool(WatchedPool())  # type: ignore[arg-type]  # as above
     exclusive = it.exclusive()
     it.channel.receiver.on_sender_backlog(20)
     it.channel.receiver.on_sender_backlog(2)

@@ -14,9 +14,8 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
-from netstack.gate.channels.input_channel import InputChannel
+from netstack.gate.channels.input_channel import InputChannel, ProducerState, RequestBackoff
 from netstack.gate.channels.local_input_channel import LocalInputChannel
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
@@ -25,7 +24,7 @@ from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.test_content_buffer import Content
 from tests.netstack.gate.doubles import RecordingGate
-from tests.netstack.gate.manual_timers import ManualTimers
+from tests.netstack.gate.manual_timers import Due, ManualTimers
 from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
 from tests.waiting import PATIENCE_S
@@ -344,10 +343,10 @@ def test_a_retry_that_starts_during_the_release_is_cancelled(it: Fixture) -> Non
     channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
     original = timers.call_later
 
-    def release_meanwhile(delay_ms: float, call: Callable[[], None]) -> Callable[[], None]:
-        cancel = original(delay_ms, call)
+    def release_meanwhile(delay_s: float, call: Callable[[], None]) -> Due:
+        retry = original(delay_s, call)
         channel.release()
-        return cancel
+        return retry
 
     timers.call_later = release_meanwhile  # type: ignore[method-assign]  # a forced interleaving
 

@@ -13,11 +13,11 @@ from netstack.errors import (
     RemoteProtocolError,
     ResourceClosedError,
 )
-from netstack.gate.channels.partition_request_client import ProducerState, RequestBackoff
+from netstack.gate.channels.input_channel import ProducerState, RequestBackoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import input_channel_id
-from netstack.testing.manual_clock import ManualClock
+from netstack.testing.embedded_event_loop import ManualClock
 from netstack.wire.events import CheckpointBarrier, EndOfData, OtherEvent, StopMode, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel

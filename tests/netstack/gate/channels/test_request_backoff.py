@@ -2,7 +2,7 @@
 
 import pytest
 
-from netstack.gate.channels.partition_request_client import RequestBackoff
+from netstack.gate.channels.input_channel import RequestBackoff
 
 
 def delays(backoff: RequestBackoff, count: int) -> list[int | None]:

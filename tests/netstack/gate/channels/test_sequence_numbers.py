@@ -1,7 +1,7 @@
 """Numbers of buffers, which wrap."""
 
-from netstack.gate.channels.sequence_numbers import MAX_SEQUENCE_NUMBER as MAX
-from netstack.gate.channels.sequence_numbers import is_before, next_sequence_number
+from netstack.gate.channels.input_channel import MAX_SEQUENCE_NUMBER as MAX
+from netstack.gate.channels.input_channel import is_before, next_sequence_number
 
 
 def test_sequence_numbers_wrap_like_java_ints() -> None:

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from flowlet.rpc.background_call import call_in_background, close_in_background, run_in_background
+from netstack.loop.background_call import call_in_background, close_in_background, run_in_background
 from tests.waiting import PATIENCE_S
 
 

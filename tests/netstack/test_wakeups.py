@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from netstack.loop.wakeups import run_all
+from netstack.availability import run_all
 
 
 def test_calls_are_made_in_order() -> None:

@@ -3,8 +3,8 @@
 import pytest
 from structlog.testing import capture_logs
 
-from netstack.testing.manual_clock import ManualClock
-from netstack.transport.limits import MAX_WAITING_REPLIES, MAX_WAITING_REPLY_BYTES, RateLimit, ReplyBudget
+from netstack.flow.admission import MAX_WAITING_REPLIES, MAX_WAITING_REPLY_BYTES, RateLimit, ReplyBudget
+from netstack.testing.embedded_event_loop import ManualClock
 from netstack.transport.network_channel import NetworkChannel
 from tests.netstack.transport.sockets import CONFIG, Inbox, handlers
 

@@ -1,13 +1,13 @@
-"""Runs slow calls of the JobManager, and the last ones of a TaskManager, each on its own daemon thread.
+"""Runs slow calls beside a loop, each on its own daemon thread: there is no other way.
 
 Side:       shared.  The function runs on the new thread, its callbacks on the loop.
-Rules:      the threads are daemons, so that a call that hangs on a dead file server does not keep the process from
-            ending.  There is one per source and job, so they need no pool.
+Rules:      the threads are daemons, so that a call that hangs on a dead file server or name server does not keep the
+            process from ending.  There are few at a time, so they need no pool.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from netstack.log_lines import LogLines
@@ -27,6 +27,13 @@ class CallInBackground(Protocol):
         name: str,
     ) -> object:
         """Run ``function`` on another thread, then one of the others on this one."""
+
+
+class RunInBackground(Protocol):
+    """``run_in_background`` or, in tests, what runs at once."""
+
+    def __call__(self, function: Callable[[], T], name: str) -> Awaitable[T]:
+        """The result of ``function``, which runs on another thread."""
 
 
 def call_in_background(
