@@ -196,6 +196,17 @@ def end_kept_server() -> None:
         module.KEPT_SERVER.close()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _processes_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Files that start clusters do without asyncio's debug mode: each process would have it, and log what takes long
+    on a busy machine.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if schedule.starts_clusters(schedule.scope_of(request.node.nodeid)):
+            patch.delenv("PYTHONASYNCIODEBUG", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _nothing_is_left_behind() -> Iterator[None]:
     threads, children, fds = live_threads(), child_pids(), open_fds()
