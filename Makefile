@@ -50,19 +50,13 @@ postgres:  ## install PostgreSQL's server if it is missing: the tests of the dat
 			echo "installing PostgreSQL (only needed once)"; apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends postgresql >/dev/null; \
 		else echo "the tests need a PostgreSQL server; install it (Debian: sudo apt-get install postgresql)" >&2; exit 2; fi; }
 
-# What one process does alone goes side by side: both environments are set up, then mypy runs beside ruff and the first reading of the tests.
-test: java postgres  ## lint, types, every test but the long ones, and the quick ones on the newest Python here
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=line newest-python types lint read-tests
+# Mypy computes in one process for a minute or two: the tests begin beside it as soon as ruff has found nothing.
+test: java postgres  ## lint, types and every test but the long ones
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=none types lint-and-tests
+
+.PHONY: lint-and-tests
+lint-and-tests: lint
 	$(PY) -m pytest $(PARALLEL) --durations=20 --durations-min=5 -m "not long" $(ARGS)
-	$(PY) -m tests.pythons --newest $(PARALLEL)
-
-.PHONY: newest-python read-tests
-newest-python:
-	@test -z "$(PYTHON)" || $(PYTHON) -m tests.pythons --newest --set-up
-
-# Pytest rewrites the assertions of each file when it first reads it; later runs, and all workers, find them rewritten.
-read-tests: $(VENV)/installed-dev
-	@$(PY) -m pytest --collect-only -qq >/dev/null 2>&1 || true  # what is wrong is said when the tests run
 
 lint: $(VENV)/installed-dev  ## ruff: rules and format, changes nothing
 	$(PY) -m ruff check $(SOURCES)
@@ -78,10 +72,10 @@ fmt: $(VENV)/installed-dev  ## format the code and apply safe fixes
 test-long: java postgres  ## the tests that take long: processes that stand still, clients that are killed, Spark on a local cluster, benchmarks in small, samples of attacks
 	$(PY) -m pytest $(PARALLEL) -m long $(ARGS)
 
-test-fast: $(VENV)/installed-dev  ## the tests that take less than a quarter of a second each
-	$(PY) -m pytest $(PARALLEL) -m "not slow" $(ARGS)
+test-fast: $(VENV)/installed-dev  ## while you write: the quick tests beside what has changed since main (a minute; all of them if nothing has)
+	@$(PY) -m tests.changed $(PARALLEL) $(ARGS)
 
-test-pythons: $(VENV)/installed  ## the quick tests on every other Python found on PATH or under pyenv (ARGS='-m ""': all tests)
+test-pythons: $(VENV)/installed  ## the quick tests on every other Python found on PATH or under pyenv (ARGS=--newest: that one; ARGS='-m ""': all tests)
 	@$(PY) -m tests.pythons $(PARALLEL) $(ARGS)
 
 test-uvloop: $(VENV)/installed-dev  ## every test again, the asynchronous ones on uvloop

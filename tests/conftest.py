@@ -30,7 +30,7 @@ from tests.quiet_logging import unconfigured_logging_of_module
 __all__ = ["unconfigured_logging_of_module"]  # every module begins with logging unconfigured, and leaves it so
 
 LOG_TAIL_BYTES = 6_000  # of each process, in the report of a failed test
-GRACE_S = 3.0  # what is on its way out may take this long; nothing waits when nothing is left
+GRACE_S = 3.0  # what is on its way out may take this long if it has a processor; nothing waits when nothing is left
 _PR_SET_CHILD_SUBREAPER = 36
 _WATCHED_FD_KINDS = ("socket:", "pipe:", "anon_inode:[event", "anon_inode:[pidfd", "anon_inode:[timerfd")
 _Thing = TypeVar("_Thing")
@@ -68,6 +68,19 @@ def pytest_configure(config: pytest.Config) -> None:
     # would wait for ever.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Nothing is garbage while 18,000 tests are collected, and what they consist of stays: the collector does not walk
+    through it, neither now nor when a test has it look for garbage.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -149,6 +162,11 @@ def child_pids() -> set[int]:
     return pids
 
 
+def grace_s() -> float:
+    """``GRACE_S``, as often as there are processes that want a processor: each has its part of the time."""
+    return GRACE_S * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 def left_behind(look: Callable[[], set[_Thing]], before: set[_Thing]) -> set[_Thing]:
     """What ``look`` sees beyond ``before`` once everything on its way out had its time."""
     for _ in range(10):
@@ -156,7 +174,7 @@ def left_behind(look: Callable[[], set[_Thing]], before: set[_Thing]) -> set[_Th
             return set()
         time.sleep(0.002)  # most threads end meanwhile: to look at all objects takes a hundred times as long
     gc.collect()
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + grace_s()
     while (rest := look() - before) and time.monotonic() < deadline:
         time.sleep(0.005)
     return rest
@@ -176,6 +194,17 @@ def end_kept_server() -> None:
     module = sys.modules.get("flowlet.client.fork_server_client")
     if module is not None:
         module.KEPT_SERVER.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _processes_run_as_users_run_them(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Files that start clusters do without asyncio's debug mode: each process would have it, and log what takes long
+    on a busy machine.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        if schedule.starts_clusters(schedule.scope_of(request.node.nodeid)):
+            patch.delenv("PYTHONASYNCIODEBUG", raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -200,7 +229,7 @@ def _nothing_is_left_behind() -> Iterator[None]:
 @pytest_asyncio.fixture
 async def _task_guard() -> AsyncIterator[None]:
     yield
-    deadline = time.monotonic() + GRACE_S
+    deadline = time.monotonic() + grace_s()
     while left := asyncio.all_tasks() - {asyncio.current_task()}:
         if time.monotonic() > deadline:
             pytest.fail(f"asyncio tasks left behind: {sorted(repr(task) for task in left)}")

@@ -1,5 +1,5 @@
-"""The quick tests on the other Python versions of this machine: ``python -m tests.pythons [--newest] [--set-up]
-[arguments of pytest]``.
+"""The quick tests on the other Python versions of this machine: ``python -m tests.pythons [--newest] [arguments
+of pytest]``.
 
 Interpreters are the commands ``python3.N`` on PATH and the versions of pyenv, from 3.11 on: one of each minor version
 but the one that runs this module. Each gets a virtual environment beside the sources (``.venv-3.13``, git-ignored) with
@@ -8,9 +8,6 @@ when it is first needed, and again when pyproject.toml asks for other packages.
 
 ``--newest``: only the newest one that is newer than this one and can be set up. A machine may have none, or no way to
 its packages: that is printed, and it is no failure. Without the option an environment that cannot be set up is one.
-
-``--set-up``: only makes the environments, and has pytest read the tests there: it rewrites their assertions, once for
-    all later runs.
 
 Side:   any.
 Absent: pre-releases, other implementations than CPython, and builds without the interpreter's lock: nothing was
@@ -25,7 +22,7 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,7 +30,6 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 OLDEST: Final = (3, 11)
 QUICK: Final = ("-m", "not slow and not long")
-READ: Final = ("--collect-only", "-qq")
 _PROBE_TIMEOUT_S: Final = 30.0  # a start takes 0.05 s; a command of this name may be anything
 _PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--quiet", "install")
 # An interpreter without venv or pip's wheel ends with an error, as Debian's does without python3-venv.
@@ -61,9 +57,6 @@ class Interpreter:
 
     def __str__(self) -> str:
         return f"Python {'.'.join(map(str, self.version))} ({self.path})"
-
-
-Run = Callable[[Interpreter, Path, Sequence[str]], bool]
 
 
 def candidates(environment: Mapping[str, str]) -> list[Path]:
@@ -143,28 +136,20 @@ def run_tests(interpreter: Interpreter, python: Path, arguments: Sequence[str]) 
     return has_passed
 
 
-def read_tests(interpreter: Interpreter, python: Path, arguments: Sequence[str]) -> bool:
-    """Let pytest read the tests; what is wrong with them is said when they run."""
-    subprocess.run(
-        [python, "-m", "pytest", *READ], cwd=ROOT, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    return True
-
-
-def run_on_all(chosen: Sequence[Interpreter], arguments: Sequence[str], run: Run = run_tests) -> bool:
+def run_on_all(chosen: Sequence[Interpreter], arguments: Sequence[str]) -> bool:
     """Whether each could be set up, and passes."""
     results = []
     for interpreter in chosen:
         python = _try_prepare(interpreter)
-        results.append(python is not None and run(interpreter, python, arguments))
+        results.append(python is not None and run_tests(interpreter, python, arguments))
     return all(results)
 
 
-def run_on_newest(chosen: Sequence[Interpreter], arguments: Sequence[str], run: Run = run_tests) -> bool:
+def run_on_newest(chosen: Sequence[Interpreter], arguments: Sequence[str]) -> bool:
     """Whether the newest one that could be set up passes; True if none could."""
     for interpreter in reversed(chosen):
         if (python := _try_prepare(interpreter)) is not None:
-            return run(interpreter, python, arguments)
+            return run_tests(interpreter, python, arguments)
     return True
 
 
@@ -184,7 +169,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--newest", action="store_true", help="only the newest one that is newer than this one and can be set up"
     )
-    parser.add_argument("--set-up", action="store_true", help="make the environments, and run nothing")
     options, for_pytest = parser.parse_known_args(arguments)
     own = sys.version_info[:2]
     chosen = choose([interpreter for path in candidates(os.environ) if (interpreter := probe(path)) is not None], own)
@@ -197,7 +181,7 @@ def main(arguments: Sequence[str]) -> int:
             "on"
         )
     run_on = run_on_newest if options.newest else run_on_all
-    return 0 if run_on(chosen, for_pytest, read_tests if options.set_up else run_tests) else 1
+    return 0 if run_on(chosen, for_pytest) else 1
 
 
 if __name__ == "__main__":

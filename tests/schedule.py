@@ -15,6 +15,18 @@ MAX_CLUSTERS: Final = 2
 # Spark starts once per worker and kind, and its local clusters of one machine share a folder, which the fixture empties
 # at its end.
 SPARK: Final = "tests/spark"
+# What looks at the sources of the product: their trees are made once in a process.
+SOURCES: Final = "tests/syntax_trees.py"
+OF_SOURCES: Final = (
+    "tests/frozen/test_options.py",
+    "tests/test_architecture.py",
+    "tests/test_dependencies.py",
+    "tests/test_inventory.py",
+    "tests/test_layering.py",
+    "tests/test_msgspec_types.py",
+    "tests/test_private_names.py",
+    "tests/test_waits.py",
+)
 # What starts processes, the longest first.
 CLUSTERS: Final = (
     SPARK,
@@ -38,6 +50,7 @@ CLUSTERS: Final = (
 )
 # What computes for long, in few tests.
 LONG: Final = (
+    SOURCES,
     "tests/sim/test_sim.py",
     "tests/differential/test_differential.py",
     "tests/flowlet/operators/test_chunks_or_records.py",
@@ -46,8 +59,11 @@ LONG: Final = (
 
 
 def scope_of(nodeid: str) -> str:
-    """What one worker runs as a whole: a file, or all of ``tests/spark``."""
-    return SPARK if nodeid.startswith(f"{SPARK}/") else nodeid.partition("::")[0]
+    """What one worker runs as a whole: a file, all of ``tests/spark``, or all that looks at the sources."""
+    file = nodeid.partition("::")[0]
+    if file.startswith(f"{SPARK}/"):
+        return SPARK
+    return SOURCES if file in OF_SOURCES else file
 
 
 def starts_clusters(scope: str) -> bool:

@@ -7,6 +7,7 @@ import ast
 import re
 from pathlib import Path
 
+from tests.syntax_trees import tree_of
 from tests.test_architecture import TEST_FILES, is_known
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -67,7 +68,7 @@ def methods_of_the_api() -> set[str]:
         for path in (ROOT / "flowlet" / package).rglob("*.py"):
             classes |= {
                 node.name: node
-                for node in ast.parse(path.read_text(encoding="utf-8")).body
+                for node in tree_of(path.read_text(encoding="utf-8")).body
                 if isinstance(node, ast.ClassDef)
             }
     return {

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax_trees import statements_of, tree_of
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -167,7 +168,7 @@ def test_every_third_party_import_is_a_declared_dependency() -> None:
     for path in [*(ROOT / "flowlet").rglob("*.py"), *(ROOT / "netstack").rglob("*.py")]:
         if {"spark", "rocksdb", "postgres_driver.py"} & set(path.relative_to(ROOT).parts):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in statements_of(tree_of(path.read_text(encoding="utf-8"))):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
             imported |= {name.split(".")[0] for name in names}

@@ -6,6 +6,7 @@ mirrors its package.  What does so elsewhere is listed with its reason; the list
 """
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Set
 from functools import cache
@@ -14,7 +15,11 @@ from typing import Final
 
 import pytest
 
+from tests.syntax_trees import parse, tree_of
+
 ROOT: Final = Path(__file__).resolve().parent.parent
+# A private name that is asked of something else than ``self``, or stands in a text.
+_PRIVATE: Final = re.compile(r"(?<!\bself\.)(?<!\bcls\.)\b_[a-zA-Z0-9]\w*")
 _OF_NAMED_TUPLES: Final = frozenset({"_asdict", "_fields", "_replace"})
 _SEAM: Final = "an interleaving or a state is forced for which no caller has a way"
 _SIM: Final = "the simulator stands in for the loop and the sockets, and looks behind every object after each step"
@@ -115,7 +120,7 @@ def packages_by_name() -> dict[str, set[str]]:
     found = defaultdict(set)
     for top in ("netstack", "flowlet"):
         for path in (ROOT / top).rglob("*.py"):
-            for name in private_names_of(ast.parse(path.read_text(encoding="utf-8"))):
+            for name in private_names_of(tree_of(path.read_text(encoding="utf-8"))):
                 found[name].add(path.parent.relative_to(ROOT).as_posix())
     return found
 
@@ -126,7 +131,9 @@ def foreign_uses(
     """The uses, in a file of the folder ``folder`` below ``tests``, of what only other packages define; ``helpers``:
     names of doubles.
     """
-    tree = ast.parse(text)
+    if not any(folder not in packages.get(name, {folder}) for name in set(_PRIVATE.findall(text))):
+        return []  # as with most files, without a look at their trees
+    tree = parse(text)
     own = private_names_of(tree) | helpers | _OF_NAMED_TUPLES
     return [
         (line, name)
@@ -138,7 +145,7 @@ def foreign_uses(
 def helper_names(folder: Path) -> set[str]:
     """What the doubles and rigs of a folder of tests define for themselves."""
     helpers = [path for path in folder.glob("*.py") if not path.name.startswith("test_")]
-    return set().union(*(private_names_of(ast.parse(path.read_text(encoding="utf-8"))) for path in helpers))
+    return set().union(*(private_names_of(parse(path.read_text(encoding="utf-8"))) for path in helpers))
 
 
 @pytest.mark.slow

@@ -140,23 +140,6 @@ def test_the_quick_tests_run_in_an_environment_that_is_made_once(only: Path, cap
     assert "the quick tests on Python 3.99.0" in out
 
 
-def test_an_environment_may_be_set_up_before_its_tests_run(only: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """The tests are read, whose errors are of no interest yet, and do not run."""
-    working(only / "python3.99", tests="echo noise; exit 1")
-
-    assert pythons.main(["--newest", "--set-up"]) == 0
-    assert pythons.main(["--newest", "-q"]) == 1
-
-    asked = [line.split(" install ")[-1] for line in (only / "asked").read_text().splitlines()]
-    assert asked == [
-        "--upgrade pip>=25.1",
-        "--editable . --group test",
-        "-m pytest --collect-only -qq",
-        QUICK,
-    ]
-    assert capfd.readouterr().out.count("noise") == 1
-
-
 def test_tests_that_fail_are_a_failure(only: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Of the newest one, too."""
     working(only / "python3.99", tests="exit 1")

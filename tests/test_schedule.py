@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from tests import schedule
-from tests.schedule import MAX_CLUSTERS, SPARK, next_scope, scope_of, starts_clusters
+from tests.schedule import MAX_CLUSTERS, SOURCES, SPARK, next_scope, scope_of, starts_clusters
 
 ROOT = Path(__file__).resolve().parent.parent
 BENCH, WORDS, LATE = (f"tests/integration/test_{name}.py" for name in ("bench", "word_count", "late_clicks"))
@@ -11,8 +11,9 @@ SIM, LARGE, SMALL = "tests/sim/test_sim.py", "tests/netstack/test_large.py", "te
 NUM_TESTS = {SMALL: 2, LATE: 2, LARGE: 90, SIM: 7, WORDS: 18, BENCH: 31, SPARK: 32}
 
 
-def test_a_file_is_run_by_one_worker_and_so_is_all_of_spark() -> None:
+def test_a_file_is_run_by_one_worker_and_so_are_all_of_spark_and_all_of_the_sources() -> None:
     assert scope_of("tests/netstack/test_large.py::TestA::test_b[a::b]") == LARGE
+    assert scope_of("tests/test_waits.py::test_a") == scope_of("tests/test_layering.py::test_b[1]") == SOURCES
     assert scope_of("tests/spark/test_rows.py::test_b") == scope_of("tests/spark/test_stall.py::test_c[1]") == SPARK
 
 
@@ -36,7 +37,7 @@ def test_so_many_workers_start_clusters_at_a_time_and_no_more() -> None:
 
 def test_what_is_listed_exists() -> None:
     """A file that was renamed would silently come last."""
-    listed = (*schedule.CLUSTERS, *schedule.LONG)
+    listed = (*schedule.CLUSTERS, *schedule.LONG, *schedule.OF_SOURCES)
 
     assert [name for name in listed if not (ROOT / name).exists()] == []
     assert starts_clusters(SPARK)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.syntax_trees import tree_of
+
 REPOSITORY = Path(__file__).parent.parent
 NAMED = re.compile(r"# (waits for \S.*; ended by|no wait:) \S")
 # Methods that wait.  Of ``get`` only calls without arguments: a queue's, not a dictionary's.
@@ -162,7 +164,7 @@ def waits_of(source: str, path: str = "module.py") -> list[Wait]:
     if not _MAY_WAIT.search(source):
         return []
     finder = Finder(path)
-    finder.visit(ast.parse(source))
+    finder.visit(tree_of(source))
     return finder.waits
 
 

@@ -204,7 +204,7 @@ def attack_gate(arena: Arena, name: str, type_name: str, select: Callable[[str],
     """Push the hostile elements that are selected into a gate of one type."""
     type_info, good, is_right = TYPES[type_name]
     proof = arena.folder / f"ran {name}"
-    elements = {key: data for key, data in hostile_elements(str(proof)).items() if select(key)}
+    elements = {key: make() for key, make in hostile_elements(str(proof)).items() if select(key)}
     with arena.attack(f"gate of {type_name}: {name}", more_mib=600) as it, victim(arena, type_info, good) as job:
         attacks = {key: _pushes(job, data) for key, data in elements.items()}
         faults = refuse_all(arena, job, attacks, is_right)

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from tests.syntax_trees import parse, statements_of
+
 ROOT: Final = Path(__file__).parent.parent.parent
 
 PUBLIC: Final = (
@@ -132,7 +134,7 @@ def beyond_entries(test: ast.Module) -> set[str]:
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in statements_of(tree):
         if (
             isinstance(node, ast.ImportFrom)
             and node.module is not None
@@ -151,7 +153,5 @@ def _is_within(module: str, *packages: str) -> bool:
 
 def mutants_beyond(killers: Mapping[str, str]) -> Iterator[str]:
     """Mutants that die by a test whose file imports more than entries; ``killers``: that file by mutant."""
-    beyond = {
-        path: beyond_entries(ast.parse((ROOT / path).read_text(encoding="utf-8"))) for path in set(killers.values())
-    }
+    beyond = {path: beyond_entries(parse((ROOT / path).read_text(encoding="utf-8"))) for path in set(killers.values())}
     yield from (f"{mutant}: {path}" for mutant, path in killers.items() if beyond[path] and mutant not in RACES)

@@ -13,6 +13,7 @@ from typing import Final
 from tests.house.floors import room_of, violations_of
 from tests.house.promises import mutants_beyond
 from tests.mutants.registry import MUTANTS
+from tests.syntax_trees import statements_of, tree_of
 
 MIN_LINES: Final = 150
 MAX_LINES: Final = 600
@@ -82,7 +83,9 @@ def protocols(trees: Trees) -> Iterator[str]:
 
     A docstring that says "One implementer: WHY" excuses one.
     """
-    every = [(name, node) for name, tree in trees.items() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    every = [
+        (name, node) for name, tree in trees.items() for node in statements_of(tree) if isinstance(node, ast.ClassDef)
+    ]
     members = {node: set(_members(node)) for _, node in every if not _is_protocol(node)}
     for name, node in every:
         asked = set(_members(node)) - {"__slots__"}
@@ -113,7 +116,7 @@ def tuple_assignments(trees: Trees) -> Iterator[str]:
     for name, tree in trees.items():
         if "Hot path." in (ast.get_docstring(tree) or ""):
             continue
-        for where, node in _with_function(tree):
+        for where, node in _with_function(tree, ast.expr):
             if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
                 continue
             values = {ast.unparse(each) for each in node.value.elts}
@@ -129,13 +132,17 @@ def nested_conditionals(trees: Trees) -> Iterator[str]:
                 yield f"{name}.{where}"
 
 
-def _with_function(tree: ast.AST, where: str = "") -> Iterator[tuple[str, ast.AST]]:
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            yield from _with_function(child, f"{where}.{child.name}" if where else child.name)
-        else:
-            yield where or "(module)", child
-            yield from _with_function(child, where)
+def _with_function(tree: ast.Module, but: type[ast.AST] | None = None) -> Iterator[tuple[str, ast.AST]]:
+    """Each node but classes and functions, and but those of the kind ``but`` with all below, and where it stands."""
+    waiting: list[tuple[ast.AST, str]] = [(tree, "")]
+    while waiting:
+        parent, where = waiting.pop()
+        for child in ast.iter_child_nodes(parent):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                waiting.append((child, f"{where}.{child.name}" if where else child.name))
+            elif but is None or not isinstance(child, but):
+                yield where or "(module)", child
+                waiting.append((child, where))
 
 
 def homeless(names: Iterable[str]) -> Iterator[str]:
@@ -148,7 +155,7 @@ def rules(
 ) -> dict[str, Callable[[], Iterable[str]]]:
     """What breaks each rule, by the rule's name."""
     files = {name: text for name, text in sources.items() if name not in packages}
-    trees = {name: ast.parse(text) for name, text in files.items()}
+    trees = {name: tree_of(text) for name, text in files.items()}
     inside = {name: targets - packages for name, targets in edges.items() if name not in packages}
     return {
         "module_sizes": lambda: sizes(files),

@@ -120,37 +120,35 @@ run(lambda _: (os.getppid(), sys.argv[1:]))
     assert late == [str((int(first), ["late"]))] * 2
 
 
-@pytest.mark.parametrize(
-    ("change", "look"),
-    [
-        ("os.environ['SET_LATE'] = 'yes'", "os.environ.get('SET_LATE')"),
-        ("os.umask(0o027)", "os.umask(0o027)"),
-        ("resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))", "resource.getrlimit(resource.RLIMIT_NOFILE)"),
-        ("sys.path.append('/late')", "'/late' in sys.path"),
-        ("signal.signal(signal.SIGUSR2, signal.SIG_IGN)", "signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN"),
-        ("os.nice(3)", "os.nice(0)"),
-        ("sys.warnoptions.append('ignore::ImportWarning')", "'ignore::ImportWarning' in sys.warnoptions"),
-    ],
-)
-def test_a_second_job_has_another_server_if_the_program_has_changed(tmp_path: Path, change: str, look: str) -> None:
-    """What a process inherits, and what counts when it imports, is of the second job's time, as if nothing had run
-    before.
-    """
-    text = f"""
-import resource, signal
-see = lambda _: (os.getppid(), repr({look}))
-run(see)
-{change}
-run(see)
-print("> " + repr((os.getpid(), repr({look}))), flush=True)
-"""
+# What a program changes between two jobs, and how its functions see it.
+CHANGES = {
+    "os.environ['SET_LATE'] = 'yes'": "os.environ.get('SET_LATE')",
+    "os.umask(0o027)": "os.umask(0o027)",
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 300))": "resource.getrlimit(resource.RLIMIT_NOFILE)",
+    "sys.path.append('/late')": "'/late' in sys.path",
+    "signal.signal(signal.SIGUSR2, signal.SIG_IGN)": "signal.getsignal(signal.SIGUSR2) == signal.SIG_IGN",
+    "os.nice(3)": "os.nice(0)",
+    "sys.warnoptions.append('ignore::ImportWarning')": "'ignore::ImportWarning' in sys.warnoptions",
+}
+
+
+def test_a_second_job_has_another_server_if_the_program_has_changed(tmp_path: Path) -> None:
+    """What a process inherits, and what counts when it imports, is of each job's time, as if nothing had run before."""
+    text = "import resource, signal\n"
+    for change, look in {"": "None", **CHANGES}.items():
+        text += f"see = lambda _: (os.getppid(), repr({look}))\n"
+        text += f"{change}\nrun(see)\nprint('> ' + repr((os.getpid(), repr({look}))), flush=True)\n"
+    before = "import resource, signal\n" + "".join(f"print('>', {look})\n" for look in CHANGES.values())
 
     found = [eval(line) for line in answers(tmp_path, text)]
+    former = answers(tmp_path, before)
 
-    assert found[0][0] != found[2][0]
-    assert found[0][1] != found[2][1]
-    assert found[2] == found[3]
-    assert found[2][1] == found[4][1], "the program's own"
+    jobs = [found[first : first + 3] for first in range(0, len(found), 3)]
+    assert len({one[0] for one, _, _ in jobs}) == len(jobs) == 1 + len(CHANGES), "a server each"
+    for change, old, (one, other, program) in zip(CHANGES, former, jobs[1:], strict=True):
+        assert one == other, change
+        assert one[1] == program[1], f"{change}: the program's own"
+        assert one[1] != old, change
 
 
 def test_a_kept_server_gets_working_directory_and_standard_error_anew(tmp_path: Path) -> None:

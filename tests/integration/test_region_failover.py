@@ -26,6 +26,7 @@ NUM_KEYS = 5
 CHUNK = 50
 PACE_S = 0.02  # of each chunk: checkpoints complete on the way
 FAIL_AT = 2_000
+HELD_AT = 1_000  # until two checkpoints have completed: what fails later has one to go on at, however slow the machine
 
 
 def environment(folder: Path, **options: str) -> StreamExecutionEnvironment:
@@ -48,19 +49,29 @@ class Numbers(Source):
 
     is_bounded = True
 
+    def __init__(self, checkpoints: Path) -> None:
+        self._checkpoints = checkpoints
+
     def create_reader(self, subtask: int, parallelism: int) -> "NumberReader":
-        return NumberReader(subtask)
+        return NumberReader(subtask, self._checkpoints)
 
 
 class NumberReader:
-    def __init__(self, subtask: int) -> None:
+    def __init__(self, subtask: int, checkpoints: Path) -> None:
         self._subtask = subtask
+        self._checkpoints = checkpoints
         self._next = 0
+        self._former: int | None = None  # the newest checkpoint when it was held
 
     def poll_chunk(self) -> Chunk | None:
         if self._next == NUM_RECORDS:
             return None
         time.sleep(PACE_S)  # the pace of the source
+        if self._next == HELD_AT:
+            newest = max(map(number_of, self._checkpoints.glob("*/chk-*/_metadata")), default=0)
+            self._former = newest if self._former is None else self._former
+            if newest < self._former + 2:
+                return Chunk([])
         first, self._next = self._next, self._next + CHUNK
         return Chunk([(self._subtask, number) for number in range(first, self._next)])
 
@@ -141,7 +152,7 @@ def lines(path: Path) -> list[str]:
 
 def job_of_subtasks(env: StreamExecutionEnvironment, folder: Path, *, fails: bool = True) -> None:
     """Two subtasks that exchange nothing."""
-    source = env.from_source(Numbers(), WatermarkStrategy.no_watermarks(), "numbers")
+    source = env.from_source(Numbers(folder / "checkpoints"), WatermarkStrategy.no_watermarks(), "numbers")
     source.map(Record(folder, fails)).sink_to(DiscardingSink())
 
 

@@ -62,14 +62,32 @@ def difficult_file(folder: Path) -> Path:
     return file
 
 
-def test_the_default_input_is_counted_exactly(tmp_path: Path) -> None:
-    """The standard library's sources; on the way a plain line per second, at the end the three reports."""
+def test_the_default_input_is_the_standard_library() -> None:
+    """Its sources, without those of packages that are installed."""
+    files = default_inputs()
+
+    assert os.__file__ in files
+    assert len(files) > 500
+    assert not [file for file in files if not file.endswith(".py") or "site-packages" in file]
+
+
+def test_the_default_input_is_counted_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard library's sources, here a quarter of them; on the way a plain line per second, at the end the three
+    reports.
+    """
+    library = tmp_path / "library"
+    library.mkdir()
+    for number, file in enumerate(default_inputs()[::4]):
+        (library / f"module_{number}.py").symlink_to(file)
+    patch = f"import sysconfig\nsysconfig.get_path = lambda name, real=sysconfig.get_path: {str(library)!r} if name == "
+    (tmp_path / "sitecustomize.py").write_text(f"{patch}'stdlib' else real(name)\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     output = tmp_path / "counts.csv"
 
     code, stdout, stderr = run_example(tmp_path, "--output", output)
 
     assert code == 0, stderr
-    assert list(csv_rows(output)) == by_frequency(counted(map(Path, default_inputs())))
+    assert list(csv_rows(output)) == by_frequency(counted(library.iterdir()))
     text = stdout + stderr
     assert re.search(r"counting words: [\d,]+ words, [\d,]+ records/s", text)
     assert "20 most frequent words" in text

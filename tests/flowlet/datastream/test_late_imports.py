@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forked_processes import users_environment
+
 ROOT = Path(__file__).resolve().parents[3]
 HEAVY = {"aiohttp", "cryptography", "numpy", "pyarrow", "rich", "structlog", "typer", "uvloop", "yaml"}
 
@@ -17,7 +19,9 @@ def loaded_by(statement: str) -> set[str]:
         f"{statement}\nimport sys\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}} - "
         "set(sys.stdlib_module_names)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True, env=users_environment()
+    )
     return {name for name in done.stdout.splitlines()[-1].split() if not name.startswith("_")} - {
         "flowlet",
         "netstack",
@@ -107,7 +111,9 @@ def test_a_program_with_a_plain_job_loads_nothing_for_other_jobs(parallelism: in
         "print('>', *[name for name in sorted(sys.modules) if any(name == each or name.startswith(each + '.') for each "
         "in prefixes)])"
     )
-    done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True, env=users_environment()
+    )
 
     assert done.stdout.splitlines()[-1] == ">"
 
@@ -126,7 +132,9 @@ def test_a_task_manager_has_loaded_what_tasks_import_late() -> None:
         "env.from_collection([('a', 1)]).map(seen).key_by(len).map(lambda first: (first, seen(0))).print()\n"
         "env.execute()"
     )
-    done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True, env=users_environment()
+    )
 
     before, after = (set(names.split()) for names in ast.literal_eval(done.stdout.partition("> ")[2].strip()))
     assert {"numpy", "cryptography", "flowlet.state.heap_keyed_state_backend", "flowlet.io.record_writer"} <= before
@@ -145,6 +153,8 @@ def test_a_function_in_a_task_manager_finds_no_http_loaded() -> None:
         "set(sys.modules))).print()\n"
         "env.execute()"
     )
-    done = subprocess.run([sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", run], cwd=ROOT, capture_output=True, text=True, check=True, env=users_environment()
+    )
 
     assert done.stdout.partition("> ")[2] == "[]\n"

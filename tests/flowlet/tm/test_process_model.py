@@ -26,10 +26,11 @@ from tests.waiting import PATIENCE_S
 @pytest.fixture(autouse=True)
 def _restored_process() -> Iterator[None]:
     interval, thresholds, cpus = sys.getswitchinterval(), gc.get_threshold(), os.sched_getaffinity(0)
+    gc.unfreeze()  # what pytest had frozen (tests/conftest.py)
     yield
     sys.setswitchinterval(interval)
     gc.set_threshold(*thresholds)
-    gc.unfreeze()
+    gc.freeze()
     os.sched_setaffinity(0, cpus)
 
 

@@ -67,6 +67,7 @@ BOUND = 1_000  # caches and buffers of a fixed size; an entry for each third key
 # that was deleted stays as one that does not exist, until the caches are full.
 CACHE_BYTES = 1 << 15
 END = 1_000_000
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None), type))  # most of what objects refer to
 _PASSED = (types.ModuleType, type, types.CodeType, types.FrameType, str, bytes, int, float)
 
 
@@ -89,7 +90,7 @@ def num_entries(*roots: object) -> dict[str, int]:
             module = type(each).__module__
             owner = type(each).__name__ if module.startswith("flowlet") else owner
             parts = gc.get_referents(each)
-        waiting.extend((part, owner) for part in parts)
+        waiting.extend((part, owner) for part in parts if type(part) not in _PLAIN)
     return found
 
 

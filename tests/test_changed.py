@@ -1,0 +1,39 @@
+"""Which tests lie beside what has changed."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.changed import beside
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for folder in ("tests/flowlet/io", "tests/netstack/gate"):
+        (tmp_path / folder).mkdir(parents=True)
+    for file in ("tests/flowlet/io/test_a.py", "tests/flowlet/test_records.py", "tests/test_waits.py"):
+        (tmp_path / file).touch()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("changed", "tests"),
+    [
+        (["flowlet/io/a.py"], ["tests/flowlet/io"]),
+        (["flowlet/io/deeper/a.py"], ["tests/flowlet/io"]),
+        (["netstack/gate/a.py", "flowlet/io/a.py"], ["tests/flowlet/io", "tests/netstack/gate"]),
+        (["flowlet/records.py", "flowlet/former.py"], ["tests/flowlet/test_records.py"]),
+        (["tests/flowlet/io/test_a.py"], ["tests/flowlet/io/test_a.py"]),
+        (["tests/flowlet/io/doubles.py", "tests/flowlet/io/test_a.py"], ["tests/flowlet/io"]),
+        (["tests/flowlet/io/test_gone.py", "README.md", "tests/test_waits.py"], ["tests/test_waits.py"]),
+    ],
+)
+def test_the_folder_that_mirrors_a_package_is_run_and_a_test_that_changed(
+    root: Path, changed: list[str], tests: list[str]
+) -> None:
+    assert beside(changed, root) == tests
+
+
+@pytest.mark.parametrize("changed", [[], ["docs/batch.md"], ["flowlet/io/a.py", "tests/waiting.py"]])
+def test_all_run_if_nothing_has_changed_or_what_all_need(root: Path, changed: list[str]) -> None:
+    assert beside(changed, root) == []
