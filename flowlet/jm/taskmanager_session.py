@@ -28,7 +28,7 @@ from flowlet.messages.control_messages import (
     TaskManagerEnding,
     ToJobManager,
     ToTaskManager,
-    decoder_of,
+    union_of,
 )
 from flowlet.rpc.requests import POLICY_VIOLATION, Outbox, SessionEndedError, SessionTransport
 from netstack.flow.heartbeats import Silence
@@ -42,7 +42,7 @@ _MS_PER_S: Final = 1000
 _TM_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 log = LogLines(__name__)
-_decoder: Final = decoder_of(ToJobManager)
+_decoder: "Final[msgspec.msgpack.Decoder[ToJobManager]]" = msgspec.msgpack.Decoder(union_of(ToJobManager))
 _encoder: Final = msgspec.msgpack.Encoder()
 
 

@@ -7,7 +7,7 @@ Rules:  plain data only (msgspec, MessagePack).  Operators and partitioners are 
 Units:  times in milliseconds since the epoch, durations in milliseconds, sizes in bytes.
 """
 
-from typing import Final, TypeVar, Union
+from typing import Any, Final, TypeVar, Union
 
 import msgspec
 
@@ -586,9 +586,9 @@ MarkReport = MarkRequested | MarkPassed
 MarkOrder = EmitMark | MarkCompleted
 
 
-def decoder_of(base: type[_MessageT]) -> "msgspec.msgpack.Decoder[_MessageT]":
-    """Decodes the messages that derive from ``base``."""
-    return msgspec.msgpack.Decoder(Union[tuple(kinds_of(base))])  # noqa: UP007 - of as many as there are
+def union_of(base: type[_MessageT]) -> Any:
+    """The type of the messages that derive from ``base``, for a decoder."""
+    return Union[tuple(kinds_of(base))]  # noqa: UP007 - of as many as there are
 
 
 def kinds_of(base: type[_MessageT]) -> list[type[_MessageT]]:

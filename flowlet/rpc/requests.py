@@ -173,6 +173,7 @@ class Outbox:
         assert self._writer is not None, "start() made it"
         self._writer.cancel()
         # Not ``await``: the writer's cancellation would look like one of this task, which may be cancelled here, too.
+        # waits for a cancelled task, and for the end of the transport; ended by their next steps, and its own deadline
         await asyncio.wait([self._writer, *([] if self._closer is None else [self._closer])])
 
     def _close_transport(self) -> None:

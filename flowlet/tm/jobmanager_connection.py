@@ -23,7 +23,7 @@ from flowlet.messages.control_messages import (
     RegistrationRefused,
     ToJobManager,
     ToTaskManager,
-    decoder_of,
+    union_of,
 )
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.requests import (
@@ -41,7 +41,7 @@ from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
 
-_DECODER: Final = decoder_of(ToTaskManager)
+_DECODER: "Final[msgspec.msgpack.Decoder[ToTaskManager]]" = msgspec.msgpack.Decoder(union_of(ToTaskManager))
 DEFAULT_GIVE_UP_AFTER_S: Final = 300.0  # Flink's taskmanager.registration.timeout
 _MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
 # A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.

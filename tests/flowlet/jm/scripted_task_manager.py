@@ -23,7 +23,7 @@ from flowlet.messages.control_messages import (
     ToJobManager,
     ToTaskManager,
     VertexMessage,
-    decoder_of,
+    union_of,
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.http import RpcClient
@@ -35,7 +35,7 @@ from tests.waiting import PATIENCE_S
 SECRET = b"s" * 32
 JOB_ID, SOURCE_ID, SINK_ID, EDGE_ID, COLLECT_ID = (f"{number:032x}" for number in range(1, 6))
 _Message = TypeVar("_Message", bound=ToTaskManager)
-_decoder = decoder_of(ToTaskManager)
+_decoder: "msgspec.msgpack.Decoder[ToTaskManager]" = msgspec.msgpack.Decoder(union_of(ToTaskManager))
 
 
 def vertex(vertex_id: str, name: str, parallelism: int = 1, group: str = "default") -> VertexMessage:

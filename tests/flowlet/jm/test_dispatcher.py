@@ -29,7 +29,7 @@ from flowlet.messages.control_messages import (
     TaskStateChanged,
     ToTaskManager,
     TriggerCheckpoint,
-    decoder_of,
+    union_of,
 )
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.jm.conftest import Connect, StartJobManager
@@ -249,4 +249,4 @@ async def test_an_order_for_a_task_manager_that_was_just_lost_is_dropped(
     for tm_id in ("tm-1", "tm-2"):
         dispatcher.send(tm_id, order)
 
-    assert decoder_of(ToTaskManager).decode(await there.websocket.receive(PATIENCE_S)) == order
+    assert msgspec.msgpack.Decoder(union_of(ToTaskManager)).decode(await there.websocket.receive(PATIENCE_S)) == order

@@ -15,8 +15,8 @@ from flowlet.messages.control_messages import (
     ToJobManager,
     ToTask,
     ToTaskManager,
-    decoder_of,
     kinds_of,
+    union_of,
 )
 from flowlet.splits.split_kinds import FileSplit
 from flowlet.tm.task import Task
@@ -46,10 +46,10 @@ def test_a_message_has_the_name_of_its_class_and_is_read_by_the_other_side_alone
     order, report = AddSplits(bytes(40), [FileSplit("a", 0, 9)], 5), MarkPassed(bytes(40), 3)
 
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(order))["type"] == "AddSplits"
-    assert decoder_of(ToTaskManager).decode(msgspec.msgpack.encode(order)) == order
-    assert decoder_of(ToJobManager).decode(msgspec.msgpack.encode(report)) == report
+    assert msgspec.msgpack.Decoder(union_of(ToTaskManager)).decode(msgspec.msgpack.encode(order)) == order
+    assert msgspec.msgpack.Decoder(union_of(ToJobManager)).decode(msgspec.msgpack.encode(report)) == report
     with pytest.raises(msgspec.ValidationError, match="Invalid value 'AddSplits'"):
-        decoder_of(ToJobManager).decode(msgspec.msgpack.encode(order))
+        msgspec.msgpack.Decoder(union_of(ToJobManager)).decode(msgspec.msgpack.encode(order))
 
 
 def test_a_message_names_its_attempt_first() -> None:

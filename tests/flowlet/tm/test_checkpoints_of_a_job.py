@@ -40,7 +40,7 @@ from flowlet.messages.control_messages import (
     ToJobManager,
     ToTaskManager,
     TriggerCheckpoint,
-    decoder_of,
+    union_of,
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.keyed_sum_operator import KeyedSumOperator
@@ -144,7 +144,7 @@ class JobManager:
         return await self.protection.serve_websocket(request, self._play)
 
     async def _play(self, socket: SignedWebSocket) -> None:
-        decoder = decoder_of(ToJobManager)
+        decoder = msgspec.msgpack.Decoder(union_of(ToJobManager))
         while True:
             message: ToJobManager = decoder.decode(await socket.receive())
             match message:

@@ -27,7 +27,7 @@ from flowlet.messages.control_messages import (
     TaskStateChanged,
     ToJobManager,
     ToTaskManager,
-    decoder_of,
+    union_of,
 )
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.auth import AuthenticationError
@@ -88,7 +88,7 @@ class Server:
         await socket.close("the script is over")
 
     async def receive(self, socket: SignedWebSocket) -> ToJobManager:
-        message: ToJobManager = decoder_of(ToJobManager).decode(await socket.receive())
+        message: ToJobManager = msgspec.msgpack.Decoder(union_of(ToJobManager)).decode(await socket.receive())
         self.received.append(message)
         return message
 
