@@ -54,7 +54,7 @@ from flowlet.tm.failure import failure_info, format_thread_stack
 from flowlet.tm.latency.busy_tasks import BusyTasks
 from flowlet.tm.process.process_model import TaskScheduling, apply_task_scheduling
 from flowlet.tm.task_checkpointing import CheckpointServices, TaskCheckpointing
-from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name
+from flowlet.tm.task_deployment import create_task_from_descriptor, owner_name, results_of
 from netstack.environment import NetworkEnvironment
 from netstack.errors import PartitionNotFoundError, ProducerFailedError, ResourceClosedError, TransportError
 from netstack.late import dataclass
@@ -158,6 +158,8 @@ class Task:
         other tasks.
         """
         self.state = ExecutionState.DEPLOYING
+        # What it ships may take minutes to come, and to be installed; its consumers wait.
+        self._context.network.partition_manager.announce(results_of(self.descriptor))
         try:
             self._thread.start()
         except (RuntimeError, MemoryError) as error:
@@ -331,6 +333,7 @@ class Task:
         self.state = change.state
         self._context.report(self, change)
         if change.state.is_terminal:
+            self._context.network.partition_manager.withdraw(results_of(self.descriptor))
             if self._watchdog is not None:
                 self._watchdog.cancel()
                 self._watchdog = None

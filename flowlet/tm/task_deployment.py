@@ -139,23 +139,25 @@ def _create_output(
     descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor, network: NetworkEnvironment
 ) -> OutputEdge:
     partitioner = load_partitioner(output.partitioner, descriptor.task_name, descriptor.code)
-    partition_id = ResultPartitionID(
-        IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt)
-    )
+    partition_id = _id_of(descriptor, output)
     kind = ResultPartitionType.BLOCKING if output.is_blocking else ResultPartitionType.PIPELINED_BOUNDED
     partition = network.create_result_partition(owner_name(descriptor), partition_id, output.num_subpartitions, kind)
     timeout_ms = _NEVER if output.is_blocking else output.buffer_timeout_ms  # nobody reads it before it is complete
     return OutputEdge(output.source_operator, partition, partitioner, timeout_ms, output.tag)
 
 
+def results_of(descriptor: TaskDeploymentDescriptor) -> list[ResultPartitionID]:
+    """The partitions that a task will have."""
+    return [_id_of(descriptor, each) for each in descriptor.partitions]
+
+
 def blocking_results(descriptor: TaskDeploymentDescriptor) -> list[ResultPartitionID]:
     """The partitions of a task that stay when it has finished."""
-    attempt = ExecutionAttemptID(descriptor.attempt)
-    return [
-        ResultPartitionID(IntermediateResultPartitionID(each.partition), attempt)
-        for each in descriptor.partitions
-        if each.is_blocking
-    ]
+    return [_id_of(descriptor, each) for each in descriptor.partitions if each.is_blocking]
+
+
+def _id_of(descriptor: TaskDeploymentDescriptor, output: ResultPartitionDescriptor) -> ResultPartitionID:
+    return ResultPartitionID(IntermediateResultPartitionID(output.partition), ExecutionAttemptID(descriptor.attempt))
 
 
 def _create_gate(

@@ -157,15 +157,21 @@ class PartitionRequestServerHandler(ChannelHandler):
     def _on_partition_registered(
         self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader
     ) -> None:
-        if reader.is_released:
-            return
+        if not reader.is_released:
+            self._try_again(request, reader)
+
+    def _try_again(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
         if reader.on_release is not None:
             reader.on_release()
             reader.on_release = None
         self._try_to_open(request, reader)
 
     def _on_timeout(self, request: PartitionRequest, reader: CreditBasedSequenceNumberingViewReader) -> None:
-        if not reader.is_released:
+        if reader.is_released:
+            return
+        if self._manager.is_announced(request.partition):  # its producer is being deployed
+            self._try_again(request, reader)
+        else:
             self._refuse(request, _not_registered(request.partition, self._timeout_s), is_late=True)
 
     def _refuse(self, request: PartitionRequest, error: Exception, *, is_late: bool = False) -> None:

@@ -15,7 +15,7 @@ Source:     Flink ``ResultPartitionManager`` with the partition request listener
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 from netstack.availability import run_all
@@ -122,6 +122,7 @@ class ResultPartitionManager:
         # All below guarded by _lock.
         self._partitions: dict[ResultPartitionID, ResultPartition] = {}
         self._listeners: dict[ResultPartitionID, list[_Waiting]] = {}
+        self._announced: set[ResultPartitionID] = set()
         self._is_shut_down = False
 
     def __repr__(self) -> str:
@@ -135,6 +136,24 @@ class ResultPartitionManager:
     def num_awaited(self) -> int:
         """The number of partitions that are not registered and that consumers wait for."""
         return len(self._listeners)
+
+    def announce(self, partition_ids: Iterable[ResultPartitionID]) -> None:
+        """These are to be registered, however long that takes: until then, or ``withdraw``, nobody who waits for them
+        is timed out.
+
+        For a producer that is being deployed: its code is fetched, and its packages are installed.
+        """
+        with self._lock:
+            self._announced.update(partition_ids)
+
+    def withdraw(self, partition_ids: Iterable[ResultPartitionID]) -> None:
+        """What of these was not registered is not to be waited for any more; nothing happens to the others."""
+        with self._lock:
+            self._announced.difference_update(partition_ids)
+
+    def is_announced(self, partition_id: ResultPartitionID) -> bool:
+        """Whether a partition is still to be registered here."""
+        return partition_id in self._announced
 
     def register(self, partition: ResultPartition) -> None:
         """Make ``partition`` readable, until it is released, and call whoever waited for it.
@@ -151,6 +170,7 @@ class ResultPartitionManager:
             with self._lock:
                 self._check_free_locked(partition_id)
                 self._partitions[partition_id] = partition
+                self._announced.discard(partition_id)
                 listeners = self._listeners.pop(partition_id, [])
                 calls: list[Callable[[], object]] = [
                     lambda: partition.add_release_listener(lambda: self._remove(partition))
@@ -195,8 +215,8 @@ class ResultPartitionManager:
         """The view; or None, and ``on_partition`` is called once, on the registering thread, when it is worth to ask
         again.
 
-        With ``timeout_ms`` the wait ends then: ``on_timeout`` is called once, instead of ``on_partition``, on the
-        timers' thread.
+        With ``timeout_ms`` the wait ends then, unless the partition is announced: ``on_timeout`` is called once,
+        instead of ``on_partition``, on the timers' thread.
 
         Raises:
             PartitionNotFoundError: the partition was released just now.
@@ -259,7 +279,7 @@ class ResultPartitionManager:
         self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]
     ) -> None:
         assert self._timers is not None, "checked when the listener came"
-        on_time = partial(self._on_timeout, partition_id, waiting, on_timeout)
+        on_time = partial(self._on_timeout, partition_id, waiting, timeout_ms, on_timeout)
         timer = self._timers.call_later(timeout_ms / 1000, on_time)
         with self._lock:
             if not waiting.is_over:
@@ -267,12 +287,19 @@ class ResultPartitionManager:
                 return
         timer.cancel()
 
-    def _on_timeout(self, partition_id: ResultPartitionID, waiting: _Waiting, on_timeout: Callable[[], None]) -> None:
+    def _on_timeout(
+        self, partition_id: ResultPartitionID, waiting: _Waiting, timeout_ms: float, on_timeout: Callable[[], None]
+    ) -> None:
         with self._lock:
             if waiting.is_over:
                 return
-            self._end_locked(partition_id, waiting)
-        on_timeout()
+            is_announced = partition_id in self._announced
+            if not is_announced:
+                self._end_locked(partition_id, waiting)
+        if is_announced:
+            self._start_timer(partition_id, waiting, timeout_ms, on_timeout)
+        else:
+            on_timeout()
 
     def _end_locked(self, partition_id: ResultPartitionID, waiting: _Waiting) -> list[Callable[[], object]]:
         listeners = self._listeners[partition_id]

@@ -17,6 +17,7 @@ from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.common.job_settings import JobSettings
 from flowlet.errors import TaskCancelled
+from flowlet.graph.partitioner import Rebalance
 from flowlet.messages.control_messages import (
     EmitMark,
     FromTask,
@@ -24,6 +25,7 @@ from flowlet.messages.control_messages import (
     InputGateDescriptor,
     MarkCompleted,
     MarkPassed,
+    ResultPartitionDescriptor,
     TaskDeploymentDescriptor,
     TaskMetrics,
     TaskStateChanged,
@@ -32,7 +34,7 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.process_operator import MapOperator
 from flowlet.operators.source_operator import SourceOperator
-from flowlet.serde.deploy_blobs import dump_chain
+from flowlet.serde.deploy_blobs import dump_chain, dump_partitioner
 from flowlet.sinks.function_sink import DiscardSink
 from flowlet.tm.task import CancellationConfig, Task, TaskContext
 from netstack.config import NetstackConfig
@@ -229,6 +231,43 @@ async def test_cancelling_while_the_operators_are_loaded_never_runs_them(harness
 
     assert harness.states == [INITIALIZING, CANCELED]
     assert harness.network.buffer_pool.num_available == harness.network.buffer_pool.num_total
+
+
+@pytest.mark.parametrize("is_loadable", [True, False], ids=["it comes", "it fails"])
+async def test_partitions_are_announced_while_what_a_task_needs_is_fetched_and_loaded(
+    harness: Harness, is_loadable: bool
+) -> None:
+    """Packages may be installed for it, which takes minutes; whoever asks for its results meanwhile waits that long."""
+
+    class Slow:
+        def __reduce__(self) -> tuple[object, ...]:
+            return (hold, ("load", 1)) if is_loadable else (_hold_and_fail, ("load",))
+
+    operator = source(range(3))
+    operator.held = Slow()  # type: ignore[attr-defined]  # travels with the operator
+    output = ResultPartitionDescriptor("ef" * 16, bytes(20), 1, 0, dump_partitioner(Rebalance(), "e"), 100)
+    task = harness.task(operator, partitions=[output])
+    manager = harness.network.partition_manager
+    partition_id = ResultPartitionID(IntermediateResultPartitionID(bytes(20)), ExecutionAttemptID(ATTEMPT))
+    task.start()
+    await until_reached("load")
+
+    before = manager.is_announced(partition_id)
+    released["load"].set()
+    if is_loadable:
+        await running(harness)
+        after = manager.is_announced(partition_id)
+        task.cancel()
+    await ended(task)
+
+    assert before
+    assert not manager.is_announced(partition_id)
+    assert not (is_loadable and after), "it is registered"
+
+
+def _hold_and_fail(name: str) -> None:
+    hold(name, 1)
+    raise ValueError("it cannot be loaded")
 
 
 async def test_a_task_that_ended_is_not_cancelled(harness: Harness) -> None:

@@ -72,6 +72,33 @@ def test_a_partition_that_never_comes_is_refused_after_the_timeout(server: Serve
     assert server.data() == [(1, 0)]
 
 
+def test_a_request_waits_as_long_as_the_partition_is_announced(server: ServerSide) -> None:
+    """Its producer is being deployed, however long that takes; then it may be withdrawn, or come."""
+    announced = request().partition
+    server.manager.announce([announced])
+    server.receive(request(credit=2))
+
+    server.loop.advance(5 * CONFIG.partition_request_timeout_s)
+    waited = server.sent()
+    fill(server.partition(), 1)
+
+    assert (waited, server.data(), server.loop.num_timers) == ([], [(1, 0)], 0)
+
+
+def test_a_request_for_a_partition_that_was_withdrawn_is_refused_after_the_timeout(server: ServerSide) -> None:
+    """Its producer failed before it had a partition."""
+    announced = request().partition
+    server.manager.announce([announced])
+    server.receive(request())
+    server.loop.advance(2.5 * CONFIG.partition_request_timeout_s)
+    server.manager.withdraw([announced])
+
+    server.loop.advance(0.5 * CONFIG.partition_request_timeout_s)
+
+    assert only_error(server).code == ErrorCode.PARTITION_NOT_FOUND
+    assert server.loop.num_timers == 0
+
+
 def test_a_cancelled_wait_is_over(server: ServerSide) -> None:
     """Neither the partition nor the timeout finds anybody any more."""
     server.receive(request())

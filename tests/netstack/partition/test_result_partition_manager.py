@@ -305,6 +305,30 @@ def test_a_partition_that_comes_while_the_timer_is_started_wins(it: Fixture) -> 
     waiting.manager.shutdown()
 
 
+def test_a_listener_waits_as_long_as_the_partition_is_announced() -> None:
+    """Its producer is being deployed: packages may be installed for it, which takes longer than any timeout."""
+    waiting = Waiting()
+    waiting.manager.announce([partition_id_of()])
+    waiting.ask()
+
+    waiting.timers.advance(1000)
+    assert waiting.calls == []
+    waiting.manager.withdraw([partition_id_of()])
+    waiting.timers.advance(100)
+
+    assert (waiting.calls, len(waiting.timers), waiting.manager.num_awaited) == (["timeout"], 0, 0)
+
+
+def test_a_partition_that_was_registered_is_announced_no_more(it: Fixture) -> None:
+    """What comes after its release finds no partition, and need not wait for one."""
+    it.manager.announce([partition_id_of()])
+    before = it.manager.is_announced(partition_id_of())
+
+    it.manager.register(it.partition())
+
+    assert (before, it.manager.is_announced(partition_id_of())) == (True, False)
+
+
 def test_a_timeout_that_crosses_the_registration_is_ignored(it: Fixture) -> None:
     """The timer fires while the partition is registered: whoever took the listener first, it is called once."""
     waiting, fired = Waiting(), list[Callable[[], None]]()
