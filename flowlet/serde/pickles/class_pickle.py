@@ -2,15 +2,15 @@
 
 Side:       pure.
 Rules:      a class goes by name if another process can import it by this name.  A class of the main module, of any
-            other module that was run as a program, or one that is not found under its name, goes by value.  A class by
-            value is made again as it was, in two steps, because its methods may refer to it: first what decides how its
-            objects look (slots, fields, members), then all its attributes.  Code of the program that ran when the class
-            was made does not run again: neither the ``__new__`` and ``__init__`` of a metaclass nor
-            ``__init_subclass__``, whose keywords nobody knows any more, nor the constructors of members of an
-            enumeration.  What it did is seen in the attributes.  That of importable classes does run, because they may
-            register the class.  A class that a program made itself is changed by reading it only in a block of
-            ``program_classes_change``, whose caller puts it back: tasks in the program's process have methods with
-            globals of their own, and the program has its class again afterwards.
+            other module that was run as a program or executes a job while it is imported, or one that is not found
+            under its name, goes by value.  A class by value is made again as it was, in two steps, because its methods
+            may refer to it: first what decides how its objects look (slots, fields, members), then all its attributes.
+            Code of the program that ran when the class was made does not run again: neither the ``__new__`` and
+            ``__init__`` of a metaclass nor ``__init_subclass__``, whose keywords nobody knows any more, nor the
+            constructors of members of an enumeration.  What it did is seen in the attributes.  That of importable
+            classes does run, because they may register the class.  A class that a program made itself is changed by
+            reading it only in a block of ``program_classes_change``, whose caller puts it back: tasks in the program's
+            process have methods with globals of their own, and the program has its class again afterwards.
 Source:     cloudpickle, which finds out what a class consists of and whether a process has it already.  It knows
             neither slots nor the structs of msgspec, and makes members of enumerations of their values alone.
 """
@@ -65,15 +65,27 @@ def module_name_of(thing: Any) -> str | None:
 def is_run_as_program(module_name: str) -> bool:
     """Whether a module is a program that runs, which no other process can import by this name.
 
-    That is the main module, its copy in a process that multiprocessing has spawned, or what runpy runs.
+    That is the main module, its copy in a process that multiprocessing has spawned, what runpy runs, or a module that
+    executes a job while it is imported: whoever imports it there would wait for the end of the job, and elsewhere would
+    execute the job again.
     """
-    if module_name == _MAIN:
+    if module_name == _MAIN or _is_being_imported(module_name):
         return True
     attributes = getattr(sys.modules.get(module_name), "__dict__", {})
     spec = attributes.get("__spec__")
     return isinstance(attributes.get("__file__"), str) and (
         spec is None or getattr(spec, "name", module_name) != module_name
     )
+
+
+def _is_being_imported(module_name: str) -> bool:
+    """Whether the import of a module, or of a package around it, has begun and not ended."""
+    while module_name:
+        spec = getattr(sys.modules.get(module_name), "__spec__", None)
+        if getattr(spec, "_initializing", False):  # Python's own mark, which its import system sets and reads
+            return True
+        module_name = module_name.rpartition(".")[0]
+    return False
 
 
 def is_sent_by_value(module_name: str) -> bool:
@@ -93,7 +105,8 @@ def is_importable(thing: Any) -> bool:
         if functools.reduce(getattr, thing.__qualname__.split("."), module) is not thing or module_name == _MAIN:
             return False
         spec = module.__spec__
-        is_program = (spec is None or spec.name != module_name) and is_run_as_program(module_name)
+        may_be_program = spec is None or spec.name != module_name or _is_being_imported(module_name)
+        is_program = may_be_program and is_run_as_program(module_name)
     except Exception:  # noqa: BLE001 - there is no such module, or an object of the program raises when it is asked
         return False
     return not (is_program or is_sent_by_value(module_name))

@@ -4,6 +4,7 @@ Each program is a real one.  It runs with parallelism 1, where all is in its pro
 other processes.
 """
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -803,3 +804,39 @@ class _Of:
 
     def get_execution_environment(self) -> StreamExecutionEnvironment:
         return self._environment
+
+
+_IMPORTED = """
+from dataclasses import dataclass
+
+from flowlet.datastream import StreamExecutionEnvironment
+import sys
+
+@dataclass
+class Twice:
+    value: int
+
+def twice(value):
+    return Twice(2 * value)
+
+env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(int(sys.argv[1]))
+stream = env.from_collection([1, 2]).map(twice).map(lambda found: (found.value, isinstance(found, Twice)))
+with stream.execute_and_collect() as results:
+    print(sorted(results))
+"""
+
+
+@PARALLELISM
+@pytest.mark.parametrize("module", ["pipeline.py", "pipeline/__init__.py", "pipeline/steps.py"])
+def test_a_module_may_execute_a_job_while_it_is_imported(
+    module: str, parallelism: str, programs: Programs, tmp_path: Path
+) -> None:
+    """Its tasks do not import it: in the program's process they would wait for its end, in others execute it again."""
+    (tmp_path / module).parent.mkdir(exist_ok=True)
+    if module == "pipeline/steps.py":
+        (tmp_path / "pipeline/__init__.py").write_text("import pipeline.steps\n")
+    (tmp_path / module).write_text(_IMPORTED)
+
+    program = f"import sys\n\nsys.path.insert(0, {str(tmp_path)!r})\nimport pipeline\n"
+
+    assert programs.lines(program, "program.py", parallelism) == ["[(2, True), (4, True)]"]
