@@ -20,7 +20,7 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream import CloseableIterator, KeyedProcessFunction, RuntimeContext
 from flowlet.datastream.state import ValueStateDescriptor
 from flowlet.errors import JobExecutionError, SavepointError
-from flowlet.former_names import RENAMED
+from flowlet.former_names import FIRST_NAMES, RENAMED, present_name
 from flowlet.state_reader import read_state
 from flowlet.storage.checkpoint_storage import SavepointStorage
 from flowlet.storage.manifest import manifest_key
@@ -69,7 +69,7 @@ def suspended(cluster: MiniCluster, folder: Path, kind: str, parallelism: int, *
     job = started(cluster, folder, kind, parallelism, **options)
     spin_until(lambda: programs.num_seen() >= 20 and all_run(job), "some results")
     path = job.stop_with_savepoint(False).result()
-    assert our_names_in(path) <= {*STATE_NAMES.read(), FORMER_PLACE}, (
+    assert {FIRST_NAMES.get(name, name) for name in our_names_in(path)} <= {*STATE_NAMES.read(), FORMER_PLACE}, (
         "python -m tests.frozen --write cannot find these: add them by hand"
     )
     assert job.get_job_status().result() is JobStatus.FINISHED
@@ -112,12 +112,10 @@ def test_a_job_goes_on_from_the_savepoint_of_another(
 
 def named_in_state(names: str) -> list[Any]:
     """Classes and functions of ours by the last part of their names."""
-    found = [importlib.import_module(module) for name in names.split() for module in modules_of(name)]
-    return [getattr(module, name) for module, name in zip(found, names.split(), strict=True)]
-
-
-def modules_of(name: str) -> list[str]:
-    return [key.partition(":")[0] for key in STATE_NAMES.read() if key.endswith(f":{name}")]
+    keys = [key for name in names.split() for key in STATE_NAMES.read() if key.endswith(f":{name}")]
+    assert len(keys) == len(names.split())
+    places = [present_name(*key.split(":")) for key in keys]
+    return [getattr(importlib.import_module(module), name) for module, name in places]
 
 
 @pytest.mark.slow
