@@ -21,7 +21,7 @@ from flowlet.mailbox.mailbox_processor import MailboxController
 from flowlet.records import Chunk
 from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.task_environment import TaskEnvironment
-from flowlet.tm.latency.switch_interval import DEFAULT_SWITCH_INTERVAL_MS, apply_switch_interval
+from flowlet.tm.latency.latency_policy import DEFAULT_SWITCH_INTERVAL_MS, apply_switch_interval
 from flowlet.tm.process.process_model import GarbageCollectorTuning
 from netstack import (
     ChannelSpec,

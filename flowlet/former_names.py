@@ -15,6 +15,8 @@ from typing import Final
 
 # What moved and kept its name: the module before, the module now, both in flowlet, and qualified names.
 _MOVED: Final = (
+    ("common.units.memory_size", "common.written_values", "MemorySize"),
+    ("windows.window_columns_snapshot", "windows.window_columns_operator", "WindowColumnsSnapshot"),
     ("common.settings.tuning_options", "common.flinks_options", "IgnoredOptionWarning"),
     ("columns.array_column", "columns.column_kinds", "ArrayColumn"),
     ("columns.arrow_column", "columns.column_kinds", "ArrowColumn"),

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
         intermediate_partition_id,
     )
     from netstack.loop.eventloop import EventLoopThread
+    from netstack.partition.buffer_writing_result_partition import ResultPartitionType
     from netstack.partition.result_partition import ResultPartition
     from netstack.partition.result_partition_manager import ResultPartitionManager
-    from netstack.partition.result_partition_type import ResultPartitionType
     from netstack.partition.result_subpartition import ConsumerListener, ResultSubpartition
     from netstack.security import SecurityConfig, SecurityMode, TlsConfig
     from netstack.standalone import StandaloneNetwork, wait_consumed
@@ -116,7 +116,7 @@ if not TYPE_CHECKING:
             ),
             "partition.result_partition": "ResultPartition",
             "partition.result_partition_manager": "ResultPartitionManager",
-            "partition.result_partition_type": "ResultPartitionType",
+            "partition.buffer_writing_result_partition": "ResultPartitionType",
             "partition.result_subpartition": "ConsumerListener ResultSubpartition",
             "security": "SecurityConfig SecurityMode TlsConfig",
             "standalone": "StandaloneNetwork wait_consumed",

@@ -18,7 +18,7 @@ from netstack.availability import run_all
 from netstack.busy_poll import NewsHandler
 from netstack.config import NetstackConfig
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
-from netstack.flow.backoff import Backoff
+from netstack.flow.heartbeats import Backoff
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.handlers.partition_request_client_handler import CreditBasedPartitionRequestClientHandler
 from netstack.ids import ConnectionID, InputChannelID

@@ -40,9 +40,9 @@ from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.loop_timers import LoopTimers
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.bounded_data import BoundedDataKind
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.transport.handler import ChannelHandler
 from netstack.transport.message_codec import MessageDecoder, MessageEncoder
 from netstack.transport.server import NetworkServer

@@ -20,8 +20,8 @@ from netstack.gate.channels.input_channel import PartitionStateChecker
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.ids import ConnectionID, ResultPartitionID
 from netstack.loop.eventloop import EventLoopThread
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_type import ResultPartitionType
 
 _CLOSE_TIMEOUT_S: Final = 30.0
 

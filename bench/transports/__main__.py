@@ -11,7 +11,7 @@ import sys
 from typing import Any, cast
 
 from bench.transports.common import CpuUse, PayloadSource, Setting, Stop, Transport, Verifier
-from flowlet.tm.latency.switch_interval import apply_switch_interval
+from flowlet.tm.latency.latency_policy import apply_switch_interval
 from flowlet.tm.process.process_model import GarbageCollectorTuning
 
 MODULES = {"raw": "raw_socket", "loops": "netstack_loops", "threads": "netstack_threads", "job": "netstack_job"}

@@ -30,7 +30,7 @@ from flowlet.common.option import row_of
 from flowlet.common.options.client_options import DETACHED_VARIABLE, OPTIONS_VARIABLE
 from flowlet.common.options.known_options import check_options
 from flowlet.common.paths import absolute_url
-from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, parse_address, parse_job_manager_option
+from flowlet.common.written_values import JOB_MANAGER_VARIABLE, parse_address, parse_job_manager_option
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.rpc.config_file import job_manager_address_of_commands
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from flowlet.common.job_status import JobStatus
-from flowlet.common.units.host_address import JOB_MANAGER_VARIABLE, parse_job_manager_option
+from flowlet.common.written_values import JOB_MANAGER_VARIABLE, parse_job_manager_option
 from flowlet.errors import FlowletError
 from flowlet.rpc.secret import secret_for
 from flowlet.rpc.signed_requests import ask_once

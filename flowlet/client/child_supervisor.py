@@ -21,7 +21,7 @@ from typing import Final
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.errors import FlowletError
-from netstack.flow.backoff import Backoff
+from netstack.flow.heartbeats import Backoff
 from netstack.log_lines import LogLines
 
 # A job that has failed with it often closes the cluster within the first delay.

@@ -26,7 +26,7 @@ from typing import IO, Final, Protocol
 from flowlet.client.program.interrupts import Latch
 from flowlet.client.python_interpreter import command_of_task_manager
 from flowlet.errors import FlowletError
-from flowlet.tm.process.process_end import ENDING, EXIT_WORK_S
+from flowlet.tm.process.process_model import ENDING, EXIT_WORK_S
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.forks import ClosedInChildren

@@ -21,7 +21,7 @@ from flowlet.common.options.client_options import ClientRetry
 from flowlet.common.paths import absolute_url
 from flowlet.errors import SavepointError, StorageError
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcResponse, RpcStatusError
-from netstack.flow.backoff import Backoff
+from netstack.flow.heartbeats import Backoff
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 

@@ -15,9 +15,7 @@ from typing import Any, Final, Generic, TypeVar
 from flowlet.common.checks import is_name
 from flowlet.common.configuration import Configuration, parse_boolean, parsed_option
 from flowlet.common.time import Duration
-from flowlet.common.units.duration_text import duration_nanos, duration_text
-from flowlet.common.units.memory_size import MemorySize, parse_bytes
-from flowlet.common.units.number_text import number_text
+from flowlet.common.written_values import MemorySize, duration_nanos, duration_text, number_text, parse_bytes
 from flowlet.errors import ConfigError
 from netstack.late import dataclass
 

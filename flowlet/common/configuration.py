@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from flowlet.common.checks import is_name
-from flowlet.common.units.number_text import number_text
+from flowlet.common.written_values import number_text
 from flowlet.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from flowlet.common.option import (
     text,
     whole_number,
 )
-from flowlet.common.units.memory_size import parse_bytes
+from flowlet.common.written_values import parse_bytes
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 

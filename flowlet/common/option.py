@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, Final, Generic, TypeVar, cast
 
 from flowlet.common.configuration import Configuration, parse_boolean, parsed_option
-from flowlet.common.units.duration_text import duration_nanos
+from flowlet.common.written_values import duration_nanos
 from netstack.late import dataclass
 
 T = TypeVar("T")

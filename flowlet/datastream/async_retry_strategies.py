@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeAlias
 
 from flowlet.common.checks import is_whole_number
-from flowlet.datastream.user_functions.type_variables import OUT
+from flowlet.datastream.user_functions.argument_checks import OUT
 from flowlet.errors import JobGraphError
 
 __all__ = [

@@ -13,7 +13,7 @@ from flowlet.common.checks import is_whole_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import IGNORED, warn_of_setter
 from flowlet.common.not_yet import missing_names
-from flowlet.common.units.memory_size import parse_bytes
+from flowlet.common.written_values import parse_bytes
 from flowlet.errors import ConfigError
 
 __all__ = ["CheckpointStorage", "FileSystemCheckpointStorage", "JobManagerCheckpointStorage"]

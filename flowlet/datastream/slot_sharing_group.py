@@ -15,7 +15,7 @@ from typing import Any
 
 from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.not_yet import java_only
-from flowlet.common.units.memory_size import MemorySize
+from flowlet.common.written_values import MemorySize
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 

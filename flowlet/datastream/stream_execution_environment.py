@@ -38,9 +38,12 @@ from flowlet.common.options.known_options import BY_NAME, check_options
 from flowlet.common.options.python_options import DependencySettings
 from flowlet.datastream.checkpoint_config import CheckpointConfig
 from flowlet.datastream.checkpointing_mode import CheckpointingMode
-from flowlet.datastream.environment.job_manager_address import is_in_process, job_manager_address
-from flowlet.datastream.environment.python_dependencies import PythonDependencies
-from flowlet.datastream.environment.recovery_settings import RecoverySettings
+from flowlet.datastream.environment.configured import (
+    PythonDependencies,
+    RecoverySettings,
+    is_in_process,
+    job_manager_address,
+)
 from flowlet.datastream.environment_sources import EnvironmentSources
 from flowlet.datastream.execution_mode import RuntimeExecutionMode
 from flowlet.datastream.remote_gate import RemoteGate

@@ -55,7 +55,7 @@ from flowlet.graph.execution_events import (
     SubtaskKey,
     TaskManagerLost,
 )
-from flowlet.graph.region_order import RegionOrder
+from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
 from flowlet.messages.control_messages import CancelTask, FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState

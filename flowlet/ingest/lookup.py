@@ -15,7 +15,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from flowlet.common.units.host_address import parse_address
+from flowlet.common.written_values import parse_address
 from flowlet.errors import ConfigError
 from flowlet.ingest.description import (
     GateAccessError,

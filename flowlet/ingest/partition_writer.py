@@ -48,7 +48,7 @@ from flowlet.records import Chunk
 from flowlet.serde.declared.declared_records import declared_records
 from flowlet.serde.type_serializer import ValueMismatchError
 from netstack.errors import AuthenticationError, ConnectError, NetstackError, ResourceClosedError
-from netstack.flow.backoff import Backoff
+from netstack.flow.heartbeats import Backoff
 from netstack.handlers.offering_handler import OfferRefusedError
 from netstack.late import dataclass
 from netstack.log_lines import LogLines

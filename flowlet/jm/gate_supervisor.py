@@ -21,9 +21,8 @@ from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gates import JobGates
+from flowlet.jm.gates import GateWrites, JobGates
 from flowlet.jm.job_document import Document
-from flowlet.jm.remote_gates.gate_writes import GateWrites
 from flowlet.jm.scheduler import attempt_id
 from flowlet.messages.control_messages import (
     EmitMark,

@@ -1,20 +1,29 @@
 """The remote gates of a job: their addresses, their progress, and the tokens that admit producers.
 
+Counts the partitions of one remote gate, separately for each write, and decides which write is complete.
+
 Side:       pure.
-Rules:      each ``gate_document`` has a fresh token, valid for ``TOKEN_LIFETIME_MS``; blobs are passed on unopened.
+Invariants: a write is one (job, epoch) of a producer.  A partition is counted when every subtask of the gate has
+            completed an attempt of it; several attempts count once.  A write whose job was announced counts only once
+            it is committed.  An aborted write counts nothing, whatever its stragglers still complete.  What is counted
+            holds for one run of the job.
+Rules:      remembers ``MAX_REMEMBERED`` partitions, or two writes of the size that the gate waits for; the oldest are
+            forgotten first.  each ``gate_document`` has a fresh token, valid for ``TOKEN_LIFETIME_MS``; blobs are
+            passed on unopened.
 Units:      milliseconds since the epoch.
 """
 
 import base64
+from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import field
+from typing import Final, NewType
 
 import msgspec
 
-from flowlet.errors import StateRestoreError
+from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import Document
-from flowlet.jm.remote_gates.gate_writes import GateWrites, WritesState
 from flowlet.messages.control_messages import (
     CountedPartition,
     GateCounts,
@@ -22,7 +31,165 @@ from flowlet.messages.control_messages import (
     RemoteGateMessage,
     VertexMessage,
 )
+from netstack.late import dataclass
 from netstack.wire.offer_messages import GateIdentity, gate_token
+
+# Bounded, because a gate may live for ever.  About 15 MB when full; not measured.
+MAX_REMEMBERED: Final = 65_536
+
+_Subtasks = NewType("_Subtasks", int)  # a bit for each subtask
+
+
+class WriteError(FlowletError):
+    """A write cannot be committed; the message says why and what to do."""
+
+
+class WriteState(msgspec.Struct, frozen=True):
+    """What the driver of a producer has said of a write."""
+
+    job: str
+    epoch: int
+    num_committed: int | None
+    is_aborted: bool
+
+
+class WritesState(msgspec.Struct, frozen=True):
+    """What the drivers of producers have said: the part of ``GateWrites`` that checkpoints hold."""
+
+    announced: list[str]
+    writes: list[WriteState]
+
+
+@dataclass(slots=True)
+class _Write:
+    """``completed_by``: the subtasks that have completed each partition, the oldest partition first."""
+
+    completed_by: dict[int, _Subtasks] = field(default_factory=dict)
+    num_counted: int = 0
+    num_committed: int | None = None
+    is_aborted: bool = False
+
+
+class GateWrites:
+    """The writes into one gate; ``num_wanted``: how many partitions of one write end it, None: no number does.
+
+    Threading: one thread.
+    """
+
+    def __init__(self, num_subtasks: int, num_wanted: int | None) -> None:
+        self._all_subtasks = (1 << num_subtasks) - 1
+        self._num_wanted = num_wanted
+        self._writes: OrderedDict[tuple[str, int], _Write] = OrderedDict()
+        self._announced: OrderedDict[str, None] = OrderedDict()
+        self._num_remembered = 0  # partitions
+
+    def __repr__(self) -> str:
+        return f"<GateWrites {len(self._writes)} writes, {self.num_counted} of {self._num_wanted} partitions>"
+
+    @property
+    def num_counted(self) -> int:
+        """The partitions of the write that has most of them."""
+        return max((write.num_counted for write in self._writes.values()), default=0)
+
+    def announce(self, job: str) -> None:
+        """The writes of this job count only once they are committed."""
+        self._announced[job] = None
+        if len(self._announced) > MAX_REMEMBERED:
+            self._announced.popitem(last=False)
+
+    def complete(self, subtask: int, partition: CountedPartition) -> bool:
+        """A subtask has completed a partition; True if its write is complete now."""
+        write = self._write(partition.job, partition.epoch)
+        if write.is_aborted:
+            return False
+        if partition.partition not in write.completed_by:
+            self._num_remembered += 1
+        before = write.completed_by.get(partition.partition, 0)
+        after = _Subtasks(before | 1 << subtask)
+        write.completed_by[partition.partition] = after
+        write.num_counted += before != after == self._all_subtasks
+        self._forget_oldest()
+        return self._is_complete(partition.job, write)
+
+    def commit(self, job: str, epoch: int, num_partitions: int) -> bool:
+        """The producer says that its write has so many partitions; True if it is complete now.  May be repeated.
+
+        Raises:
+            WriteError: it was aborted, or the gate waits for another number of partitions.
+        """
+        write = self._write(job, epoch)
+        if write.is_aborted:
+            raise WriteError(f"write {job!r} (epoch {epoch}) was aborted before: write again, as a new job")
+        if self._num_wanted is not None and num_partitions != self._num_wanted:
+            raise WriteError(
+                f"write {job!r} (epoch {epoch}) has {num_partitions} partitions, but the gate waits for a write of "
+                f"{self._num_wanted}, so "
+                f"it does not end the gate, although its records were processed: use producers={num_partitions} in "
+                "from_remote_gate, "
+                f"repartition({self._num_wanted}) in Spark, or no producers= and finish_gate"
+            )
+        write.num_committed = num_partitions
+        return self._is_complete(job, write)
+
+    def abort(self, job: str, epoch: int) -> None:
+        """Count nothing of this write, now or later; does nothing if it is committed."""
+        write = self._write(job, epoch)
+        if write.num_committed is None:
+            self._num_remembered -= len(write.completed_by)
+            self._writes[job, epoch] = _Write(is_aborted=True)
+
+    def is_counted(self, partition: CountedPartition) -> bool:
+        """Whether every subtask has completed this partition."""
+        write = self._writes.get((partition.job, partition.epoch))
+        return write is not None and write.completed_by.get(partition.partition) == self._all_subtasks
+
+    def begin_run(self) -> None:
+        """Forget what is counted, not what drivers have said: the subtasks of a new run say which
+        partitions they have.
+        """
+        for key, write in list(self._writes.items()):
+            write.completed_by, write.num_counted = {}, 0
+            if write.num_committed is None and not write.is_aborted:
+                del self._writes[key]
+        self._num_remembered = 0
+
+    def snapshot(self) -> WritesState:
+        """What drivers have said."""
+        said = [
+            (key, write) for key, write in self._writes.items() if write.is_aborted or write.num_committed is not None
+        ]
+        return WritesState(
+            list(self._announced), [WriteState(*key, write.num_committed, write.is_aborted) for key, write in said]
+        )
+
+    def restore(self, state: WritesState) -> None:
+        """Know what drivers have said before this JobManager was started."""
+        self._announced |= dict.fromkeys(state.announced)
+        for each in state.writes:
+            self._writes[each.job, each.epoch] = _Write(num_committed=each.num_committed, is_aborted=each.is_aborted)
+
+    def _write(self, job: str, epoch: int) -> _Write:
+        write = self._writes.setdefault((job, epoch), _Write())
+        if len(self._writes) > MAX_REMEMBERED:
+            self._num_remembered -= len(self._writes.popitem(last=False)[1].completed_by)
+        return write
+
+    def _is_complete(self, job: str, write: _Write) -> bool:
+        wanted = self._num_wanted
+        if wanted is None or write.num_counted < wanted:
+            return False
+        return write.num_committed is not None or job not in self._announced
+
+    def _forget_oldest(self) -> None:
+        while self._num_remembered > max(MAX_REMEMBERED, 2 * (self._num_wanted or 0)):
+            oldest = next(iter(self._writes.values()))
+            if oldest.completed_by:
+                partition = next(iter(oldest.completed_by))
+                oldest.num_counted -= oldest.completed_by.pop(partition) == self._all_subtasks
+                self._num_remembered -= 1
+            if not oldest.completed_by:
+                self._writes.popitem(last=False)
+
 
 # A producer that knows the cluster's secret can fetch a new token when this one expires; one that was handed only a
 # token cannot.

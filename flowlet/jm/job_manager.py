@@ -25,7 +25,7 @@ from flowlet.rpc.local_rpc import LocalServer
 from flowlet.rpc.requests import WallClock, wall_clock_ms
 from flowlet.shipping.bundle_store import FileKeeper, PartStore
 from flowlet.storage.manifest import manifest_key
-from flowlet.storage.working_directory import LazyWorkingDirectory
+from flowlet.storage.state_files import LazyWorkingDirectory
 from netstack.errors import ConfigError as NetstackConfigError
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import call_in_background, close_in_background, run_in_background

@@ -42,8 +42,8 @@ from flowlet.graph.execution_graph import (
 from flowlet.graph.restart_backoff_strategy import create_restart_strategy
 from flowlet.jm import failures
 from flowlet.jm.alignment.watermark_alignment import SourceSubtask, WatermarkAnnouncer
+from flowlet.jm.checkpoints.coordinator_events import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
-from flowlet.jm.checkpoints.reader_acknowledgements import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.client_lease import client_lease
 from flowlet.jm.deployment_plan import DeploymentPlan, TaskManagerLocation
 from flowlet.jm.gate_supervisor import GateSupervisor

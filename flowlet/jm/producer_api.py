@@ -15,10 +15,9 @@ import msgspec
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.dispatcher import Dispatcher
 from flowlet.jm.failures import cause_in_one_line
-from flowlet.jm.gates import gate_vertex
+from flowlet.jm.gates import WriteError, gate_vertex
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
-from flowlet.jm.remote_gates.gate_writes import WriteError
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
 from flowlet.rpc.requests import Request, Response, Route, WallClock, error_response, refuse
 from netstack.errors import LocalProtocolError

@@ -14,14 +14,13 @@ import msgspec
 
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.execution_graph import MAX_FAILED_RUNS
-from flowlet.jm.checkpoints.checkpoint_directory import check_checkpoint_directory
 from flowlet.jm.dispatcher import BusyError, Dispatcher, DuplicateJobError
 from flowlet.jm.gates import gate_names
 from flowlet.jm.job_document import channel_document, exceptions_document, job_document, vertex_metrics_document
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
-from flowlet.jm.savepoints.savepoint_api import SavepointApi
+from flowlet.jm.savepoints.savepoint_api import SavepointApi, check_checkpoint_directory
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.authenticating_server import AuthenticatingServer

@@ -26,8 +26,8 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from flowlet.graph.execution_graph import ExecutionVertex, SubtaskKey
+from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.partitioner import producers_of
-from flowlet.graph.region_order import RegionOrder
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage, VertexMessage
 from netstack.ids import execution_attempt_id
 from netstack.late import dataclass

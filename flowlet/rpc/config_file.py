@@ -17,8 +17,7 @@ import yaml
 from flowlet.common.configuration import Configuration
 from flowlet.common.options.client_options import REST_ADDRESS, REST_PORT
 from flowlet.common.options.known_options import BY_NAME, check_options
-from flowlet.common.units.duration_text import duration_nanos
-from flowlet.common.units.memory_size import parse_bytes
+from flowlet.common.written_values import duration_nanos, parse_bytes
 from flowlet.errors import ConfigError
 from netstack.late import dataclass
 

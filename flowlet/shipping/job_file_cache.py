@@ -35,7 +35,7 @@ import msgspec
 from flowlet.errors import FlowletError
 from flowlet.messages.program_bundle import PART_BYTES, ShippedFile, ShippedFiles
 from flowlet.shipping.archives import unpack
-from flowlet.storage.working_directory import LazyWorkingDirectory
+from flowlet.storage.state_files import LazyWorkingDirectory
 from netstack.late import dataclass
 
 if TYPE_CHECKING:

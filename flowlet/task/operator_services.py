@@ -1,38 +1,159 @@
 """The services of a task for each of its operators: mailbox, clock, timers, latency statistics.
 
+The metrics of a task's operators, as they are sent to the JobManager.
+
+``EdgeFunctions``: the life cycle of key selectors and partitioners, which belong to the ways between operators and
+to no operator.
+
 Chooses the back end of an operator's keyed state.
 
 Side:       task.
-Source:     Flink ``StateBackendLoader``, ``StateBackend.createKeyedStateBackend``.  Flink
-            ``OperatorChain.createOperator``, ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
-Invariants: the priority of an operator's mails is its place in the chain, from 1: so a yield runs mails of operators
-            behind it, and none of those before it.
+Source:     Flink ``OperatorMetricGroup``, ``InternalOperatorIOMetricGroup``; the gauges currentInputWatermark,
+            currentInputNWatermark, currentOutputWatermark.  PyFlink opens them with the operators that it adds for
+            ``key_by`` and ``partition_custom``: those run beside the operator that emits the records, as here.  Flink
+            ``StateBackendLoader``, ``StateBackend.createKeyedStateBackend``.  Flink ``OperatorChain.createOperator``,
+            ``StreamOperatorWrapper.quiesceTimeServiceAndFinishOperator``.
+Invariants: a function is opened before the first record leaves the chain, and closed once; also if others fail.  Only
+            functions that override ``open`` or ``close`` are in here.  the priority of an operator's mails is its place
+            in the chain, from 1: so a yield runs mails of operators behind it, and none of those before it.
 """
 
 import hashlib
 import itertools
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
 
-from flowlet.chain.operator_chain import ChainedOperator
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
 from flowlet.chain.stream_operator import OperatorContext, StreamOperator
 from flowlet.common.job_settings import StateSettings
+from flowlet.datastream.user_functions.function import has_life_cycle
+from flowlet.graph.partitioner import Custom, KeyGroups
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.mailbox.task_timings import TaskTimings
-from flowlet.messages.control_messages import SourceWatermarkReported, SplitsRequested
-from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
-from flowlet.operators.latency_stats import LatencyStats
-from flowlet.records import OPERATOR_ID_BYTES
+from flowlet.messages.control_messages import (
+    LatencyMetrics,
+    OperatorMetrics,
+    SourceWatermarkReported,
+    SplitsRequested,
+    UserMetric,
+)
+from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry, MetricValue
+from flowlet.operators.latency_stats import Histogram, LatencyStats
+from flowlet.operators.source_operator import SourceOperator
+from flowlet.operators.user_function import RuntimeContext, UserFunction
+from flowlet.records import MIN_TIMESTAMP, OPERATOR_ID_BYTES
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend, SharedFiles
-from flowlet.task.task_environment import TaskEnvironment
+from flowlet.task.task_environment import OutputEdge, TaskEnvironment
 from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.system_processing_time_service import SystemProcessingTimeService
 from flowlet.timers.time_api import KeyContext
 from netstack.availability import AvailabilityFuture
 from netstack.log_lines import LogLines
+
+
+def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[OperatorMetrics]:
+    """The metrics of each operator, in the order of the chain."""
+    return [_of(chain, index, latencies[index]) for index in range(len(chain.operators))]
+
+
+def _of(chain: OperatorChain, index: int, latency: LatencyStats) -> OperatorMetrics:
+    ctx = chain.contexts[index]
+    watermarks = [] if isinstance(chain.operators[index], SourceOperator) else chain.input_watermarks(index)
+    return OperatorMetrics(
+        name=ctx.operator_name,
+        operator_id=ctx.operator_id.hex(),
+        **asdict(ctx.counters),
+        current_input_watermark=min(watermarks, default=MIN_TIMESTAMP),
+        current_input_watermarks=watermarks,
+        current_output_watermark=chain.output_watermark(index),
+        latencies=[_latency(name, histogram) for name, histogram in latency.histograms().items()],
+        user_metrics=[_user_metric(each) for each in ctx.metrics.values()],
+        num_refused_user_metrics=ctx.metrics.num_refused,
+    )
+
+
+def _user_metric(shown: MetricValue) -> UserMetric:
+    return UserMetric(
+        name=shown.name,
+        kind=shown.kind.value,
+        value=shown.value,
+        rate=shown.rate,
+        sum=shown.sum,
+        min=shown.min,
+        max=shown.max,
+    )
+
+
+def _latency(name: str, histogram: Histogram) -> LatencyMetrics:
+    statistics = asdict(histogram.statistics())
+    return LatencyMetrics(name, **(statistics | {"count": histogram.count}))
+
+
+_NO_STATE: Final = "key selectors and partitioners have no keyed state"
+
+
+class EdgeFunctions:
+    """Opens and closes the functions of a task's edges, those inside its chain included; task thread.
+
+    Args:
+        chain: the operators, head first.
+        outputs: the edges that leave the task.
+        contexts: of the operators; a function gets that of the operator whose records it sees.
+    """
+
+    def __init__(
+        self, chain: Sequence[ChainedOperator], outputs: Sequence[OutputEdge], contexts: Sequence[OperatorContext]
+    ) -> None:
+        # By identity: operators of one chain may share a selector.
+        found = {
+            id(function): (function, method, contexts[index]) for function, method, index in _functions(chain, outputs)
+        }
+        self._functions = [(UserFunction(function, method), ctx) for function, method, ctx in found.values()]
+        self._num_open = 0
+
+    def __repr__(self) -> str:
+        return f"<EdgeFunctions {self._num_open} of {len(self._functions)} open>"
+
+    def open(self) -> None:
+        """Open the functions.  Raises UserFunctionError, which names the operator that emits the records."""
+        for function, ctx in self._functions:
+            self._num_open += 1  # before the call: what a failing open() took must be given back, too
+            function.run("open", RuntimeContext(ctx, _NO_STATE), ctx=ctx)
+
+    def close(self) -> None:
+        """Close the functions that were opened; idempotent.
+
+        Raises UserFunctionError: the first error, after the others were closed.
+        """
+        first: Exception | None = None
+        while self._num_open:
+            self._num_open -= 1
+            function, ctx = self._functions[self._num_open]
+            try:
+                function.run("close", ctx=ctx)
+            except Exception as error:  # noqa: BLE001  # raised below, after the other functions
+                first = first or error
+        if first is not None:
+            raise first
+
+
+def _functions(chain: Sequence[ChainedOperator], outputs: Sequence[OutputEdge]) -> Iterator[tuple[Any, str, int]]:
+    """Each function with a life cycle, its method, and the index of the operator whose records it sees."""
+    found = [(item.key_selector, "get_key", item.parent) for item in chain]
+    for edge in outputs:
+        match edge.partitioner:
+            case KeyGroups(key_selector=selector):
+                found.append((selector, "get_key", edge.source_operator))
+            case Custom(partition_function=partitioner, selector=selector):
+                found += [(selector, "get_key", edge.source_operator), (partitioner, "partition", edge.source_operator)]
+            case _:
+                pass
+    return ((function, method, index) for function, method, index in found if has_life_cycle(function))
+
 
 _num_places: Final = itertools.count()  # of this process; Flink goes from one directory to the next, too
 

@@ -35,11 +35,8 @@ from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.multiple_input_operator import InputStatus
 from flowlet.records import Chunk
 from flowlet.task.checkpoint_wiring import checkpoint_metrics, operator_snapshots, task_checkpoints
-from flowlet.task.edge_functions import EdgeFunctions
-from flowlet.task.operator_metrics import operator_metrics
-from flowlet.task.operator_services import OperatorServices
-from flowlet.task.task_environment import OutputEdge, TaskEnvironment
-from flowlet.task.task_lifecycle import TaskLifecycle
+from flowlet.task.operator_services import EdgeFunctions, OperatorServices, operator_metrics
+from flowlet.task.task_environment import OutputEdge, TaskEnvironment, TaskLifecycle
 from netstack.availability import AvailabilityFuture
 from netstack.errors import ProducerFailedError
 from netstack.loop.forks import end_stranded_child

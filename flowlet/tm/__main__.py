@@ -9,7 +9,7 @@ from flowlet.rpc.early_signals import end_at_signals
 def main() -> None:
     """Take over signals, then import the rest and run."""
     end_at_signals("python -m flowlet.tm")
-    from flowlet.tm.process.process_end import leave
+    from flowlet.tm.process.process_model import leave
     from flowlet.tm.process.program_start import program_end
 
     end = program_end()

@@ -34,8 +34,7 @@ from flowlet.rpc.requests import (
     SessionEndedError,
     SessionTransport,
 )
-from netstack.flow.backoff import Backoff
-from netstack.flow.heartbeats import Silence
+from netstack.flow.heartbeats import Backoff, Silence
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from flowlet.common.job_settings import DEFAULT_CANCELLATION_INTERVAL_MS, DEFAULT_CANCELLATION_TIMEOUT_MS
-from flowlet.common.units.host_address import parse_address, parse_job_manager_option
+from flowlet.common.written_values import parse_address, parse_job_manager_option
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import configure_logging, configure_program_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
@@ -29,10 +29,7 @@ from flowlet.rpc.secret import load_or_create_secret
 from flowlet.shipping.program_modules import SHIPPED_FOLDERS, is_users_module
 from flowlet.tm.jobmanager_connection import DEFAULT_GIVE_UP_AFTER_S, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import TaskLoad
-from flowlet.tm.latency.keep_awake import KeepAwake
-from flowlet.tm.latency.latency_policy import Goal, LatencyPolicy, TaskDriver
-from flowlet.tm.latency.switch_interval import SwitchInterval
-from flowlet.tm.process.process_end import end_now, keep_apart, leave
+from flowlet.tm.latency.latency_policy import Goal, KeepAwake, LatencyPolicy, SwitchInterval, TaskDriver
 from flowlet.tm.process.process_model import (
     DEFAULT_GC_THRESHOLD,
     NUM_DESCRIPTORS,
@@ -40,6 +37,9 @@ from flowlet.tm.process.process_model import (
     ParentWatch,
     TaskScheduling,
     check_free_descriptors,
+    end_now,
+    keep_apart,
+    leave,
     pin_to_cpu,
 )
 from flowlet.tm.process.program_start import enter_program, started_by, tell_program

@@ -31,7 +31,7 @@ from flowlet.common.typeinfo import (
     TypeInformation,
 )
 from flowlet.common.types import Row
-from flowlet.common.units.number_text import number_text
+from flowlet.common.written_values import number_text
 from netstack.late import numpy as np
 
 Text = Callable[[Any], str]

@@ -1,16 +1,48 @@
-"""Decides when a connection needs a heartbeat, and when its peer counts as lost: ``Heartbeats``, and ``Silence`` alone
-for other waits.
+"""Decisions by time: whether a peer was silent for too long, and how long to wait before another try.
 
-Side:       pure; the clock is an argument.
+How long to wait before another try: ``Backoff``.
+
+Side:       pure.
+Units:      those of the delays that it was given.  seconds.
 Invariants: any received byte is a sign of life.  Time in which this end did not look (its loop was busy, its process
             was stopped) is no silence of the peer: nothing could be read then.  So a look adds at most ``look_s`` to
             the silence (``Silence``).  Two quiet looks follow each other only if a heartbeat left at the first, so that
             the peer never waits longer than it asked for.
-Units:      seconds.
 """
 
+from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from itertools import count
 from typing import Final
+
+from netstack.late import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """The delays before one try after another: ``first``, each later one ``factor`` times as long, at most ``longest``.
+
+    ``jitter``: the share of a delay that may be taken off at random, so that those who failed together do not come
+    back together.
+    """
+
+    first: float
+    longest: float
+    factor: float = 2
+    jitter: float = 0.0
+
+    def delay(self, num_failures: int, chance: float = 0.0) -> float:
+        """The delay after so many failures, one at least; ``chance``, up to 1: how much of the jitter counts."""
+        try:
+            delay = min(self.first * self.factor ** (num_failures - 1), self.longest)
+        except OverflowError:
+            delay = self.longest
+        return delay * (1 - self.jitter * chance)
+
+    def delays(self, chance: Callable[[], float] = float) -> Iterator[float]:
+        """The delay after each failure, without end."""
+        return (self.delay(num_failures, chance()) for num_failures in count(1))
+
 
 _ROUNDING_S: Final = 1e-6  # the looks of a whole timeout may add up to a little less
 

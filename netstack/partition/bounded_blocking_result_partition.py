@@ -25,10 +25,10 @@ from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.ids import ResultPartitionID
 from netstack.partition.bounded_data import BoundedData, BoundedDataFile, BoundedDataKind
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import (
     BufferAndBacklog,
     BufferAvailabilityListener,

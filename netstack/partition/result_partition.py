@@ -20,11 +20,14 @@ from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, PartitionNotFoundError, ProducerFailedError, ResourceClosedError
 from netstack.ids import ResultPartitionID
-from netstack.partition.buffer_writing_result_partition import BufferWritingResultPartition, ResultPartitionState
+from netstack.partition.buffer_writing_result_partition import (
+    BufferWritingResultPartition,
+    ResultPartitionState,
+    ResultPartitionType,
+)
 from netstack.partition.channel_state import ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
-from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import (
     BufferAvailabilityListener,
     ConsumerListener,

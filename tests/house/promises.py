@@ -61,7 +61,7 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.partition.channel_state",
         "netstack.partition.result_partition",
         "netstack.partition.result_partition_manager",
-        "netstack.partition.result_partition_type",
+        "netstack.partition.buffer_writing_result_partition",
         "netstack.partition.result_subpartition",
     ),
     "netstack.transport": (
@@ -116,9 +116,9 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "JobManager's checkpoints": (
         "flowlet.jm.checkpoints.checkpoint_coordinator",
-        "flowlet.jm.checkpoints.checkpoint_failures",
+        "flowlet.jm.checkpoints.pending_checkpoint",
         "flowlet.jm.checkpoints.former_checkpoint",
-        "flowlet.jm.checkpoints.checkpoint_topology",
+        "flowlet.jm.checkpoints.pending_checkpoint",
         "flowlet.jm.checkpoints.coordinator_events",
         "flowlet.jm.checkpoints.job_checkpoints",
     ),

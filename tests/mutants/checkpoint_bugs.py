@@ -10,7 +10,7 @@ from tests.mutants.mutant import Mutant
 
 _COORDINATOR: Final = "flowlet.jm.checkpoints.checkpoint_coordinator"
 _JOB: Final = "flowlet.jm.checkpoints.job_checkpoints"
-_COMPLETED: Final = "flowlet.jm.checkpoints.completed_checkpoints"
+_COMPLETED: Final = "flowlet.jm.checkpoints.checkpoint_history"
 _ALIGNER: Final = "flowlet.checkpoint.single_checkpoint_barrier_handler"
 _TRACKER: Final = "flowlet.checkpoint.checkpoint_barrier_tracker"
 _WRITER: Final = "flowlet.checkpoint.channel_state_writer"
@@ -115,7 +115,7 @@ CHECKPOINT_BUGS: Final = (
         "failures_are_counted_over_a_success",
         "coordinator",
         "a job fails of checkpoints that did not fail one after the other",
-        "flowlet.jm.checkpoints.checkpoint_failures",
+        "flowlet.jm.checkpoints.pending_checkpoint",
         "        self._last_completed = checkpoint_id\n        self._counted.clear()",
         "        self._last_completed = checkpoint_id",
         f"{_FAILURES}::test_a_complete_one_begins_the_count_anew",

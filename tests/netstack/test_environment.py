@@ -27,8 +27,8 @@ from netstack.gate.single_input_gate import SingleInputGate
 from netstack.handlers.view_reader import ViewReaderStatistics
 from netstack.ids import ConnectionID, ResultPartitionID, execution_attempt_id, intermediate_partition_id
 from netstack.loop.eventloop import EventLoopThread
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.security import SecurityConfig
 from netstack.transport.server import NetworkServer
 from netstack.wire.events import (

@@ -11,7 +11,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from flowlet.common.typeinfo import Types
 from flowlet.common.types import Row
 from flowlet.datastream.functions import ProcessFunction
-from flowlet.jm.remote_gates.gate_writes import GateWrites
+from flowlet.jm.gates import GateWrites
 from flowlet.spark import type_info_of
 from tests.flowlet.ingest.conftest import collecting
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into

@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, assert_never
 
-from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDriver, SqliteDriver
+from flowlet.connectors.database.database_driver import MARKER_TABLE, DatabaseDriver, PostgresDriver, SqliteDriver
 from flowlet.connectors.database.database_session import DatabaseSession
-from flowlet.connectors.database.postgres_driver import PostgresDriver
 from flowlet.connectors.database.row_values import DatabaseError, DatabaseUnavailableError, RowValues
 from flowlet.datastream.connectors.base import SinkWriter, SinkWriterContext, WriterInitContext
 from flowlet.datastream.connectors.database_statement import DatabaseKind, DatabaseStatement, JdbcExecutionOptions

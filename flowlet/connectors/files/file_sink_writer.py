@@ -22,9 +22,11 @@ from typing import Any, BinaryIO, Final
 
 from flowlet.common.serialization import Encoder, LineEncoder
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.connectors.files.format_writers import CsvWriter, EncodedWriter, FormatWriter
 from flowlet.connectors.files.part_files import (
+    CsvWriter,
     DraftOwner,
+    EncodedWriter,
+    FormatWriter,
     copy_beginning,
     create_draft,
     explained,
@@ -433,6 +435,6 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
 
 def _parquet_writer(factory: ParquetWriterFactory, file: BinaryIO) -> FormatWriter:
     # With it comes pyarrow, which most jobs do without.
-    from flowlet.connectors.files.format_writers import ParquetFormatWriter
+    from flowlet.connectors.files.part_files import ParquetFormatWriter
 
     return ParquetFormatWriter(factory, file)

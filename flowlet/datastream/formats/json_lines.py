@@ -19,7 +19,7 @@ import msgspec
 
 from flowlet.common.serialization import Encoder
 from flowlet.common.types import Row
-from flowlet.common.units.number_text import java_name
+from flowlet.common.written_values import java_name
 
 __all__ = ["JsonLinesEncoder"]
 

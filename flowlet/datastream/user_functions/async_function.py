@@ -7,8 +7,8 @@ Source: PyFlink ``pyflink.datastream.functions.AsyncFunction``.
 from abc import abstractmethod
 from typing import Generic
 
+from flowlet.datastream.user_functions.argument_checks import IN, OUT
 from flowlet.datastream.user_functions.function import Function
-from flowlet.datastream.user_functions.type_variables import IN, OUT
 
 __all__ = ["AsyncFunction"]
 

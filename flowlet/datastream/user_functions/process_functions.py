@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic
 
+from flowlet.datastream.user_functions.argument_checks import IN1, IN2, KEY, OUT
 from flowlet.datastream.user_functions.function import Function
-from flowlet.datastream.user_functions.type_variables import IN1, IN2, KEY, OUT
 
 if TYPE_CHECKING:
     from flowlet.datastream.states.state_descriptors import (

@@ -8,8 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Generic
 
+from flowlet.datastream.user_functions.argument_checks import IN, KEY, OUT, W2, W
 from flowlet.datastream.user_functions.function import Function, KeyedStateStore
-from flowlet.datastream.user_functions.type_variables import IN, KEY, OUT, W2, W
 
 __all__ = ["AllWindowFunction", "ProcessAllWindowFunction", "ProcessWindowFunction", "WindowFunction"]
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from flowlet.common.time import Length, millis_of
-from flowlet.datastream.user_functions.type_variables import T, W
+from flowlet.datastream.user_functions.argument_checks import T, W
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Length, millis_of
-from flowlet.datastream.user_functions.type_variables import T
+from flowlet.datastream.user_functions.argument_checks import T
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
 from flowlet.datastream.window.triggers import Trigger
 from flowlet.datastream.window.window_assigners import MergingWindowAssigner, WindowAssigner

@@ -10,7 +10,7 @@ from typing import Any
 
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor
-from flowlet.datastream.user_functions.type_variables import T
+from flowlet.datastream.user_functions.argument_checks import T
 from flowlet.datastream.window.triggers import Trigger, TriggerResult
 from flowlet.datastream.window.windows import TimeWindow
 

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Generic
 
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor, State, StateDescriptor
-from flowlet.datastream.user_functions.type_variables import T, W
+from flowlet.datastream.user_functions.argument_checks import T, W
 from flowlet.datastream.window.windows import CountWindow, GlobalWindow, Window
 
 __all__ = ["CountTrigger", "NeverTrigger", "PurgingTrigger", "Trigger", "TriggerResult"]

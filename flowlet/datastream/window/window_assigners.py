@@ -13,7 +13,7 @@ from flowlet.common.serializer import TypeSerializer
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ValueStateDescriptor
 from flowlet.datastream.states.state_ttl_config import StateTtlConfig
-from flowlet.datastream.user_functions.type_variables import W2, T, W
+from flowlet.datastream.user_functions.argument_checks import W2, T, W
 from flowlet.datastream.window.time_triggers import EventTimeTrigger, ProcessingTimeTrigger
 from flowlet.datastream.window.triggers import CountTrigger, NeverTrigger, Trigger
 from flowlet.datastream.window.window_serializers import (

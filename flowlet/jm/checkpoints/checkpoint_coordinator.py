@@ -30,9 +30,7 @@ from dataclasses import field
 from typing import Final, assert_never
 
 from flowlet.common.job_settings import CheckpointSettings
-from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM, CoordinatorFailureReason, FailureCounter, is_counted
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
@@ -58,10 +56,16 @@ from flowlet.jm.checkpoints.coordinator_events import (
 )
 from flowlet.jm.checkpoints.pending_checkpoint import (
     MAX_WAITING,
+    SYMPTOM,
     CheckpointFailure,
     CheckpointPhase,
+    CheckpointTopology,
+    CoordinatorFailureReason,
+    FailureCounter,
     PendingCheckpoint,
     SavepointRequest,
+    Subtask,
+    is_counted,
 )
 from flowlet.messages.control_messages import (
     CheckpointAborted,

@@ -1,5 +1,7 @@
 """``JobCheckpoints``: the checkpoints of one job: feeds events to its coordinator and carries out the effects.
 
+Reads the checkpoint or savepoint of another job that a job starts from.
+
 Side:       loop.
 Invariants: the storage is used on other threads only; one thread at a time discards, and at most one per checkpoint
             writes its manifest.  A checkpoint that may be restored is never discarded.  ``fail`` is called as the last
@@ -15,10 +17,12 @@ from flowlet.common.job_status import JobStatus
 from flowlet.common.paths import root_of
 from flowlet.errors import FlowletError
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
-from flowlet.jm.checkpoints.checkpoint_failures import is_counted
-from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
-from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints, SharedStateRegistry
+from flowlet.jm.checkpoints.checkpoint_history import (
+    CheckpointHistory,
+    CompletedCheckpoints,
+    Document,
+    SharedStateRegistry,
+)
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
@@ -42,10 +46,8 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint
-from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
-from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
-from flowlet.jm.checkpoints.restored_edges import in_flight_edges
+from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, in_flight_edges, place_of
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, Subtask, is_counted
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,
@@ -66,6 +68,23 @@ from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
+
+
+def read_former_checkpoint(path: str, job: JobGraphMessage, key: bytes) -> FormerCheckpoint:
+    """The checkpoint at a path, if ``job`` can start from it; ``key``: of the MAC of manifests.
+
+    Raises:
+        StorageError: the path names none; or a file of it is missing, changed, or of a cluster with another secret.
+        StateRestoreError: the job's program does not fit.
+    """
+    place = place_of(path)
+    if isinstance(place, CheckpointPlace):
+        manifest = CheckpointStorage(place.directory, place.job_id, key).read_manifest(place.checkpoint_id)
+    else:
+        manifest = SavepointStorage(place, key).read_manifest()
+        place = CheckpointPlace("", manifest.job_id, manifest.checkpoint_id, savepoint=place)
+    return FormerCheckpoint(place, manifest, job)
+
 
 log = LogLines(__name__)
 

@@ -1,24 +1,183 @@
 """``PendingCheckpoint``: a checkpoint on its way, and ``CheckpointRecord``: how one ended.
 
+``CheckpointTopology``: which subtasks a barrier reaches by itself, and which must be told.
+
+Why checkpoints fail, and how many may fail one after the other.
+
 ``SavepointRequest``: what a user asked for, and the requests that wait for their turn.
 
 Side:       pure.
+Source:     Flink ``DefaultCheckpointPlanCalculator``.  Flink ``CheckpointFailureReason``, ``CheckpointFailureManager``.
+            Flink ``CheckpointProperties.forSavepoint``, ``CheckpointRequestDecider``.  Flink ``PendingCheckpoint``,
+            ``AbstractCheckpointStats``.
+Rules:      a failure counts if it shows that the job cannot keep its state.  It does not count if tasks start, end or
+            fail, if a newer checkpoint took its place, if a client pauses, or if a task only passes on what another one
+            decided. Unknown reasons count.  Other than in Flink a source counts whose state cannot be kept: otherwise
+            the job would run without checkpoints, and nobody would know.
 Invariants: at most ``MAX_WAITING`` wait.  a pending checkpoint waits for its sources, then for its tasks, then for its
             manifest; ``missing`` only becomes smaller, and is empty while it waits for the manifest.
-Source:     Flink ``CheckpointProperties.forSavepoint``, ``CheckpointRequestDecider``.  Flink ``PendingCheckpoint``,
-            ``AbstractCheckpointStats``.
 Units:      times in milliseconds since the epoch, sizes in bytes.
 """
 
+from collections import Counter
+from collections.abc import Set
 from dataclasses import field
-from enum import Enum
-from typing import Final
+from enum import Enum, unique
+from typing import Final, NamedTuple
 
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
-from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
+from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
+from flowlet.graph.partitioner import producers_of
+from flowlet.jm.checkpoints.former_checkpoint import edge_entries
+from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, JobGraphMessage
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, VertexEntry
 from netstack.late import dataclass
 from netstack.wire.events import SnapshotType
+
+
+class Subtask(NamedTuple):
+    """A subtask of the job, in every run."""
+
+    vertex_id: str
+    subtask: int
+
+
+class _Input(NamedTuple):
+    source: str
+    is_pointwise: bool
+
+
+class CheckpointTopology:
+    """The subtasks of one job and their producers.  Immutable."""
+
+    def __init__(self, job: JobGraphMessage) -> None:
+        self.job_id = job.job_id
+        self.job_name = job.name
+        self.names = {vertex.id: vertex.name for vertex in job.vertices}
+        self.parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
+        self.vertices = [
+            VertexEntry(
+                each.id,
+                each.name,
+                each.parallelism,
+                each.max_parallelism,
+                dict(zip(each.operator_ids, each.operator_names)),  # noqa: B905 - without ids there are none
+                {operator: uid for operator, uid in zip(each.operator_ids, each.operator_uids) if uid},  # noqa: B905
+            )
+            for each in job.vertices
+        ]
+        self.edges = edge_entries(job)
+        self._inputs: dict[str, list[_Input]] = {vertex.id: [] for vertex in job.vertices}
+        for edge in job.edges:
+            if edge.target is not None:
+                # Not the edge, which has a blob.
+                self._inputs[edge.target].append(_Input(edge.source, edge.is_pointwise))
+
+    def __repr__(self) -> str:
+        return f"<CheckpointTopology of {self.job_id}, {sum(self.parallelisms.values())} subtasks>"
+
+    def frontier(self, among: Set[Subtask]) -> list[Subtask]:
+        """The subtasks of ``among`` that read from no other subtask of ``among``, in topological order.
+
+        Of the unfinished subtasks these are the ones to trigger: no producer is left to send them a barrier.  Of those
+        that have not acknowledged a checkpoint they are the ones that hold it up: all of their producers have passed
+        the barrier on.
+        """
+        sizes = Counter(each.vertex_id for each in among)
+        subtasks = (
+            Subtask(vertex_id, index) for vertex_id, width in self.parallelisms.items() for index in range(width)
+        )
+        return [each for each in subtasks if each in among and not self._reads_from(each, among, sizes)]
+
+    def _reads_from(self, reader: Subtask, among: Set[Subtask], sizes: Counter[str]) -> bool:
+        return any(
+            sizes[edge.source] > 0 and self._edge_reads_from(edge, reader, among)
+            for edge in self._inputs[reader.vertex_id]
+        )
+
+    def _edge_reads_from(self, edge: _Input, reader: Subtask, among: Set[Subtask]) -> bool:
+        if not edge.is_pointwise:
+            return True  # it reads from every subtask of the source, and one of them is there
+        producers = producers_of(reader.subtask, self.parallelisms[edge.source], self.parallelisms[reader.vertex_id])
+        return any(Subtask(edge.source, index) in among for index in producers)
+
+    def describe(self, subtask: Subtask) -> str:
+        """The subtask for people."""
+        return f"{self.names[subtask.vertex_id]} (subtask {subtask.subtask})"
+
+
+@unique
+class CoordinatorFailureReason(Enum):
+    """Why the coordinator ends a checkpoint; the values are for messages.
+
+    No name is also the name of a task's reason.
+    """
+
+    CHECKPOINT_EXPIRED = "it was not complete in time"
+    READER_BEHIND = "it was not complete in time, because the client has not read the results so far"
+    CHECKPOINT_SUBSUMED = "a newer one was complete first"
+    CHECKPOINT_COORDINATOR_SUSPEND = "the run of its tasks ended"
+    TASK_FAILURE = "a task failed or was cancelled"
+    TASK_FINISHED = "a task finished before it took part"
+    TRIGGER_CHECKPOINT_FAILURE = "the state of a source could not be kept"
+    FINALIZE_CHECKPOINT_FAILURE = "its manifest could not be written"
+
+
+# A task that gave way to a decision of another task; the cause is at that other task, whose report may arrive later.
+SYMPTOM: Final = CheckpointFailureReason.CANCELLATION_BARRIER.name
+
+_UNCOUNTED: Final = frozenset(
+    reason.name
+    for reason in (
+        CheckpointFailureReason.TASK_NOT_READY,
+        CheckpointFailureReason.TASK_CLOSING,
+        CheckpointFailureReason.CANCELLATION_BARRIER,
+        CheckpointFailureReason.SUBSUMED,
+        CheckpointFailureReason.INPUT_END_OF_STREAM,
+        CheckpointFailureReason.ABORTED_BY_NOTIFICATION,
+        CoordinatorFailureReason.READER_BEHIND,
+        CoordinatorFailureReason.CHECKPOINT_SUBSUMED,
+        CoordinatorFailureReason.CHECKPOINT_COORDINATOR_SUSPEND,
+        CoordinatorFailureReason.TASK_FAILURE,
+        CoordinatorFailureReason.TASK_FINISHED,
+    )
+)
+
+
+def is_counted(reason: str) -> bool:
+    """Whether a failure for this reason, which is the name of one, counts."""
+    return reason not in _UNCOUNTED
+
+
+class FailureCounter:
+    """Counts the checkpoints that failed since the newest complete one.
+
+    Args:
+        tolerable: so many may fail; -1: any number.
+    """
+
+    def __init__(self, tolerable: int) -> None:
+        self._tolerable = tolerable
+        self._counted: set[int] = set()  # at most ``tolerable`` ids
+        self._last_completed = -1
+
+    def __repr__(self) -> str:
+        return f"<FailureCounter {len(self._counted)} of {self._tolerable} failed>"
+
+    def failed(self, checkpoint_id: int, reason: str) -> bool:
+        """Count a failure; True, and the count begins anew, if these are too many.  One checkpoint counts once."""
+        if self._tolerable == -1 or checkpoint_id < self._last_completed or not is_counted(reason):
+            return False
+        self._counted.add(checkpoint_id)
+        if len(self._counted) <= self._tolerable:
+            return False
+        self._counted.clear()
+        return True
+
+    def completed(self, checkpoint_id: int) -> None:
+        """A checkpoint is complete: the count begins anew."""
+        self._last_completed = checkpoint_id
+        self._counted.clear()
+
 
 MAX_WAITING: Final = 16
 _STOPPING: Final = (SnapshotType.SAVEPOINT_SUSPEND, SnapshotType.SAVEPOINT_TERMINATE)

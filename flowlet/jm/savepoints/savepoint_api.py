@@ -1,11 +1,16 @@
-"""The part of the REST interface for savepoints.
+"""Routes of savepoints and checkpoints: to begin one, to hear how it went, and what lies in a directory.
 
-Side:       loop.
-Source:     Flink's REST API: ``/jobs/:jobid/savepoints``, ``/jobs/:jobid/savepoints/:triggerid``,
-            ``/jobs/:jobid/stop``.
-Ours:       ``timeout_ms`` of ``GET``: answer when the operation has ended, or after so long.
+Whether the JobManager can write checkpoints where a job wants them: tried at submission, not at the first
+checkpoint.
+
+Side:   loop.
+Source: Flink's REST API: ``/jobs/:jobid/savepoints``, ``/jobs/:jobid/savepoints/:triggerid``, ``/jobs/:jobid/stop``.
+Ours:   ``timeout_ms`` of ``GET``: answer when the operation has ended, or after so long.
+Rules:  the storage is used on another thread, and one that does not answer refuses the job: its checkpoints would only
+        expire.
 """
 
+import asyncio
 import re
 import secrets
 from collections.abc import Callable
@@ -14,8 +19,12 @@ from typing import Final, Protocol
 import msgspec
 
 from flowlet.common.job_status import JobStatus
+from flowlet.errors import JobGraphError
 from flowlet.jm.savepoints.job_savepoints import JobSavepoints, SavepointRefusedError
+from flowlet.messages.control_messages import JobGraphMessage
 from flowlet.rpc.requests import Request, Response, Route, error_response
+from flowlet.storage.checkpoint_storage import CheckpointStorage
+from netstack.loop.background_call import CallInBackground
 from netstack.wire.events import SnapshotType
 
 _REQUEST_ID: Final = re.compile(r"[0-9a-f]{32}")
@@ -144,3 +153,54 @@ class SavepointApi:
 
 def _json(document: object, status: int = 200) -> Response:
     return Response(status=status, body=msgspec.json.encode(document))
+
+
+PROBE_TIMEOUT_S: Final = 20.0  # below the 30 s that the client waits for the answer to a submission
+
+
+class ProbedStorage(Protocol):
+    """The part of ``CheckpointStorage`` that is needed here; blocking."""
+
+    def check_writable(self) -> None:
+        """Write a file and remove it."""
+
+
+async def check_checkpoint_directory(
+    job: JobGraphMessage,
+    call_in_background: CallInBackground,
+    open_storage: Callable[[str, str], ProbedStorage] = CheckpointStorage,
+    timeout_s: float = PROBE_TIMEOUT_S,
+) -> None:
+    """Raises JobGraphError: the job takes checkpoints, and they could not be written; the message names the place and
+    says what to do.
+    """
+    settings = job.settings.checkpoints
+    if settings is None or not settings.is_periodic:
+        return
+    answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def fail(error: Exception) -> None:
+        if not answer.done():
+            answer.set_exception(error)
+
+    def succeed(_: None) -> None:
+        if not answer.done():
+            answer.set_result(None)
+
+    call_in_background(
+        lambda: open_storage(settings.directory, job.job_id).check_writable(),
+        succeed,
+        fail,
+        "probe of a directory for checkpoints",
+    )
+    try:
+        async with asyncio.timeout(timeout_s):
+            await answer
+    except TimeoutError as error:
+        raise JobGraphError(
+            f"checkpoints cannot be kept in {settings.directory!r}: it did not answer within {timeout_s:g} s; is the "
+            "file server or the "
+            "store up, and can the JobManager reach it?"
+        ) from error
+    except Exception as error:
+        raise JobGraphError(f"the JobManager cannot keep checkpoints: {error}") from error

@@ -71,7 +71,7 @@ from flowlet.state.ttl_states import (
     TtlValueState,
 )
 from flowlet.state.type_compatibility import type_form
-from flowlet.storage.working_directory import WorkingDirectory
+from flowlet.storage.state_files import WorkingDirectory
 from flowlet.timers.time_api import KeyContext
 from netstack.late import dataclass
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import ConfigOption, ConfigOptions, Configuration, Duration
-from flowlet.common.units.memory_size import MemorySize
+from flowlet.common.written_values import MemorySize
 from flowlet.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ import pytest
 from flowlet.common import Row, Types
 from flowlet.common.typeinfo import InferredTypeInfo
 from flowlet.datastream import FlatMapFunction, MapFunction, OutputTag, ProcessFunction, StreamExecutionEnvironment
-from flowlet.datastream.user_functions.annotations import annotated_result, contradiction, inferred_type
+from flowlet.datastream.user_functions.argument_checks import annotated_result, contradiction, inferred_type
 from flowlet.errors import JobGraphError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from flowlet.common import Configuration
-from flowlet.common.units.host_address import parse_address
-from flowlet.datastream.environment.job_manager_address import is_in_process, job_manager_address
+from flowlet.common.written_values import parse_address
+from flowlet.datastream.environment.configured import is_in_process, job_manager_address
 from flowlet.errors import ConfigError
 from flowlet.ingest import close_producers, open_gate
 from flowlet.ingest.description import GateUnreachableError

@@ -22,7 +22,7 @@ from flowlet.graph.execution_graph import (
     SlotsAllocated,
     TaskManagerLost,
 )
-from flowlet.graph.region_order import RegionOrder
+from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import ExecutionState

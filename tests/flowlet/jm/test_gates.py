@@ -7,8 +7,7 @@ import pytest
 
 from flowlet.errors import StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateState, JobGates, gate_document, gate_names, gate_vertex
-from flowlet.jm.remote_gates.gate_writes import WritesState
+from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateState, JobGates, WritesState, gate_document, gate_names, gate_vertex
 from flowlet.messages.control_messages import (
     CountedPartition,
     GateCounts,

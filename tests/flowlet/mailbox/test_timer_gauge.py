@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from flowlet.mailbox.timer_gauge import UPDATE_INTERVAL_S, TimerGauge
+from flowlet.mailbox.task_timings import UPDATE_INTERVAL_S, TimerGauge
 
 
 class Clock:

@@ -22,7 +22,7 @@ from flowlet.datastream.state import (
 )
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import exact_key
-from flowlet.state import table_copy
+from flowlet.state import state_table as table_copy
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
 from flowlet.state.state_snapshots import KeyedStateSnapshot, StateDescription, StateKind
 from flowlet.state.state_table import StateTable

@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.state_reader.arrow_columns``: values keep their declared types, and nothing is refused."""
+"""Tests of ``flowlet.state_reader.saved_state``: values keep their declared types, and nothing is refused."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import pytest
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
 from flowlet.state.type_compatibility import type_form
-from flowlet.state_reader.arrow_columns import arrow_column
+from flowlet.state_reader.saved_state import arrow_column
 
 PERSON = Types.ROW_NAMED(["name", "age"], [Types.STRING(), Types.INT()])
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.storage.working_directory import LazyWorkingDirectory, WorkingDirectory
+from flowlet.storage.state_files import LazyWorkingDirectory, WorkingDirectory
 
 PROGRAM = """
 import sys
-from flowlet.storage.working_directory import WorkingDirectory
+from flowlet.storage.state_files import WorkingDirectory
 directory = WorkingDirectory(sys.argv[1], purpose="rocksdb", advice="go")
 (directory.path / "file").write_text("x")
 print(directory.path, flush=True)

@@ -17,8 +17,8 @@ from flowlet.errors import StateRestoreError
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.records import MAX_WATERMARK, Chunk, Watermark
 from flowlet.task.create_stream_task import OutputEdge, StreamTask, create_stream_task
-from flowlet.task.finished_chain import finished_chain
 from flowlet.task.task_environment import Checkpointing
+from flowlet.tm.task_deployment import finished_chain
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointOptions, EndOfData, EndOfPartition, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers

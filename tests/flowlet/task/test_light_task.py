@@ -8,7 +8,7 @@ from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import WaitKind
-from flowlet.task.light_task import BUDGET_NS, SLOW_NS, LightInput, LightTask, SlowVertices, can_be_light
+from flowlet.task.one_input_stream_task import BUDGET_NS, SLOW_NS, LightInput, LightTask, SlowVertices, can_be_light
 
 _S = 1_000_000_000
 

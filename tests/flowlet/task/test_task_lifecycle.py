@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from flowlet.messages.execution_state import ExecutionState
-from flowlet.task.task_lifecycle import TaskLifecycle
+from flowlet.task.task_environment import TaskLifecycle
 
 S = ExecutionState
 PATHS = {

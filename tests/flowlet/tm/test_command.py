@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from flowlet.client.executor import RemoteTarget, execute
-from flowlet.common.units.host_address import parse_address
+from flowlet.common.written_values import parse_address
 from flowlet.errors import ConfigError, JobExecutionError
 from flowlet.graph.job_graph import JobGraph
 from flowlet.operators.process_operator import MapOperator

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from flowlet.errors import ConfigError
-from flowlet.tm.latency.switch_interval import apply_switch_interval
+from flowlet.tm.latency.latency_policy import apply_switch_interval
 from flowlet.tm.process.process_model import (
     DEFAULT_GC_THRESHOLD,
     GarbageCollectorTuning,

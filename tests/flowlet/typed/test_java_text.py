@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common import Row, TypeInformation, Types
-from flowlet.common.units.number_text import number_text
+from flowlet.common.written_values import number_text
 from flowlet.typed.java_text import float_text, printed_text
 
 

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from netstack.flow.backoff import Backoff
+from netstack.flow.heartbeats import Backoff
 
 
 def test_each_delay_is_longer_than_the_one_before_up_to_the_longest() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.ids import ResultPartitionID, execution_attempt_id, intermediate_partition_id
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.channel_state import InFlightData, InputChannelInfo, ResultSubpartitionInfo
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import Alignment, CheckpointOptions, Event, deserialize_event
 

@@ -23,7 +23,7 @@ from netstack.partition.bounded_data import (
     FileReader,
     MmapReader,
 )
-from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartitionView, SubpartitionState
 from netstack.wire.events import EndOfPartition, EndOfSuperstep, Event, deserialize_event
 from netstack.wire.messages import DataType

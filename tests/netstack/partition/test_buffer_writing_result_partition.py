@@ -16,8 +16,7 @@ from netstack.buffer.memory_segment import MemorySegment
 from netstack.errors import (
     ResourceClosedError,
 )
-from netstack.partition.buffer_writing_result_partition import ResultPartitionStatistics
-from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.buffer_writing_result_partition import ResultPartitionStatistics, ResultPartitionType
 from netstack.wire.events import (
     CancelCheckpointMarker,
     EndOfData,

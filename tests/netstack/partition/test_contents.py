@@ -12,8 +12,8 @@ from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
 from netstack.partition.bounded_data import BoundedDataKind
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
-from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import (
     Alignment,

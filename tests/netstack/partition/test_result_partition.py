@@ -12,9 +12,9 @@ from netstack.errors import (
     ProducerFailedError,
     ResourceClosedError,
 )
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
-from netstack.partition.result_partition_type import ResultPartitionType
 from netstack.wire.events import (
     CheckpointBarrier,
     EndOfData,

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import pytest
 
-from netstack.partition.result_partition_type import ResultPartitionType
+from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.wire.events import EndOfSuperstep
 from tests.netstack.partition.producing import Producing, RecordingListener, read
 from tests.promises.moments import Moment, every_moment, no_moment

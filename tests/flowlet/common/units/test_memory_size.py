@@ -2,7 +2,7 @@
 
 import pytest
 
-from flowlet.common.units.memory_size import MemorySize, parse_bytes
+from flowlet.common.written_values import MemorySize, parse_bytes
 from flowlet.errors import ConfigError
 
 

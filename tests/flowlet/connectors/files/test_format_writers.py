@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flowlet.common.serialization import Encoder
 from flowlet.common.types import Row
-from flowlet.connectors.files.format_writers import CsvWriter, EncodedWriter
+from flowlet.connectors.files.part_files import CsvWriter, EncodedWriter
 from flowlet.datastream.formats.csv import CsvSchema, CsvSchemaBuilder
 from flowlet.datastream.formats.json_lines import JsonLinesEncoder
 from flowlet.records import Chunk

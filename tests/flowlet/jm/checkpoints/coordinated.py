@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     Effect,
@@ -19,6 +18,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, Subtask
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from flowlet.jm.checkpoints.checkpoint_failures import SYMPTOM
-from flowlet.jm.checkpoints.checkpoint_topology import Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
@@ -25,6 +23,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
+from flowlet.jm.checkpoints.pending_checkpoint import SYMPTOM, Subtask
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

@@ -6,7 +6,6 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invar
 
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
@@ -30,7 +29,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, Subtask
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import JobGraphError, StorageError
-from flowlet.jm.checkpoints.checkpoint_directory import check_checkpoint_directory
+from flowlet.jm.savepoints.savepoint_api import check_checkpoint_directory
 from netstack.loop.background_call import call_in_background
 from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, job_of
 

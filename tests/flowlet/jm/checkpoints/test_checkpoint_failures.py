@@ -1,9 +1,9 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_failures``."""
+"""Tests of ``flowlet.jm.checkpoints.pending_checkpoint``."""
 
 import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
-from flowlet.jm.checkpoints.checkpoint_failures import CoordinatorFailureReason, FailureCounter, is_counted
+from flowlet.jm.checkpoints.pending_checkpoint import CoordinatorFailureReason, FailureCounter, is_counted
 
 COUNTED = {
     "SYNCHRONOUS_PART_FAILED",

@@ -3,7 +3,7 @@
 from typing import Any
 
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, StateHandle
 from flowlet.messages.execution_state import ExecutionState
 from tests.flowlet.jm.checkpoints.coordinated import Coordinated, attempt, job_of, vertex_id

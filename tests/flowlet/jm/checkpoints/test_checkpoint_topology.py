@@ -1,6 +1,6 @@
-"""Tests of ``flowlet.jm.checkpoints.checkpoint_topology``."""
+"""Tests of ``flowlet.jm.checkpoints.pending_checkpoint``."""
 
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, Subtask
 from flowlet.messages.control_messages import JobGraphMessage
 from tests.flowlet.jm.checkpoints.coordinated import attempts_of, job_of, vertex_id
 

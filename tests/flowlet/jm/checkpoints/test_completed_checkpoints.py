@@ -1,8 +1,8 @@
-"""Tests of ``flowlet.jm.checkpoints.completed_checkpoints``."""
+"""Tests of ``flowlet.jm.checkpoints.checkpoint_history``."""
 
 import pytest
 
-from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
+from flowlet.jm.checkpoints.checkpoint_history import CompletedCheckpoints
 from flowlet.messages.control_messages import RestoredPart, RestoredState, StateHandle
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 

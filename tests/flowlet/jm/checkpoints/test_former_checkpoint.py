@@ -8,9 +8,9 @@ from msgspec import structs
 
 from flowlet.common.job_settings import JobSettings
 from flowlet.errors import FlowletError, StateRestoreError, StorageError
-from flowlet.jm.checkpoints.checkpoint_topology import CheckpointTopology
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, place_of
-from flowlet.jm.checkpoints.read_former_checkpoint import read_former_checkpoint
+from flowlet.jm.checkpoints.job_checkpoints import read_former_checkpoint
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,

@@ -1,7 +1,7 @@
-"""Tests of ``flowlet.jm.checkpoints.restored_edges``."""
+"""Tests of ``flowlet.jm.checkpoints.former_checkpoint``."""
 
-from flowlet.jm.checkpoints.completed_checkpoints import CompletedCheckpoints
-from flowlet.jm.checkpoints.restored_edges import InFlightEdge, in_flight_edges
+from flowlet.jm.checkpoints.checkpoint_history import CompletedCheckpoints
+from flowlet.jm.checkpoints.former_checkpoint import InFlightEdge, in_flight_edges
 from flowlet.messages.control_messages import (
     EdgeMessage,
     JobGraphMessage,

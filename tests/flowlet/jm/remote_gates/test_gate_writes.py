@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.jm.remote_gates import gate_writes
-from flowlet.jm.remote_gates.gate_writes import GateWrites, WriteError
+from flowlet.jm import gates as gate_writes
+from flowlet.jm.gates import GateWrites, WriteError
 from flowlet.messages.control_messages import CountedPartition
 
 

@@ -15,7 +15,7 @@ from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, Colum
 from flowlet.kernels.windows.window_partials import ColumnInputs
 from flowlet.kernels.windows.window_shapes import AlignedWindows
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from flowlet.windows.window_columns_snapshot import decoded, encoded, merged, of_key_groups
+from flowlet.windows.window_columns_operator import decoded, encoded, merged, of_key_groups
 from tests.flowlet.kernels.windows.windows_by_hand import windows_of
 
 LEFT_SCHEMA = pa.schema([("k", pa.string()), ("a", pa.int64())])

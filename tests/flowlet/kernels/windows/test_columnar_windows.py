@@ -18,7 +18,7 @@ from flowlet.kernels.windows.pane_windows import EmittedWindows
 from flowlet.kernels.windows.window_partials import ColumnInputs, WindowAggregate
 from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.records import MAX_TIMESTAMP
-from flowlet.windows.window_columns_snapshot import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
+from flowlet.windows.window_columns_operator import WindowColumnsSnapshot, decoded, encoded, merged, of_key_groups
 from tests.flowlet.kernels.windows.windows_by_hand import InputRow, KeyState, WindowsByHand, aggregated
 
 SCHEMA = pa.schema([("k", pa.string()), ("number", pa.int64()), ("decimal", pa.float64()), ("text", pa.string())])

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from flowlet.tm.latency.keep_awake import KeepAwake
+from flowlet.tm.latency.latency_policy import KeepAwake
 from tests.waiting import PATIENCE_S
 
 

@@ -11,16 +11,19 @@ from flowlet.errors import ConfigError
 from flowlet.tm import command, taskmanager_process
 from flowlet.tm.latency import latency_policy
 from flowlet.tm.latency.busy_tasks import TaskLoad
-from flowlet.tm.latency.latency_policy import LATENCY_BUSY_POLL_US, Goal, LatencyPolicy, TaskDriver
-from flowlet.tm.latency.switch_interval import (
+from flowlet.tm.latency.latency_policy import (
     CROWDED_SWITCH_INTERVAL_MS as LONG,
 )
-from flowlet.tm.latency.switch_interval import (
+from flowlet.tm.latency.latency_policy import (
     DEFAULT_SWITCH_INTERVAL_MS as SHORT,
 )
-from flowlet.tm.latency.switch_interval import (
+from flowlet.tm.latency.latency_policy import (
+    LATENCY_BUSY_POLL_US,
     LATENCY_SWITCH_INTERVAL_MS,
     STARVED_SWITCH_INTERVAL_MS,
+    Goal,
+    LatencyPolicy,
+    TaskDriver,
 )
 from flowlet.tm.shared_process import SharedProcess
 from flowlet.tm.task_executor import TaskExecutorConfig

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import pytest
 
 from flowlet.tm.latency.busy_tasks import BusyTasks, TaskLoad
-from flowlet.tm.latency.switch_interval import (
+from flowlet.tm.latency.latency_policy import (
     CROWDED_SWITCH_INTERVAL_MS,
     DEFAULT_SWITCH_INTERVAL_MS,
     FIRST_SWITCH_INTERVAL_MS,

@@ -1,4 +1,0 @@
-"""What counts of the writes into remote gates.
-
-Internal: not a public API, and may change with any version; programs import flowlet.common and flowlet.datastream.
-"""
