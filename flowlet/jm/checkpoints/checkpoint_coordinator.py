@@ -51,6 +51,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     SnapshotSources,
     SourcesFailed,
     SourcesSnapshotted,
+    StopAnnounced,
     TimePassed,
     WriteManifest,
 )
@@ -123,6 +124,8 @@ class CheckpointCoordinator:
         self._run: _Run | None = None
         self._pending: dict[int, PendingCheckpoint] = {}  # by id, which rise
         self._savepoints: list[SavepointRequest] = []  # that wait for their turn, while a run may take one
+        # Tasks that wait for their last checkpoint would end with another one, and the savepoint would come too late.
+        self._is_stop_near = False
         self._written: dict[int, str] = {}  # ids whose manifest is being written, with the location of a savepoint
         self._litter: dict[int, str] = {}  # failed since the run began, as above: a TaskManager may still write to them
         # By attempt that waits for its last checkpoint: the lowest id that it may have.
@@ -218,6 +221,8 @@ class CheckpointCoordinator:
                 self._manifest_written(manifest)
             case ManifestFailed(checkpoint_id, message):
                 self._manifest_failed(checkpoint_id, message)
+            case StopAnnounced(is_near):
+                self._is_stop_near = is_near
             case SavepointRequested(request):
                 self._savepoint_requested(request)
             case RunEnded() | JobEnded():
@@ -329,6 +334,8 @@ class CheckpointCoordinator:
         return self._run is not None and not self._run.starting and not self._run.is_over
 
     def _savepoint_requested(self, request: SavepointRequest) -> None:
+        if request.stops_job:
+            self._is_stop_near = False
         if not self._can_take_savepoints:
             self._effects.append(SavepointFailed(request, _NOT_RUNNING))
         elif len(self._savepoints) >= MAX_WAITING:
@@ -387,7 +394,7 @@ class CheckpointCoordinator:
             run.next_trigger_ms += self._interval_ms
             if run.next_trigger_ms <= self._now_ms:  # the loop stood still: it makes up for one trigger, not for all
                 run.next_trigger_ms = self._now_ms + self._interval_ms
-        if run.is_wanted and self._has_room() and self._now_ms >= self._early_ms():
+        if run.is_wanted and not self._is_stop_near and self._has_room() and self._now_ms >= self._early_ms():
             run.is_trigger_due = True
         pause_ends_ms = self._now_ms if self._last_end_ms is None else self._last_end_ms + self._settings.min_pause_ms
         if run.is_trigger_due and self._has_room() and self._now_ms >= pause_ends_ms:

@@ -104,6 +104,13 @@ class ManifestFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class StopAnnounced:
+    """A savepoint is to stop the job, and its directory is being made; ``is_near`` is False: it could not be made."""
+
+    is_near: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SavepointRequested:
     """A user wants a savepoint; its directory is ready."""
 
@@ -130,6 +137,7 @@ Event = (
     | CheckpointReport
     | ManifestWritten
     | ManifestFailed
+    | StopAnnounced
     | SavepointRequested
     | RunEnded
     | JobEnded

@@ -43,6 +43,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     SnapshotSources,
     SourcesFailed,
     SourcesSnapshotted,
+    StopAnnounced,
     TimePassed,
     WriteManifest,
 )
@@ -284,6 +285,10 @@ class JobCheckpoints:
         next_id = 0 if self._coordinator is None else self._coordinator.next_id
         self._handle(CheckpointWanted())
         return next_id
+
+    def announce_stop(self, *, is_near: bool) -> None:
+        """A savepoint that stops the job is to be requested once its directory is ready; or that failed."""
+        self._handle(StopAnnounced(is_near))
 
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
         """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or else why it

@@ -123,6 +123,9 @@ class SavepointRefusedError(FlowletError):
 class SavepointTaker(Protocol):
     """The part of ``JobCheckpoints`` that is needed here."""
 
+    def announce_stop(self, *, is_near: bool) -> None:
+        """One that stops the job comes, or does not after all."""
+
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
         """Take it; ``on_end`` gets None or the failure."""
 
@@ -193,10 +196,12 @@ class JobSavepoints:
         stops_job = kind is not SnapshotType.SAVEPOINT
         operation = SavepointOperation(request_id, stops_job, cancels_job)
         self._operations.begin(operation)
+        if stops_job:
+            self._taker.announce_stop(is_near=True)
         self._call_in_background(
             lambda: self._create(directory, self._job_id),
             lambda storage: self._created(operation, storage.location, kind),
-            lambda error: self._ended(operation, str(error) or repr(error)),
+            lambda error: self._not_created(operation, str(error) or repr(error)),
             f"directory of a savepoint of job {self._job_id}",
         )
         return operation
@@ -221,6 +226,11 @@ class JobSavepoints:
     def _created(self, operation: SavepointOperation, location: str, kind: SnapshotType) -> None:
         operation.location = location
         self._taker.request_savepoint(SavepointRequest(location, kind), lambda failure: self._ended(operation, failure))
+
+    def _not_created(self, operation: SavepointOperation, failure: str) -> None:
+        if operation.stops_job:
+            self._taker.announce_stop(is_near=False)
+        self._ended(operation, failure)
 
     def _ended(self, operation: SavepointOperation, failure: str | None) -> None:
         self._operations.savepoint_ended(operation, failure)

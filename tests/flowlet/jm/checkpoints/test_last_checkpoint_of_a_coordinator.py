@@ -4,10 +4,11 @@ unfinished tasks wait.
 
 import pytest
 
-from flowlet.jm.checkpoints.coordinator_events import Effect, FailJob, RunStarted, SavepointRequested
+from flowlet.jm.checkpoints.coordinator_events import Effect, FailJob, RunStarted, SavepointRequested, StopAnnounced
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
 from flowlet.messages.control_messages import FinalCheckpointAwaited
 from flowlet.messages.execution_state import ExecutionState
+from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.checkpoints.coordinated import Coordinated, attempt, attempts_of, triggered
 
 RUNNING, FINISHED, FAILED = ExecutionState.RUNNING, ExecutionState.FINISHED, ExecutionState.FAILED
@@ -179,3 +180,23 @@ def test_a_savepoint_is_no_last_checkpoint() -> None:
 
     assert ids(coordinated.change("t", FINISHED)) == []
     assert triggered(coordinated.at(1000)) == {2: {coordinated.attempt("s")}}
+
+
+def test_no_last_checkpoint_is_triggered_while_a_stop_with_a_savepoint_is_near() -> None:
+    """Its tasks would end with that one, and the savepoint, whose directory is being made, would come too late."""
+    coordinated = started()
+    coordinated.handle(StopAnnounced(is_near=True))
+    before = ids(wait_for_it(coordinated, "s", "t"))
+
+    stop = SavepointRequest("/savepoints/savepoint-1", SnapshotType.SAVEPOINT_TERMINATE)
+    triggers = triggered(coordinated.handle(SavepointRequested(stop)))
+
+    assert (before, list(triggers), coordinated.pending) == ([], [1], [1])
+
+
+def test_the_last_checkpoint_comes_if_the_savepoint_has_no_directory_after_all() -> None:
+    coordinated = started()
+    coordinated.handle(StopAnnounced(is_near=True))
+    before = ids(wait_for_it(coordinated, "s", "t"))
+
+    assert (before, ids(coordinated.handle(StopAnnounced(is_near=False)))) == ([], [1])

@@ -34,9 +34,13 @@ class Rig:
         self.created: list[str] = []
         self.error: Exception | None = None
         self.num_cancelled = 0
+        self.announced: list[bool] = []
         self.savepoints = JobSavepoints(
             JOB_ID, settings, self, call_in_background=self._call, cancel=self._cancel, gates=gates, create=self._create
         )
+
+    def announce_stop(self, *, is_near: bool) -> None:
+        self.announced.append(is_near)
 
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
         self.requests.append((request, on_end))
@@ -95,6 +99,7 @@ async def test_a_directory_that_cannot_be_written_is_its_failure() -> None:
     rig.make_directories()
 
     assert (operation.failure, rig.requests) == ("the disk is full", [])
+    assert rig.announced == [True, False]
 
 
 async def test_the_job_is_cancelled_when_that_was_wanted_and_the_savepoint_is_complete() -> None:
