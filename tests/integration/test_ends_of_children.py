@@ -245,7 +245,7 @@ run(leave, 1)
     folder.mkdir()
     if limit_s != 10:
         (folder / "sitecustomize.py").write_text(
-            f"from flowlet.tm.process import process_end\nprocess_end.EXIT_WORK_S = {limit_s}\n"
+            f"from flowlet.tm.process import process_model\nprocess_model.EXIT_WORK_S = {limit_s}\n"
         )
     with Stopwatch() as watch:
         code, out, errors = outcome(written(tmp_path, text), parallelism=2, PYTHONPATH=str(folder))
