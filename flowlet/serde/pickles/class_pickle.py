@@ -81,8 +81,9 @@ def is_run_as_program(module_name: str) -> bool:
 def _is_being_imported(module_name: str) -> bool:
     """Whether the import of a module, or of a package around it, has begun and not ended."""
     while module_name:
-        attributes = getattr(sys.modules.get(module_name), "__dict__", {})  # a lazy module may raise when it is asked
-        if getattr(attributes.get("__spec__"), "_initializing", False):  # Python's own mark, which its import system sets and reads
+        # A lazy module may raise when it is asked for more.  The mark is that of Python's import system.
+        attributes = getattr(sys.modules.get(module_name), "__dict__", {})
+        if getattr(attributes.get("__spec__"), "_initializing", False):
             return True
         module_name = module_name.rpartition(".")[0]
     return False
