@@ -253,7 +253,7 @@ class _Stream(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What follows, in order."""
+    """The streams whose bytes follow, in order."""
 
     inputs: list[_Stream]
     outputs: list[_Stream]
@@ -270,7 +270,7 @@ def encode_channels(channels: ChannelStateSnapshot) -> bytes:
 
 
 def decode_channels(content: bytes) -> ChannelStateSnapshot:
-    """What ``encode_channels`` was given.
+    """Restore the snapshot that ``encode_channels`` was given.
 
     Raises:
         StateRestoreError: the bytes are of another version, or are no data in flight.

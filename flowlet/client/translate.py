@@ -176,7 +176,7 @@ def operator_of(node: StreamNode, *, is_batch: bool) -> StreamOperator:
 
 
 def _made(factory: OperatorFactory, operator: str, values: Mapping[GraphValue, Any], **arguments: Any) -> Any:
-    """What a factory makes; ``operator``: the name, for errors."""
+    """Make the object that a factory describes; ``operator``: the name, for errors."""
     module, _, name = factory.target.partition(":")
     try:
         make = getattr(importlib.import_module(module), name)
@@ -318,7 +318,7 @@ def routed_at_producers(graph: StreamGraph) -> StreamGraph:
 
 
 def _key_groups_behind(graph: StreamGraph, node: StreamNode) -> KeyGroups | None:
-    """What everything that reads this gate is keyed by."""
+    """The key groups by which producers can route for all readers of this gate; None: there are none."""
     step, edges = node.transformation, graph.outputs_of(node.id)
     if not isinstance(step, SourceTransformation) or not isinstance(step.source, RemoteGate) or not edges:
         return None

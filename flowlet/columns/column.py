@@ -47,7 +47,7 @@ _WIDE_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class NumberKind:
-    """What the numbers stand for.
+    """The meaning of the numbers.
 
     ``is_instant``: microseconds, or the unit of ``arrow_type``, since the epoch.
     """
@@ -106,7 +106,7 @@ def are_unchanging(values: list[Any]) -> bool:
 
 
 def _parts(value: Any, kind: Any) -> Iterable[Any] | None:
-    """What the value holds, all of it; None if it can change by itself."""
+    """All parts of the value; None if it can change by itself."""
     if kind is tuple or kind is frozenset:
         parts: Iterable[Any] = value
         return parts
@@ -116,8 +116,9 @@ def _parts(value: Any, kind: Any) -> Iterable[Any] | None:
 
 @lru_cache(maxsize=1024)
 def _form_of(kind: Any) -> Callable[[Any], Iterable[Any]] | None:
-    """What gives the parts of an instance of a class whose instances cannot change by themselves; None for any other
-    class.
+    """The function that gives the parts of an instance of a class whose instances cannot change by themselves.
+
+    None for any other class.
     """
     if issubclass(kind, enum.Enum):
         return _no_parts
@@ -256,7 +257,7 @@ class Column(ABC):
 
 
 class ColumnVisitor(ABC, Generic[_T]):
-    """What to do with a column, by its representation: ``column.accept(visitor)``.
+    """Handles a column by its representation: ``column.accept(visitor)``.
 
     A representation for which there is no method of its own is left to ``visit_any``.
     """
@@ -265,7 +266,7 @@ class ColumnVisitor(ABC, Generic[_T]):
 
     @abstractmethod
     def visit_any(self, column: Column) -> _T:
-        """What works with every column, by its values."""
+        """Handle any column, by its values."""
 
     def visit_array(self, column: ArrayColumn) -> _T:
         """Numbers, truth values or instants in a numpy array."""

@@ -68,7 +68,7 @@ class ListColumn(Column):
 
     @property
     def value_type(self) -> type | None:
-        """See ``Column``."""
+        """Implements ``Column``."""
         return self._value_type
 
     def to_list(self) -> list[Any]:
@@ -92,7 +92,7 @@ class ListColumn(Column):
         return ListColumn(self.values[start:stop], self._value_type)
 
     def accept(self, visitor: ColumnVisitor[_T]) -> _T:
-        """See ``Column``."""
+        """Implements ``Column``."""
         return visitor.visit_list(self)
 
     def is_unchanging(self) -> bool:
@@ -100,7 +100,7 @@ class ListColumn(Column):
         return self._value_type in UNCHANGING or are_unchanging(self.values)
 
     def concatenate(self, columns: Sequence[Column]) -> ListColumn | None:
-        """See ``Column``."""
+        """Implements ``Column``."""
         return (
             joined(columns) if all(isinstance(column, ListColumn) or column.is_constant for column in columns) else None
         )
@@ -153,7 +153,7 @@ class ConstantColumn(Column):
         return ConstantColumn(self.value, len(range(self._num_values)[start:stop]))
 
     def accept(self, visitor: ColumnVisitor[_T]) -> _T:
-        """See ``Column``."""
+        """Implements ``Column``."""
         return visitor.visit_constant(self)
 
     def is_unchanging(self) -> bool:
@@ -238,7 +238,7 @@ class ArrayColumn(Column):
         return ArrayColumn(self.array[start:stop])
 
     def accept(self, visitor: ColumnVisitor[_T]) -> _T:
-        """See ``Column``."""
+        """Implements ``Column``."""
         return visitor.visit_array(self)
 
     @property
@@ -269,7 +269,7 @@ class ArrayColumn(Column):
         return pa.array(self.array, from_pandas=False)
 
     def concatenate(self, columns: Sequence[Column]) -> ArrayColumn | None:
-        """See ``Column``."""
+        """Implements ``Column``."""
         arrays = [column.as_array(self.array.dtype) for column in columns]
         known = [array for array in arrays if array is not None]
         return ArrayColumn(np.concatenate(known)) if len(known) == len(arrays) else None
@@ -323,7 +323,7 @@ class OffsetColumn(Column):
         return OffsetColumn(self.base, self.offsets[start:stop])
 
     def accept(self, visitor: ColumnVisitor[_T]) -> _T:
-        """See ``Column``."""
+        """Implements ``Column``."""
         return visitor.visit_offsets(self)
 
     def is_unchanging(self) -> bool:
@@ -331,7 +331,7 @@ class OffsetColumn(Column):
         return True
 
     def widened(self) -> ArrayColumn:
-        """See ``Column``."""
+        """Implements ``Column``."""
         return ArrayColumn(self.to_array())
 
 
@@ -400,7 +400,7 @@ class ArrowColumn(Column):
         return ArrowColumn(self.array[start:stop])
 
     def accept(self, visitor: ColumnVisitor[_T]) -> _T:
-        """See ``Column``."""
+        """Implements ``Column``."""
         return visitor.visit_arrow(self)
 
     def is_unchanging(self) -> bool:
