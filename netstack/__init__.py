@@ -12,90 +12,51 @@ from typing import TYPE_CHECKING
 from netstack.late import late_names
 
 if TYPE_CHECKING:
-    from netstack.buffer.network_buffer import NetworkBuffer
-    from netstack.config import NetstackConfig
-    from netstack.environment import ChannelSpec, NetworkEnvironment
-    from netstack.errors import (
-        BufferOwnershipError,
-        ConfigError,
-        ConnectError,
-        ConnectionLostError,
-        InsufficientNetworkBuffersError,
-        LocalProtocolError,
-        NetstackError,
-        PartitionNotFoundError,
-        ProducerFailedError,
-        RemoteProtocolError,
-        ResourceClosedError,
-        TransportError,
-    )
-    from netstack.gate.channels.input_channel import PartitionStateChecker, ProducerState
-    from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus
-    from netstack.gate.single_input_gate import SingleInputGate
-    from netstack.ids import (
-        ConnectionID,
-        ExecutionAttemptID,
-        IntermediateResultPartitionID,
-        ResultPartitionID,
-        execution_attempt_id,
-        intermediate_partition_id,
-    )
-    from netstack.loop.eventloop import EventLoopThread
-    from netstack.partition.buffer_writing_result_partition import ResultPartitionType
-    from netstack.partition.result_partition import ResultPartition
-    from netstack.partition.result_partition_manager import ResultPartitionManager
-    from netstack.partition.result_subpartition import ConsumerListener, ResultSubpartition
-    from netstack.security import SecurityConfig, SecurityMode, TlsConfig
-    from netstack.standalone import StandaloneNetwork, wait_consumed
-    from netstack.wire.events import EndOfData, EndOfPartition, Event, StopMode
-
-__all__ = [
-    "BufferOrEvent",
-    "BufferOwnershipError",
-    "ChannelSpec",
-    "ConfigError",
-    "ConnectError",
-    "ConnectionID",
-    "ConnectionLostError",
-    "ConsumerListener",
-    "EndOfData",
-    "EndOfDataStatus",
-    "EndOfPartition",
-    "Event",
-    "EventLoopThread",
-    "ExecutionAttemptID",
-    "InsufficientNetworkBuffersError",
-    "IntermediateResultPartitionID",
-    "LocalProtocolError",
-    "NetstackConfig",
-    "NetstackError",
-    "NetworkBuffer",
-    "NetworkEnvironment",
-    "PartitionNotFoundError",
-    "PartitionStateChecker",
-    "ProducerFailedError",
-    "ProducerState",
-    "RemoteProtocolError",
-    "ResourceClosedError",
-    "ResultPartition",
-    "ResultPartitionID",
-    "ResultPartitionManager",
-    "ResultPartitionType",
-    "ResultSubpartition",
-    "SecurityConfig",
-    "SecurityMode",
-    "SingleInputGate",
-    "StandaloneNetwork",
-    "StopMode",
-    "TlsConfig",
-    "TransportError",
-    "execution_attempt_id",
-    "intermediate_partition_id",
-    "wait_consumed",
-]
+    from netstack.buffer.network_buffer import NetworkBuffer as NetworkBuffer
+    from netstack.config import NetstackConfig as NetstackConfig
+    from netstack.environment import ChannelSpec as ChannelSpec
+    from netstack.environment import NetworkEnvironment as NetworkEnvironment
+    from netstack.errors import BufferOwnershipError as BufferOwnershipError
+    from netstack.errors import ConfigError as ConfigError
+    from netstack.errors import ConnectError as ConnectError
+    from netstack.errors import ConnectionLostError as ConnectionLostError
+    from netstack.errors import InsufficientNetworkBuffersError as InsufficientNetworkBuffersError
+    from netstack.errors import LocalProtocolError as LocalProtocolError
+    from netstack.errors import NetstackError as NetstackError
+    from netstack.errors import PartitionNotFoundError as PartitionNotFoundError
+    from netstack.errors import ProducerFailedError as ProducerFailedError
+    from netstack.errors import RemoteProtocolError as RemoteProtocolError
+    from netstack.errors import ResourceClosedError as ResourceClosedError
+    from netstack.errors import TransportError as TransportError
+    from netstack.gate.channels.input_channel import PartitionStateChecker as PartitionStateChecker
+    from netstack.gate.channels.input_channel import ProducerState as ProducerState
+    from netstack.gate.input_gate import BufferOrEvent as BufferOrEvent
+    from netstack.gate.input_gate import EndOfDataStatus as EndOfDataStatus
+    from netstack.gate.single_input_gate import SingleInputGate as SingleInputGate
+    from netstack.ids import ConnectionID as ConnectionID
+    from netstack.ids import ExecutionAttemptID as ExecutionAttemptID
+    from netstack.ids import IntermediateResultPartitionID as IntermediateResultPartitionID
+    from netstack.ids import ResultPartitionID as ResultPartitionID
+    from netstack.ids import execution_attempt_id as execution_attempt_id
+    from netstack.ids import intermediate_partition_id as intermediate_partition_id
+    from netstack.loop.eventloop import EventLoopThread as EventLoopThread
+    from netstack.partition.buffer_writing_result_partition import ResultPartitionType as ResultPartitionType
+    from netstack.partition.result_partition import ResultPartition as ResultPartition
+    from netstack.partition.result_partition_manager import ResultPartitionManager as ResultPartitionManager
+    from netstack.partition.result_subpartition import ConsumerListener as ConsumerListener
+    from netstack.partition.result_subpartition import ResultSubpartition as ResultSubpartition
+    from netstack.security import SecurityConfig as SecurityConfig
+    from netstack.security import SecurityMode as SecurityMode
+    from netstack.security import TlsConfig as TlsConfig
+    from netstack.standalone import StandaloneNetwork as StandaloneNetwork
+    from netstack.standalone import wait_consumed as wait_consumed
+    from netstack.wire.events import EndOfData as EndOfData
+    from netstack.wire.events import EndOfPartition as EndOfPartition
+    from netstack.wire.events import Event as Event
+    from netstack.wire.events import StopMode as StopMode
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__, __all__ = late_names(
         __name__,
         {
             "buffer.network_buffer": "NetworkBuffer",

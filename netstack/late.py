@@ -102,9 +102,9 @@ def make_constructors(places: Mapping[str, str]) -> None:
 
 def late_names(
     package: str, places: Mapping[str, str], otherwise: Callable[[str], Any] | None = None
-) -> tuple[Any, Any]:
-    """The ``__getattr__`` and ``__dir__`` of a package: each name is imported when it is first asked for, and so is
-    each module in it.
+) -> tuple[Any, Any, list[str]]:
+    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package: each name is imported when it is first asked for,
+    and so is each module in it.
 
     Args:
         package: its ``__name__``.
@@ -128,7 +128,7 @@ def late_names(
     def names_of_package() -> list[str]:
         return sorted({*vars(sys.modules[package]), *found})
 
-    return get, names_of_package
+    return get, names_of_package, sorted(found)
 
 
 def _has_module(package: str, name: str) -> bool:

@@ -261,7 +261,7 @@ def _is_reexport(statement: ast.stmt) -> bool:
         # A hook for names that are missing or imported late; nothing is looked up before somebody asks for one.
         case ast.If(test=test, body=[ast.Assign(targets=[target])], orelse=[]) if ast.unparse(
             test
-        ) == "not TYPE_CHECKING" and ast.unparse(target) in ("__getattr__", "(__getattr__, __dir__)"):
+        ) == "not TYPE_CHECKING" and ast.unparse(target) in ("__getattr__", "(__getattr__, __dir__, __all__)"):
             return True
         case ast.If(test=test, body=body, orelse=[]) if _is_type_checking(test):
             return all(isinstance(each, ast.ImportFrom) for each in body)

@@ -8,41 +8,26 @@ from typing import TYPE_CHECKING
 from netstack.late import late_names
 
 if TYPE_CHECKING:
-    from flowlet.columns.coded_column import CodedColumn, NameTable
-    from flowlet.columns.column import Column, ColumnVisitor
-    from flowlet.columns.column_kinds import (
-        ArrayColumn,
-        ArrowColumn,
-        ConstantColumn,
-        ListColumn,
-        OffsetColumn,
-        narrowed,
-    )
-    from flowlet.columns.short_text_column import ShortTextColumn
-    from flowlet.columns.table import Columns, Shape, column_of, columns_of, concatenated, try_concatenate
-
-__all__ = [
-    "ArrayColumn",
-    "ArrowColumn",
-    "CodedColumn",
-    "Column",
-    "ColumnVisitor",
-    "Columns",
-    "ConstantColumn",
-    "ListColumn",
-    "NameTable",
-    "OffsetColumn",
-    "Shape",
-    "ShortTextColumn",
-    "column_of",
-    "columns_of",
-    "concatenated",
-    "narrowed",
-    "try_concatenate",
-]
+    from flowlet.columns.coded_column import CodedColumn as CodedColumn
+    from flowlet.columns.coded_column import NameTable as NameTable
+    from flowlet.columns.column import Column as Column
+    from flowlet.columns.column import ColumnVisitor as ColumnVisitor
+    from flowlet.columns.column_kinds import ArrayColumn as ArrayColumn
+    from flowlet.columns.column_kinds import ArrowColumn as ArrowColumn
+    from flowlet.columns.column_kinds import ConstantColumn as ConstantColumn
+    from flowlet.columns.column_kinds import ListColumn as ListColumn
+    from flowlet.columns.column_kinds import OffsetColumn as OffsetColumn
+    from flowlet.columns.column_kinds import narrowed as narrowed
+    from flowlet.columns.short_text_column import ShortTextColumn as ShortTextColumn
+    from flowlet.columns.table import Columns as Columns
+    from flowlet.columns.table import Shape as Shape
+    from flowlet.columns.table import column_of as column_of
+    from flowlet.columns.table import columns_of as columns_of
+    from flowlet.columns.table import concatenated as concatenated
+    from flowlet.columns.table import try_concatenate as try_concatenate
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__, __all__ = late_names(
         __name__,
         {
             "columns.coded_column": "CodedColumn NameTable",

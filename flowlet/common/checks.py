@@ -3,7 +3,10 @@
 Side: pure.
 """
 
+from types import UnionType
 from typing import Any
+
+from flowlet.errors import FlowletError, JobGraphError
 
 
 def is_whole_number(value: Any) -> bool:
@@ -14,3 +17,27 @@ def is_whole_number(value: Any) -> bool:
 def is_name(value: Any) -> bool:
     """Whether it is a text, not empty."""
     return isinstance(value, str) and bool(value)
+
+
+def check_kind(
+    value: object, kind: type[Any] | UnionType, needs: str, error: type[FlowletError] = JobGraphError
+) -> None:
+    """Check that a value is an instance of ``kind``.
+
+    Raises JobGraphError, or ``error``: it is none; ``needs`` says which call needs what, and the rest of the text what
+        it got.
+    """
+    if not isinstance(value, kind):
+        raise error(f"{needs}, got {value!r} of type {type(value).__name__}")
+
+
+def check_number(value: Any, at_least: int, needs: str, error: type[FlowletError] = JobGraphError) -> None:
+    """Check that a value is a whole number of ``at_least`` or more; raises as ``check_kind``."""
+    if not is_whole_number(value) or value < at_least:
+        raise error(f"{needs}, got {value!r}")
+
+
+def check_name(value: object, needs: str) -> None:
+    """Check that a value is a text that is not empty; raises as ``check_kind``."""
+    if not is_name(value):
+        raise JobGraphError(f"{needs}, got {value!r}")

@@ -6,161 +6,42 @@ from flowlet.common.not_yet import missing_names
 from netstack.late import late_names
 
 if TYPE_CHECKING:
-    from flowlet.datastream.async_data_stream import AsyncDataStream
-    from flowlet.datastream.checkpoint_config import CheckpointConfig
-    from flowlet.datastream.checkpoint_storage import (
-        CheckpointStorage,
-        FileSystemCheckpointStorage,
-        JobManagerCheckpointStorage,
+    from flowlet.datastream.async_data_stream import AsyncDataStream as AsyncDataStream
+    from flowlet.datastream.checkpoint_config import CheckpointConfig as CheckpointConfig
+    from flowlet.datastream.checkpoint_storage import *  # noqa: F403 - they are all below
+    from flowlet.datastream.checkpointing_mode import CheckpointingMode as CheckpointingMode
+    from flowlet.datastream.connected_streams import *  # noqa: F403 - they are all below
+    from flowlet.datastream.data_stream import CloseableIterator as CloseableIterator
+    from flowlet.datastream.data_stream import DataStream as DataStream
+    from flowlet.datastream.data_stream import DataStreamSink as DataStreamSink
+    from flowlet.datastream.execution_mode import RuntimeExecutionMode as RuntimeExecutionMode
+    from flowlet.datastream.externalized_checkpoint_retention import (
+        ExternalizedCheckpointRetention as ExternalizedCheckpointRetention,
     )
-    from flowlet.datastream.checkpointing_mode import CheckpointingMode
-    from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
-    from flowlet.datastream.data_stream import CloseableIterator, DataStream, DataStreamSink
-    from flowlet.datastream.execution_mode import RuntimeExecutionMode
-    from flowlet.datastream.externalized_checkpoint_retention import ExternalizedCheckpointRetention
-    from flowlet.datastream.functions import (
-        AggregateFunction,
-        AllWindowFunction,
-        AsyncFunction,
-        AsyncRetryPredicate,
-        AsyncRetryStrategy,
-        BaseBroadcastProcessFunction,
-        BroadcastProcessFunction,
-        CheckpointedFunction,
-        CheckpointListener,
-        CoFlatMapFunction,
-        CoGroupFunction,
-        CoMapFunction,
-        CoProcessFunction,
-        FilterFunction,
-        FlatJoinFunction,
-        FlatMapFunction,
-        Function,
-        FunctionInitializationContext,
-        FunctionSnapshotContext,
-        JoinFunction,
-        KeyedBroadcastProcessFunction,
-        KeyedCoProcessFunction,
-        KeyedProcessFunction,
-        KeyedStateStore,
-        KeySelector,
-        MapFunction,
-        Partitioner,
-        ProcessAllWindowFunction,
-        ProcessFunction,
-        ProcessJoinFunction,
-        ProcessWindowFunction,
-        ReduceFunction,
-        RuntimeContext,
-        SinkContext,
-        SinkFunction,
-        WindowFunction,
+    from flowlet.datastream.functions import *  # noqa: F403 - they are all below
+    from flowlet.datastream.keyed_stream import KeyedStream as KeyedStream
+    from flowlet.datastream.output_tag import OutputTag as OutputTag
+    from flowlet.datastream.sinks.two_phase_commit_sink_function import (
+        TwoPhaseCommitSinkFunction as TwoPhaseCommitSinkFunction,
     )
-    from flowlet.datastream.keyed_stream import KeyedStream
-    from flowlet.datastream.output_tag import OutputTag
-    from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseCommitSinkFunction
-    from flowlet.datastream.slot_sharing_group import MemorySize, SlotSharingGroup
-    from flowlet.datastream.state_backend import (
-        EmbeddedRocksDBStateBackend,
-        HashMapStateBackend,
-        PredefinedOptions,
-        StateBackend,
-    )
-    from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
-    from flowlet.datastream.time_domain import TimeDomain
-    from flowlet.datastream.timerservice import TimerService
-    from flowlet.datastream.user_functions.source_function import SourceContext, SourceFunction
-    from flowlet.datastream.window import (
-        CountWindow,
-        GlobalWindow,
-        MergingWindowAssigner,
-        TimeWindow,
-        Trigger,
-        TriggerResult,
-        Window,
-        WindowAssigner,
-    )
-    from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
-
-__all__ = [
-    "AggregateFunction",
-    "AllWindowFunction",
-    "AllWindowedStream",
-    "AsyncDataStream",
-    "AsyncFunction",
-    "AsyncRetryPredicate",
-    "AsyncRetryStrategy",
-    "BaseBroadcastProcessFunction",
-    "BroadcastConnectedStream",
-    "BroadcastProcessFunction",
-    "BroadcastStream",
-    "CheckpointConfig",
-    "CheckpointListener",
-    "CheckpointStorage",
-    "CheckpointedFunction",
-    "CheckpointingMode",
-    "CloseableIterator",
-    "CoFlatMapFunction",
-    "CoGroupFunction",
-    "CoMapFunction",
-    "CoProcessFunction",
-    "ConnectedStreams",
-    "CountWindow",
-    "DataStream",
-    "DataStreamSink",
-    "EmbeddedRocksDBStateBackend",
-    "ExternalizedCheckpointRetention",
-    "FileSystemCheckpointStorage",
-    "FilterFunction",
-    "FlatJoinFunction",
-    "FlatMapFunction",
-    "Function",
-    "FunctionInitializationContext",
-    "FunctionSnapshotContext",
-    "GlobalWindow",
-    "HashMapStateBackend",
-    "JobManagerCheckpointStorage",
-    "JoinFunction",
-    "KeySelector",
-    "KeyedBroadcastProcessFunction",
-    "KeyedCoProcessFunction",
-    "KeyedProcessFunction",
-    "KeyedStateStore",
-    "KeyedStream",
-    "MapFunction",
-    "MemorySize",
-    "MergingWindowAssigner",
-    "OutputTag",
-    "Partitioner",
-    "PredefinedOptions",
-    "ProcessAllWindowFunction",
-    "ProcessFunction",
-    "ProcessJoinFunction",
-    "ProcessWindowFunction",
-    "ReduceFunction",
-    "RuntimeContext",
-    "RuntimeExecutionMode",
-    "SinkContext",
-    "SinkFunction",
-    "SlotSharingGroup",
-    "SourceContext",
-    "SourceFunction",
-    "StateBackend",
-    "StreamExecutionEnvironment",
-    "TimeDomain",
-    "TimeWindow",
-    "TimerService",
-    "Trigger",
-    "TriggerResult",
-    "TwoPhaseCommitSinkFunction",
-    "Window",
-    "WindowAssigner",
-    "WindowFunction",
-    "WindowedStream",
-]
+    from flowlet.datastream.slot_sharing_group import *  # noqa: F403 - they are all below
+    from flowlet.datastream.state_backend import *  # noqa: F403 - they are all below
+    from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment as StreamExecutionEnvironment
+    from flowlet.datastream.time_domain import TimeDomain as TimeDomain
+    from flowlet.datastream.timerservice import TimerService as TimerService
+    from flowlet.datastream.user_functions.source_function import *  # noqa: F403 - they are all below
+    from flowlet.datastream.window import CountWindow as CountWindow
+    from flowlet.datastream.window import GlobalWindow as GlobalWindow
+    from flowlet.datastream.window import MergingWindowAssigner as MergingWindowAssigner
+    from flowlet.datastream.window import TimeWindow as TimeWindow
+    from flowlet.datastream.window import Trigger as Trigger
+    from flowlet.datastream.window import TriggerResult as TriggerResult
+    from flowlet.datastream.window import Window as Window
+    from flowlet.datastream.window import WindowAssigner as WindowAssigner
+    from flowlet.datastream.windowed_stream import *  # noqa: F403 - they are all below
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__, __all__ = late_names(
         __name__,
         {
             "datastream.async_data_stream": "AsyncDataStream",

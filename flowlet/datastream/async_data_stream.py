@@ -10,12 +10,12 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_kind, check_number
 from flowlet.common.time import Length, millis_of
-from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
+from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.datastream.data_stream import DataStream
-from flowlet.datastream.user_functions.argument_checks import name_of
+from flowlet.datastream.user_functions.argument_checks import declared_type, name_of
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import OperatorFactory
@@ -110,16 +110,11 @@ def _wait(
     output_type: TypeInformation | None,
     retry_strategy: Any = _UNUSED,
 ) -> DataStream:
-    if not isinstance(stream, DataStream):
-        raise JobGraphError(f"{method}() needs a DataStream, got {stream!r}")
-    if not is_whole_number(capacity) or capacity < 1:
-        raise JobGraphError(f"{method}() needs a capacity of 1 or more records, got {capacity!r}")
-    if output_type is not None and not isinstance(output_type, TypeInformation):
-        raise JobGraphError(f"a type is declared with type information such as Types.STRING(), got {output_type!r}")
+    check_kind(stream, DataStream, f"{method}() needs a DataStream")
+    check_number(capacity, 1, f"{method}() needs a capacity of 1 or more records")
     timeout_ms = _timeout_ms(method, timeout)
     if retry_strategy is not _UNUSED:
         _check_retry(method, retry_strategy, timeout_ms)
-    declared = PickledBytesTypeInfo() if output_type is None else output_type
     factory = OperatorFactory.of(
         "flowlet.async_io.async_wait_operator:AsyncWaitOperator",
         function=_checked_function(method, function),
@@ -128,7 +123,7 @@ def _wait(
         is_ordered=method.startswith("ordered"),
         retry_strategy=None if retry_strategy is _UNUSED else retry_strategy,
     )
-    return stream._then(stream._step("async wait operator", factory, declared))
+    return stream._then(stream._step("async wait operator", factory, declared_type(output_type)))
 
 
 def _timeout_ms(method: str, timeout: Any) -> int:
@@ -139,10 +134,9 @@ def _timeout_ms(method: str, timeout: Any) -> int:
 
 
 def _check_retry(method: str, strategy: Any, timeout_ms: int) -> None:
-    if not isinstance(strategy, AsyncRetryStrategy):
-        raise JobGraphError(
-            f"{method}() needs a retry strategy such as AsyncRetryStrategy.fixed_delay(...), got {strategy!r}"
-        )
+    check_kind(
+        strategy, AsyncRetryStrategy, f"{method}() needs a retry strategy such as AsyncRetryStrategy.fixed_delay(...)"
+    )
     if timeout_ms == 0:
         raise JobGraphError(f"{method}() needs a timeout greater than 0: it ends the attempts")
 

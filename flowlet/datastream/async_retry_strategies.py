@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Generic, TypeAlias
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_number
 from flowlet.datastream.user_functions.argument_checks import OUT
 from flowlet.errors import JobGraphError
 
@@ -196,6 +196,5 @@ def _is_positive_number(value: Any) -> bool:
 
 
 def _positive(name: str, number: int) -> int:
-    if not is_whole_number(number) or number < 1:
-        raise JobGraphError(f"a retry strategy needs {name} of 1 or more, got {number!r}")
+    check_number(number, 1, f"a retry strategy needs {name} of 1 or more")
     return number

@@ -10,6 +10,7 @@ Source: PyFlink ``pyflink.datastream.checkpoint_config``.
 
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from flowlet.common.checks import check_kind
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import FORCED_UNALIGNED, IGNORED, warn_of_setter
 from flowlet.common.job_settings import UNLIMITED, CheckpointSettings
@@ -52,7 +53,8 @@ class CheckpointConfig:
 
     def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> "CheckpointConfig":
         """Set whether records count exactly once or at least once."""
-        return self._set("is_exactly_once", _name_of(checkpointing_mode, CheckpointingMode))
+        check_kind(checkpointing_mode, CheckpointingMode, "a CheckpointingMode is needed", ConfigError)
+        return self._set("is_exactly_once", checkpointing_mode.name)
 
     def get_checkpoint_interval(self) -> int:
         """The time from one checkpoint to the next; -1: none are taken."""
@@ -107,7 +109,13 @@ class CheckpointConfig:
         self, retention_mode: ExternalizedCheckpointRetention
     ) -> "CheckpointConfig":
         """Set whether the newest checkpoints stay when their job is cancelled or fails."""
-        return self._set("is_retained_on_failure", _name_of(retention_mode, ExternalizedCheckpointRetention))
+        check_kind(
+            retention_mode,
+            ExternalizedCheckpointRetention,
+            "a ExternalizedCheckpointRetention is needed",
+            ConfigError,
+        )
+        return self._set("is_retained_on_failure", retention_mode.name)
 
     def is_externalized_checkpoints_enabled(self) -> bool:
         """Whether the newest checkpoints stay when their job fails, or is cancelled, too."""
@@ -190,10 +198,9 @@ class CheckpointConfig:
         force_unaligned_checkpoints: bool = True,  # noqa: FBT001, FBT002  # PyFlink's signature
     ) -> "CheckpointConfig":
         """Without an effect, which a warning says: no job has iterations, on which they would have to be forced."""
-        if not isinstance(force_unaligned_checkpoints, bool):
-            raise ConfigError(
-                f"set_force_unaligned_checkpoints() needs True or False, got {force_unaligned_checkpoints!r}"
-            )
+        check_kind(
+            force_unaligned_checkpoints, bool, "set_force_unaligned_checkpoints() needs True or False", ConfigError
+        )
         self._options.set_boolean(FORCED_UNALIGNED, force_unaligned_checkpoints)
         if force_unaligned_checkpoints:
             warn_of_setter("set_force_unaligned_checkpoints()", IGNORED[FORCED_UNALIGNED])
@@ -215,9 +222,3 @@ class CheckpointConfig:
 
         def __getattr__(self, name: str) -> NoReturn:
             raise missing_attribute(self, name)
-
-
-def _name_of(value: object, kind: type[CheckpointingMode] | type[ExternalizedCheckpointRetention]) -> str:
-    if not isinstance(value, kind):
-        raise ConfigError(f"a {kind.__name__} is needed, got {value!r}")
-    return str(value.name)

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import IGNORED, warn_of_setter
 from flowlet.common.not_yet import missing_names
@@ -166,8 +166,7 @@ def _checked_path(path: Any) -> str | None:
 def _checked_size(size: Any, name: str, default: int) -> int:
     if size is None:
         return default
-    if not is_whole_number(size) or size < 0:
-        raise ConfigError(f"{name} must be a number of bytes, 0 or more, got {size!r}")
+    check_number(size, 0, f"{name} must be a number of bytes, 0 or more", ConfigError)
     return int(size)
 
 

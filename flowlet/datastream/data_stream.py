@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_kind, is_whole_number
 from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.not_yet import missing_attribute, missing_names
@@ -230,10 +230,9 @@ class DataStream(StreamSettings):
 
     def assign_timestamps_and_watermarks(self, watermark_strategy: WatermarkStrategy) -> "DataStream":
         """Assign timestamps and emit watermarks, as the strategy says.  Raises JobGraphError if it is no strategy."""
-        if not isinstance(watermark_strategy, WatermarkStrategy):
-            raise JobGraphError(
-                f"assign_timestamps_and_watermarks() needs a WatermarkStrategy, got {watermark_strategy!r}"
-            )
+        check_kind(
+            watermark_strategy, WatermarkStrategy, "assign_timestamps_and_watermarks() needs a WatermarkStrategy"
+        )
         factory = OperatorFactory.of(
             "flowlet.operators.event_time_stream:TimestampsAndWatermarksOperator",
             strategy=watermark_strategy,
@@ -250,10 +249,7 @@ class DataStream(StreamSettings):
         Raises:
             JobGraphError: it is no tag, or this stream is not made by an operator.
         """
-        if not isinstance(output_tag, OutputTag):
-            raise JobGraphError(
-                f"get_side_output() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}"
-            )
+        check_kind(output_tag, OutputTag, "get_side_output() needs an OutputTag")
         upstream = self._settings("get_side_output")
         side = SideOutputTransformation(
             name="Side Output",
@@ -410,10 +406,7 @@ class DataStream(StreamSettings):
 
     def sink_to(self, sink: Sink) -> "DataStreamSink":
         """Send each record to a sink."""
-        if not isinstance(sink, Sink):
-            raise JobGraphError(
-                f"sink_to() needs a sink such as DiscardingSink(), got {sink!r} of type {type(sink).__name__}"
-            )
+        check_kind(sink, Sink, "sink_to() needs a sink such as DiscardingSink()")
         committables = Types.PICKLED_BYTE_ARRAY()  # what a sink hands to its committer is no record
         factory = OperatorFactory.of("flowlet.client.translate:sink_operator", sink=sink, type_info=self.get_type())
         written = self._step("Sink", factory, committables, label="{}: Writer", is_sink=True)
@@ -541,8 +534,7 @@ def partition(stream: DataStream, partitioner: StreamPartitioner) -> PartitionTr
 def _checked_descriptors(descriptors: list[Any]) -> list[MapStateDescriptor]:
     names = set()
     for each in descriptors:
-        if not isinstance(each, MapStateDescriptor):
-            raise JobGraphError(f"broadcast() needs a MapStateDescriptor for each state, got {each!r}")
+        check_kind(each, MapStateDescriptor, "broadcast() needs a MapStateDescriptor for each state")
         if each.ttl_config is not None:
             raise JobGraphError(f"broadcast state {each.name!r} cannot have a time to live: only keyed state can")
         if each.name in names:

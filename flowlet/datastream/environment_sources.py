@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_kind, check_name
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation, Types
 from flowlet.common.values.conversion import to_declared_element
 from flowlet.common.watermark_strategy import WatermarkStrategy
@@ -76,10 +76,8 @@ class EnvironmentSources(ABC):
         Raises:
             JobGraphError: an argument is not of its kind.
         """
-        if not isinstance(source_func, SourceFunction):
-            raise JobGraphError(f"add_source() needs a SourceFunction object, got {source_func!r}")
-        if not is_name(source_name):
-            raise JobGraphError(f"add_source() needs a name that is not empty, got {source_name!r}")
+        check_kind(source_func, SourceFunction, "add_source() needs a SourceFunction object")
+        check_name(source_name, "add_source() needs a name that is not empty")
         if type_info is not None:
             check_type_information(type_info, "add_source")
         return self._source(
@@ -112,8 +110,7 @@ class EnvironmentSources(ABC):
             raise JobGraphError(
                 f"from_source() needs a source such as FileSource, got {source!r} of type {type(source).__name__}"
             )
-        if not is_name(source_name):
-            raise JobGraphError(f"from_source() needs a name that is not empty, got {source_name!r}")
+        check_name(source_name, "from_source() needs a name that is not empty")
         if type_info is not None:
             check_type_information(type_info, "from_source")
         if not isinstance(watermark_strategy, WatermarkStrategy):
@@ -184,8 +181,7 @@ class EnvironmentSources(ABC):
         """
         if type_info is not None:
             check_type_information(type_info, "from_remote_gate")
-        if watermark_strategy is not None and not isinstance(watermark_strategy, WatermarkStrategy):
-            raise JobGraphError(f"from_remote_gate() needs a WatermarkStrategy or None, got {watermark_strategy!r}")
+        check_kind(watermark_strategy, WatermarkStrategy | None, "from_remote_gate() needs a WatermarkStrategy or None")
         output_type = type_info or PickledBytesTypeInfo()
         return self._source(
             SourceTransformation(
@@ -223,8 +219,7 @@ class EnvironmentSources(ABC):
         # And with it pyarrow, which most programs do not need.
         from flowlet.datastream.formats.arrow_schemas import arrow_data
 
-        if not is_name(source_name):
-            raise JobGraphError(f"from_arrow() needs a name that is not empty, got {source_name!r}")
+        check_name(source_name, "from_arrow() needs a name that is not empty")
         data, known = arrow_data(source, schema)
         if callable(data):
             batches = OperatorFactory.of(

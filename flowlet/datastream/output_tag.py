@@ -4,10 +4,9 @@ Side:   pure.
 Source: PyFlink ``pyflink.datastream.output_tag``.  Tags with the same id are the same tag.
 """
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_kind, check_name
 from flowlet.common.not_yet import java_only
 from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
-from flowlet.errors import JobGraphError
 
 __all__ = ["OutputTag"]
 
@@ -27,12 +26,10 @@ class OutputTag:
     get_java_output_tag = java_only("the tag itself, or its tag_id")
 
     def __init__(self, tag_id: str, type_info: TypeInformation | list[TypeInformation] | None = None) -> None:
-        if not is_name(tag_id):
-            raise JobGraphError(f"the id of an OutputTag must be a text that is not empty, got {tag_id!r}")
+        check_name(tag_id, "the id of an OutputTag must be a text that is not empty")
         if isinstance(type_info, list):
             type_info = RowTypeInfo(type_info)
-        if type_info is not None and not isinstance(type_info, TypeInformation):
-            raise JobGraphError(f"OutputTag({tag_id!r}) needs a type such as Types.STRING(), got {type_info!r}")
+        check_kind(type_info, TypeInformation | None, f"OutputTag({tag_id!r}) needs a type such as Types.STRING()")
         self.tag_id = tag_id
         self.type_info: TypeInformation = PickledBytesTypeInfo() if type_info is None else type_info
 

@@ -13,7 +13,7 @@ from dataclasses import field
 from types import MappingProxyType
 from typing import Any
 
-from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.checks import check_kind, check_name, check_number
 from flowlet.common.not_yet import java_only
 from flowlet.common.written_values import MemorySize
 from flowlet.errors import JobGraphError
@@ -38,8 +38,7 @@ class SlotSharingGroup:
     get_java_slot_sharing_group = java_only("get_name()")
 
     def __post_init__(self) -> None:
-        if not is_name(self.name):
-            raise JobGraphError(f"the name of a slot sharing group is a text that is not empty, got {self.name!r}")
+        check_name(self.name, "the name of a slot sharing group is a text that is not empty")
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -125,8 +124,7 @@ class SlotSharingGroup:
 
         def set_external_resource(self, name: str, value: float) -> "SlotSharingGroup.Builder":
             """Set how much of another resource, such as a number of GPUs; more than 0."""
-            if not is_name(name):
-                raise JobGraphError(f"the name of a resource is a text that is not empty, got {name!r}")
+            check_name(name, "the name of a resource is a text that is not empty")
             self._external[name] = _positive(value, f"resource {name!r}")
             return self
 
@@ -158,13 +156,11 @@ def _positive(given: object, name: str) -> float:
     return float(given)
 
 
-def _checked(given: object, name: str) -> MemorySize:
-    if not isinstance(given, MemorySize):
-        raise JobGraphError(f"{name} of a slot sharing group must be a MemorySize, got {given!r}")
+def _checked(given: MemorySize, name: str) -> MemorySize:
+    check_kind(given, MemorySize, f"{name} of a slot sharing group must be a MemorySize")
     return given
 
 
 def _of_mb(given: Any, name: str) -> MemorySize:
-    if not is_whole_number(given) or given < 0:
-        raise JobGraphError(f"{name} of a slot sharing group must be a whole number of 0 or more, got {given!r}")
+    check_number(given, 0, f"{name} of a slot sharing group must be a whole number of 0 or more")
     return MemorySize.of_mebi_bytes(given)

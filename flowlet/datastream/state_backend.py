@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.checks import check_kind, check_number, is_name
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import ROCKSDB, warn_of_setter
 from flowlet.common.job_settings import StateSettings
@@ -101,8 +101,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     def set_predefined_options(self, options: PredefinedOptions) -> None:
         """Without an effect, which a warning says.  Raises JobGraphError: they are no ``PredefinedOptions``."""
-        if not isinstance(options, PredefinedOptions):
-            raise JobGraphError(f"set_predefined_options() needs PredefinedOptions, got {options!r}")
+        check_kind(options, PredefinedOptions, "set_predefined_options() needs PredefinedOptions")
         self._predefined_options = options
         if options is not PredefinedOptions.DEFAULT:
             warn_of_setter("set_predefined_options()", ROCKSDB)
@@ -125,10 +124,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
 
     def set_number_of_transfer_threads(self, number_of_transfering_threads: int) -> None:
         """Without an effect, which a warning says.  Raises JobGraphError: it is no number of 1 or more."""
-        if not is_whole_number(number_of_transfering_threads) or number_of_transfering_threads < 1:
-            raise JobGraphError(
-                f"set_number_of_transfer_threads() needs a number of 1 or more, got {number_of_transfering_threads!r}"
-            )
+        check_number(number_of_transfering_threads, 1, "set_number_of_transfer_threads() needs a number of 1 or more")
         self._num_transfer_threads = number_of_transfering_threads
         warn_of_setter("set_number_of_transfer_threads()", ROCKSDB)
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, NoReturn, Self, TypeVar
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_kind, check_number
 from flowlet.common.configuration import Configuration
 from flowlet.common.execution_config import EnvironmentSettings, ExecutionConfig, check_parallelism, config_of
 from flowlet.common.job_client import JobClient, JobControl, ProgressMode, SubmittedJob
@@ -259,8 +259,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> Self:
         """Set whether keyed aggregations give running results (the default) or final ones."""
-        if not isinstance(execution_mode, RuntimeExecutionMode):
-            raise JobGraphError(f"set_runtime_mode() needs a RuntimeExecutionMode, got {execution_mode!r}")
+        check_kind(execution_mode, RuntimeExecutionMode, "set_runtime_mode() needs a RuntimeExecutionMode")
         return self._set("runtime_mode", execution_mode.value)
 
     def get_buffer_timeout(self) -> int:
@@ -271,11 +270,9 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
 
     def set_buffer_timeout(self, timeout_millis: int) -> Self:
         """Set the longest time that a record waits for its buffer to fill."""
-        if not is_whole_number(timeout_millis) or timeout_millis < -1:
-            raise JobGraphError(
-                "the environment's buffer timeout must be -1 (no limit), 0 (none) or milliseconds, got "
-                f"{timeout_millis!r}"
-            )
+        check_number(
+            timeout_millis, -1, "the environment's buffer timeout must be -1 (no limit), 0 (none) or milliseconds"
+        )
         self._configuration.remove_config(row_of(EnvironmentSettings, "is_buffer_timeout_enabled").name)
         return self._set("buffer_timeout_ms", timeout_millis)
 
@@ -291,8 +288,7 @@ class StreamExecutionEnvironment(EnvironmentSources, PythonDependencies, Recover
         """Accept a group; slots are all alike, so there is nothing to remember about it, and resources of it are warned
         of.
         """
-        if not isinstance(slot_sharing_group, SlotSharingGroup):
-            raise JobGraphError(f"register_slot_sharing_group() needs a SlotSharingGroup, got {slot_sharing_group!r}")
+        check_kind(slot_sharing_group, SlotSharingGroup, "register_slot_sharing_group() needs a SlotSharingGroup")
         slot_sharing_group.warn_of_resources()
         return self
 

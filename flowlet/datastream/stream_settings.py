@@ -7,7 +7,7 @@ Source: PyFlink ``pyflink.datastream.data_stream``, whose streams and sinks repe
 import re
 from typing import Final, Self
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_name, is_name
 from flowlet.common.execution_config import check_parallelism
 from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.errors import JobGraphError
@@ -111,6 +111,5 @@ class DataStreamSink(StreamSettings):
 
 
 def checked_text(text: str, method: str) -> str:
-    if not is_name(text):
-        raise JobGraphError(f"{method}() needs a text that is not empty, got {text!r}")
+    check_name(text, f"{method}() needs a text that is not empty")
     return text

@@ -9,6 +9,7 @@ Source:     PyFlink ``WindowedStream``, ``AllWindowedStream``; ``agg``: pandas' 
 import operator
 from typing import TYPE_CHECKING, Any
 
+from flowlet.common.checks import check_kind
 from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import PickledBytesTypeInfo
 from flowlet.datastream.data_stream import DataStream
@@ -53,10 +54,7 @@ class WindowedColumnStream:
 
     def side_output_late_data(self, output_tag: OutputTag) -> "WindowedColumnStream":
         """Send rows that are too late for all their windows to a side output; else they are counted and dropped."""
-        if not isinstance(output_tag, OutputTag):
-            raise JobGraphError(
-                f"side_output_late_data() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}"
-            )
+        check_kind(output_tag, OutputTag, "side_output_late_data() needs an OutputTag")
         self._late_tag = output_tag
         return self
 

@@ -7,7 +7,7 @@ Source: PyFlink ``pyflink.datastream.data_stream``, which exports them, too.  ``
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from flowlet.common.checks import is_whole_number
+from flowlet.common.checks import check_kind, is_whole_number
 from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.datastream.data_stream import DataStream
@@ -75,8 +75,7 @@ class _Windows(Generic[F, P]):
 
     def trigger(self, trigger: Trigger[Any, Any]) -> Self:
         """Evaluate windows when this trigger says so, not when that of the assigner does."""
-        if not isinstance(trigger, Trigger):
-            raise JobGraphError(f"trigger() needs a Trigger, got {trigger!r} of type {type(trigger).__name__}")
+        check_kind(trigger, Trigger, "trigger() needs a Trigger")
         if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
             raise JobGraphError(
                 f"windows that merge need a trigger that can merge, which {type(trigger).__name__} cannot: see "
@@ -87,11 +86,7 @@ class _Windows(Generic[F, P]):
 
     def evictor(self, evictor: Evictor[Any, Any]) -> Self:
         """Take records out of windows when they are evaluated; all records are kept then.  Not in PyFlink."""
-        if not isinstance(evictor, Evictor):
-            raise JobGraphError(
-                f"evictor() needs an Evictor such as CountEvictor.of(3), got {evictor!r} of type "
-                f"{type(evictor).__name__}"
-            )
+        check_kind(evictor, Evictor, "evictor() needs an Evictor such as CountEvictor.of(3)")
         self._evictor = evictor
         return self
 
@@ -102,10 +97,7 @@ class _Windows(Generic[F, P]):
 
     def side_output_late_data(self, output_tag: OutputTag) -> Self:
         """Send records that are too late to a side output of the result; else they are dropped and counted."""
-        if not isinstance(output_tag, OutputTag):
-            raise JobGraphError(
-                f"side_output_late_data() needs an OutputTag, got {output_tag!r} of type {type(output_tag).__name__}"
-            )
+        check_kind(output_tag, OutputTag, "side_output_late_data() needs an OutputTag")
         self._late_tag = output_tag
         return self
 

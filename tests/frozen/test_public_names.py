@@ -125,6 +125,11 @@ def _is_there(loader: "griffe.GriffeLoader", name: str) -> bool:
 
 
 def _names_of(module: Any) -> list[str]:
+    late = [
+        node.args[1] for node in ast.walk(ast.parse(module.source)) if isinstance(node, ast.Call) and _is_late(node)
+    ]
+    if late:  # a package whose names are imported late has ``__all__`` from the same table
+        return sorted(" ".join(ast.literal_eval(late[0]).values()).split())
     if module.exports is not None:
         return sorted(name for each in module.exports if (name := str(each)) in module.members)
     return sorted(
@@ -135,6 +140,10 @@ def _names_of(module: Any) -> list[str]:
         and not each.is_module
         and (each.kind.value != "attribute" or name.isupper())
     )
+
+
+def _is_late(call: ast.Call) -> bool:
+    return ast.unparse(call.func) == "late_names"
 
 
 def _final(item: Any) -> Any:

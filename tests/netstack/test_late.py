@@ -304,10 +304,11 @@ import_many("good"); print(gc.isenabled())
 
 
 def test_a_name_is_imported_when_it_is_asked_for() -> None:
-    get, names = late_names("netstack", {"ids": "ConnectionID"})
+    get, names, exported = late_names("netstack", {"ids": "ConnectionID"})
 
     assert get("ConnectionID") is importlib.import_module("netstack.ids").ConnectionID
     assert "ConnectionID" in names()
+    assert exported == ["ConnectionID"]
     with pytest.raises(AttributeError, match="module 'netstack' has no attribute 'Nothing'"):
         get("Nothing")
 
@@ -319,18 +320,16 @@ def test_a_package_with_late_names_imports_what_type_checkers_see(package: str) 
     assert module.__file__ is not None
     tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
     blocks = [each.body for each in tree.body if isinstance(each, ast.If) and ast.unparse(each.test) == "TYPE_CHECKING"]
-    seen = {
-        alias.name: each.module
-        for body in blocks
-        for each in body
-        if isinstance(each, ast.ImportFrom)
-        for alias in each.names
-    }
+    seen: dict[str, str] = {}
+    for each in (each for body in blocks for each in body if isinstance(each, ast.ImportFrom)):
+        assert each.module is not None
+        for alias in each.names:
+            names = importlib.import_module(each.module).__all__ if alias.name == "*" else [alias.name]
+            seen.update(dict.fromkeys(names, each.module))
 
     assert set(seen) == set(module.__all__)
     assert set(module.__all__) <= set(dir(module))
     for name, place in seen.items():
-        assert place is not None
         assert getattr(module, name) is getattr(importlib.import_module(place), name)
 
 

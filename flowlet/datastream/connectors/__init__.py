@@ -6,102 +6,48 @@ from flowlet.common.not_yet import missing_names
 from netstack.late import late_names
 
 if TYPE_CHECKING:
-    from flowlet.datastream.connectors.base import (
-        NO_RECORD,
-        CommitRequest,
-        Committer,
-        CommittingSinkWriter,
-        DeliveryGuarantee,
-        DiscardingSink,
-        Sink,
-        SinkWriter,
-        SinkWriterContext,
-        Source,
-        SplitSource,
-        StatefulSinkWriter,
-        SupportsCommitter,
-        SupportsGlobalCommitter,
-        SupportsWriterState,
-        WriterInitContext,
-    )
-    from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy
-    from flowlet.datastream.connectors.file_system import (
-        BucketAssigner,
-        BulkWriterFactory,
-        DefaultRollingPolicy,
-        FileSink,
-        FileSource,
-        FileSourceBuilder,
-        OnCheckpointRollingPolicy,
-        OutputFileConfig,
-        RollingPolicy,
-        StreamFormat,
-    )
-    from flowlet.datastream.connectors.hybrid_source import HybridSource
-    from flowlet.datastream.connectors.jdbc import (
-        JdbcConnectionOptions,
-        JdbcExactlyOnceSink,
-        JdbcExecutionOptions,
-        JdbcSink,
-    )
-    from flowlet.datastream.connectors.kafka import (
-        KafkaOffsetResetStrategy,
-        KafkaOffsetsInitializer,
-        KafkaRecordSerializationSchema,
-        KafkaSink,
-        KafkaSource,
-        KafkaTopicPartition,
-    )
-    from flowlet.datastream.connectors.number_seq import NumberSequenceSource
-    from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink, WriteAheadTarget
-
-__all__ = [
-    "NO_RECORD",
-    "BucketAssigner",
-    "BulkWriterFactory",
-    "CommitRequest",
-    "Committer",
-    "CommittingSinkWriter",
-    "DataGeneratorSource",
-    "DefaultRollingPolicy",
-    "DeliveryGuarantee",
-    "DiscardingSink",
-    "FileSink",
-    "FileSource",
-    "FileSourceBuilder",
-    "HybridSource",
-    "JdbcConnectionOptions",
-    "JdbcExactlyOnceSink",
-    "JdbcExecutionOptions",
-    "JdbcSink",
-    "KafkaOffsetResetStrategy",
-    "KafkaOffsetsInitializer",
-    "KafkaRecordSerializationSchema",
-    "KafkaSink",
-    "KafkaSource",
-    "KafkaTopicPartition",
-    "NumberSequenceSource",
-    "OnCheckpointRollingPolicy",
-    "OutputFileConfig",
-    "RateLimiterStrategy",
-    "RollingPolicy",
-    "Sink",
-    "SinkWriter",
-    "SinkWriterContext",
-    "Source",
-    "SplitSource",
-    "StatefulSinkWriter",
-    "StreamFormat",
-    "SupportsCommitter",
-    "SupportsGlobalCommitter",
-    "SupportsWriterState",
-    "WriteAheadSink",
-    "WriteAheadTarget",
-    "WriterInitContext",
-]
+    from flowlet.datastream.connectors.base import NO_RECORD as NO_RECORD
+    from flowlet.datastream.connectors.base import CommitRequest as CommitRequest
+    from flowlet.datastream.connectors.base import Committer as Committer
+    from flowlet.datastream.connectors.base import CommittingSinkWriter as CommittingSinkWriter
+    from flowlet.datastream.connectors.base import DeliveryGuarantee as DeliveryGuarantee
+    from flowlet.datastream.connectors.base import DiscardingSink as DiscardingSink
+    from flowlet.datastream.connectors.base import Sink as Sink
+    from flowlet.datastream.connectors.base import SinkWriter as SinkWriter
+    from flowlet.datastream.connectors.base import SinkWriterContext as SinkWriterContext
+    from flowlet.datastream.connectors.base import Source as Source
+    from flowlet.datastream.connectors.base import SplitSource as SplitSource
+    from flowlet.datastream.connectors.base import StatefulSinkWriter as StatefulSinkWriter
+    from flowlet.datastream.connectors.base import SupportsCommitter as SupportsCommitter
+    from flowlet.datastream.connectors.base import SupportsGlobalCommitter as SupportsGlobalCommitter
+    from flowlet.datastream.connectors.base import SupportsWriterState as SupportsWriterState
+    from flowlet.datastream.connectors.base import WriterInitContext as WriterInitContext
+    from flowlet.datastream.connectors.datagen import DataGeneratorSource as DataGeneratorSource
+    from flowlet.datastream.connectors.datagen import RateLimiterStrategy as RateLimiterStrategy
+    from flowlet.datastream.connectors.file_system import BucketAssigner as BucketAssigner
+    from flowlet.datastream.connectors.file_system import BulkWriterFactory as BulkWriterFactory
+    from flowlet.datastream.connectors.file_system import DefaultRollingPolicy as DefaultRollingPolicy
+    from flowlet.datastream.connectors.file_system import FileSink as FileSink
+    from flowlet.datastream.connectors.file_system import FileSource as FileSource
+    from flowlet.datastream.connectors.file_system import FileSourceBuilder as FileSourceBuilder
+    from flowlet.datastream.connectors.file_system import OnCheckpointRollingPolicy as OnCheckpointRollingPolicy
+    from flowlet.datastream.connectors.file_system import OutputFileConfig as OutputFileConfig
+    from flowlet.datastream.connectors.file_system import RollingPolicy as RollingPolicy
+    from flowlet.datastream.connectors.file_system import StreamFormat as StreamFormat
+    from flowlet.datastream.connectors.hybrid_source import HybridSource as HybridSource
+    from flowlet.datastream.connectors.jdbc import *  # noqa: F403 - they are all below
+    from flowlet.datastream.connectors.kafka import KafkaOffsetResetStrategy as KafkaOffsetResetStrategy
+    from flowlet.datastream.connectors.kafka import KafkaOffsetsInitializer as KafkaOffsetsInitializer
+    from flowlet.datastream.connectors.kafka import KafkaRecordSerializationSchema as KafkaRecordSerializationSchema
+    from flowlet.datastream.connectors.kafka import KafkaSink as KafkaSink
+    from flowlet.datastream.connectors.kafka import KafkaSource as KafkaSource
+    from flowlet.datastream.connectors.kafka import KafkaTopicPartition as KafkaTopicPartition
+    from flowlet.datastream.connectors.number_seq import NumberSequenceSource as NumberSequenceSource
+    from flowlet.datastream.connectors.write_ahead_sink import WriteAheadSink as WriteAheadSink
+    from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget as WriteAheadTarget
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__ = late_names(
+    __getattr__, __dir__, __all__ = late_names(
         __name__,
         {
             "datastream.connectors.base": (

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Final
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
-from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.checks import check_number, is_name
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
@@ -378,8 +378,7 @@ class JdbcExecutionOptions:
             return JdbcExecutionOptions(**self._values)
 
         def _with(self, name: str, value: int, *, at_least: int) -> "JdbcExecutionOptions.Builder":
-            if not is_whole_number(value) or value < at_least:
-                raise JobGraphError(f"with_{name}() needs a whole number of {at_least} or more, got {value!r}")
+            check_number(value, at_least, f"with_{name}() needs a whole number of {at_least} or more")
             self._values[name] = value
             return self
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any, final
 
+from flowlet.common.checks import check_kind, check_number
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.connectors.base import BuiltInSource
 from flowlet.errors import JobGraphError
@@ -57,10 +58,7 @@ class RateLimiterStrategy:
 
         JobGraphError: it is not above 0.
         """
-        if type(records_per_checkpoint) is not int or records_per_checkpoint < 1:
-            raise JobGraphError(
-                f"per_checkpoint() needs a whole number of records above 0, got {records_per_checkpoint!r}"
-            )
+        check_number(records_per_checkpoint, 1, "per_checkpoint() needs a whole number of records above 0")
         return RateLimiterStrategy(RateUnit.CHECKPOINT, records_per_checkpoint)
 
     @staticmethod
@@ -104,8 +102,7 @@ class DataGeneratorSource(BuiltInSource):
                 "a data generator needs a rate such as RateLimiterStrategy.per_second(100), got "
                 f"{rate_limiter_strategy!r}"
             )
-        if type_info is not None and not isinstance(type_info, TypeInformation):
-            raise JobGraphError(f"a data generator needs a type such as Types.LONG(), got {type_info!r}")
+        check_kind(type_info, TypeInformation | None, "a data generator needs a type such as Types.LONG()")
         self.generator_function = generator_function
         self.count = count
         self.rate_limiter_strategy = (

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass  # not late: programs may ask for the parameters of its __init__
 from typing import Any, ClassVar, Final, NoReturn, Self
 
-from flowlet.common.checks import is_name, is_whole_number
+from flowlet.common.checks import check_kind, check_name, check_number
 from flowlet.common.not_yet import java_only
 from flowlet.common.paths import local_path
 from flowlet.common.serialization import Encoder
@@ -169,8 +169,7 @@ class RollingPolicy:
             "inactivity_interval": inactivity_interval,
         }
         for name, value in values.items():
-            if not is_whole_number(value) or value < 1:
-                raise JobGraphError(f"default_rolling_policy: {name} must be a whole number above 0, got {value!r}")
+            check_number(value, 1, f"default_rolling_policy: {name} must be a whole number above 0")
         return DefaultRollingPolicy(part_size, rollover_interval, inactivity_interval)
 
     @staticmethod
@@ -337,8 +336,7 @@ class FileSink(Sink):
         def __init__(
             self, base_path: str, file_format: Encoder | BulkWriterFactory, rolling_policy: RollingPolicy
         ) -> None:
-            if not is_name(base_path):
-                raise JobGraphError(f"a file sink writes into a folder given as text, got {base_path!r}")
+            check_name(base_path, "a file sink writes into a folder given as text")
             try:
                 path = local_path(base_path)
             except ValueError as error:
@@ -350,8 +348,7 @@ class FileSink(Sink):
 
             Raises JobGraphError: it is no number above 0.
             """
-            if not is_whole_number(interval) or interval < 1:
-                raise JobGraphError(f"with_bucket_check_interval() needs milliseconds above 0, got {interval!r}")
+            check_number(interval, 1, "with_bucket_check_interval() needs milliseconds above 0")
             self._sink.check_interval_ms = interval
             return self
 
@@ -360,8 +357,7 @@ class FileSink(Sink):
 
             Raises JobGraphError: it is no ``BucketAssigner``.
             """
-            if not isinstance(bucket_assigner, BucketAssigner):
-                raise JobGraphError(f"with_bucket_assigner() needs a BucketAssigner, got {bucket_assigner!r}")
+            check_kind(bucket_assigner, BucketAssigner, "with_bucket_assigner() needs a BucketAssigner")
             self._sink.bucket_assigner = bucket_assigner
             return self
 
@@ -392,16 +388,12 @@ class FileSink(Sink):
         """Builds a sink that appends records."""
 
         def __init__(self, base_path: str, encoder: Encoder) -> None:
-            if not isinstance(encoder, Encoder):
-                raise JobGraphError(
-                    f"a file sink needs an encoder such as Encoder.simple_string_encoder(), got {encoder!r}"
-                )
+            check_kind(encoder, Encoder, "a file sink needs an encoder such as Encoder.simple_string_encoder()")
             super().__init__(base_path, encoder, RollingPolicy.default_rolling_policy())
 
         def with_rolling_policy(self, rolling_policy: RollingPolicy) -> Self:
             """Say when a file is complete.  Raises JobGraphError: it is no ``RollingPolicy``."""
-            if not isinstance(rolling_policy, RollingPolicy):
-                raise JobGraphError(f"with_rolling_policy() needs a RollingPolicy, got {rolling_policy!r}")
+            check_kind(rolling_policy, RollingPolicy, "with_rolling_policy() needs a RollingPolicy")
             self._sink.rolling_policy = rolling_policy
             return self
 

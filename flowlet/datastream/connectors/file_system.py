@@ -8,7 +8,7 @@ Absent: ``monitor_continuously``, reading bulk formats, your own enumerators and
 
 from typing import TYPE_CHECKING, final
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_kind, check_name, check_number
 from flowlet.common.not_yet import missing_names
 from flowlet.common.paths import local_path
 from flowlet.datastream.connectors.base import BuiltInSource
@@ -94,15 +94,11 @@ class FileSourceBuilder:
     """Builds a ``FileSource``."""
 
     def __init__(self, stream_format: StreamFormat, paths: tuple[str, ...]) -> None:
-        if not isinstance(stream_format, StreamFormat):
-            raise JobGraphError(
-                f"a file source needs a format such as StreamFormat.text_line_format(), got {stream_format!r}"
-            )
+        check_kind(stream_format, StreamFormat, "a file source needs a format such as StreamFormat.text_line_format()")
         if not paths:
             raise JobGraphError("a file source needs at least one path")
         for path in paths:
-            if not is_name(path):
-                raise JobGraphError(f"a file source reads paths given as texts, got {path!r}")
+            check_name(path, "a file source reads paths given as texts")
             # How os.listdir() returns bytes that it cannot decode.
             if any("\ud800" <= character <= "\udfff" for character in path):
                 raise JobGraphError(f"a file source reads paths that are UTF-8, got {path!r}; rename the file")
@@ -125,10 +121,7 @@ class FileSourceBuilder:
         Raises:
             JobGraphError: it is not a whole number above 0.
         """
-        if type(split_bytes) is not int or split_bytes < 1:
-            raise JobGraphError(
-                f"set_split_size() needs a number of bytes above 0, such as 16 * 1024 * 1024, got {split_bytes!r}"
-            )
+        check_number(split_bytes, 1, "set_split_size() needs a number of bytes above 0, such as 16 * 1024 * 1024")
         self._split_bytes = split_bytes
         return self
 

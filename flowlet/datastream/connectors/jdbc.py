@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_kind, check_name
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
     ListTypeInfo,
@@ -136,14 +136,12 @@ def _checked_statement(
     connection: JdbcConnectionOptions,
     execution: JdbcExecutionOptions | None,
 ) -> DatabaseStatement:
-    if not is_name(sql):
-        raise JobGraphError(f"{method} needs a statement of SQL as its first argument, got {sql!r}")
+    check_name(sql, f"{method} needs a statement of SQL as its first argument")
     if not isinstance(connection, JdbcConnectionOptions):
         raise JobGraphError(
             f"{method} needs a JdbcConnectionOptions, got an object of type {type(connection).__name__}"
         )
-    if execution is not None and not isinstance(execution, JdbcExecutionOptions):
-        raise JobGraphError(f"{method} needs a JdbcExecutionOptions, got {execution!r}")
+    check_kind(execution, JdbcExecutionOptions | None, f"{method} needs a JdbcExecutionOptions")
     match type_info:
         case RowTypeInfo():
             names = type_info.get_field_names()

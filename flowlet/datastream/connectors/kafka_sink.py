@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_kind, check_name
 from flowlet.common.not_yet import java_only
 from flowlet.common.serialization import SerializationSchema
 from flowlet.datastream.connectors.base import DeliveryGuarantee, Sink, SinkWriter, WriterInitContext
@@ -90,8 +90,7 @@ class KafkaRecordSerializationSchemaBuilder:
 
     def set_topic(self, topic: str) -> Self:
         """All records go to this topic."""
-        if not is_name(topic):
-            raise JobGraphError(f"set_topic() needs the name of a topic, got {topic!r}")
+        check_name(topic, "set_topic() needs the name of a topic")
         self._topic = topic
         self._selector = None
         return self
@@ -127,8 +126,7 @@ class KafkaRecordSerializationSchemaBuilder:
 
 
 def _schema(method: str, schema: SerializationSchema) -> SerializationSchema:
-    if not isinstance(schema, SerializationSchema):
-        raise JobGraphError(f"{method}() needs a SerializationSchema such as SimpleStringSchema(), got {schema!r}")
+    check_kind(schema, SerializationSchema, f"{method}() needs a SerializationSchema such as SimpleStringSchema()")
     return schema
 
 
@@ -228,8 +226,7 @@ class KafkaSinkBuilder:
 
     def set_delivery_guarantee(self, delivery_guarantee: DeliveryGuarantee) -> Self:
         """How often a record is there if the job restarts on the way; ``NONE``, the default, may lose some."""
-        if not isinstance(delivery_guarantee, DeliveryGuarantee):
-            raise JobGraphError(f"set_delivery_guarantee() needs one of DeliveryGuarantee, got {delivery_guarantee!r}")
+        check_kind(delivery_guarantee, DeliveryGuarantee, "set_delivery_guarantee() needs one of DeliveryGuarantee")
         self._guarantee = delivery_guarantee
         return self
 
@@ -237,8 +234,7 @@ class KafkaSinkBuilder:
         """What the ids of transactions and of the groups of markers begin with; needed for exactly once, and the
         brokers must allow it.
         """
-        if not is_name(transactional_id_prefix):
-            raise JobGraphError(f"set_transactional_id_prefix() needs a name, got {transactional_id_prefix!r}")
+        check_name(transactional_id_prefix, "set_transactional_id_prefix() needs a name")
         self._prefix = transactional_id_prefix
         return self
 
@@ -249,8 +245,7 @@ class KafkaSinkBuilder:
 
         Nothing is written to it: a marker is a committed offset, and an offset has a topic.
         """
-        if not is_name(topic):
-            raise JobGraphError(f"set_marker_topic() needs the name of a topic, got {topic!r}")
+        check_name(topic, "set_marker_topic() needs the name of a topic")
         self._marker_topic = topic
         return self
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass  # not late: programs may ask for the paramete
 from enum import Enum
 from typing import Any, Final, Self, final
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_kind, check_number, is_name
 from flowlet.common.serialization import DeserializationSchema
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.connectors.base import BuiltInSource
@@ -85,8 +85,7 @@ class KafkaOffsetsInitializer:
 
         JobGraphError: it is no such number.
         """
-        if type(timestamp) is not int or timestamp < 0:
-            raise JobGraphError(f"timestamp() needs milliseconds since 1970, got {timestamp!r}")
+        check_number(timestamp, 0, "timestamp() needs milliseconds since 1970")
         return KafkaOffsetsInitializer(OffsetRule(OffsetKind.TIMESTAMP, timestamp_ms=timestamp))
 
     @staticmethod
@@ -117,8 +116,7 @@ class KafkaOffsetsInitializer:
 
 
 def _fallback(strategy: KafkaOffsetResetStrategy) -> OffsetKind | None:
-    if not isinstance(strategy, KafkaOffsetResetStrategy):
-        raise JobGraphError(f"an offset reset strategy is one of KafkaOffsetResetStrategy, got {strategy!r}")
+    check_kind(strategy, KafkaOffsetResetStrategy, "an offset reset strategy is one of KafkaOffsetResetStrategy")
     return _FALLBACKS[strategy]
 
 

@@ -15,6 +15,7 @@ Source: PyFlink ``pyflink.datastream.stream_execution_environment``.  PyFlink
 from collections.abc import Mapping
 from typing import Self
 
+from flowlet.common.checks import check_kind
 from flowlet.common.configuration import Configuration
 from flowlet.common.flinks_options import CHANGELOG, IGNORED, warn_of_setter
 from flowlet.common.job_settings import FAILURE_RATE_DELAY, RestartKind, RestartSettings
@@ -152,8 +153,7 @@ class RecoverySettings:
 
         Raises ConfigError: it is no bool.
         """
-        if not isinstance(enabled, bool):
-            raise ConfigError(f"enable_changelog_state_backend() needs True or False, got {enabled!r}")
+        check_kind(enabled, bool, "enable_changelog_state_backend() needs True or False", ConfigError)
         self._configuration.set_boolean(CHANGELOG, enabled)
         if enabled:
             warn_of_setter("enable_changelog_state_backend()", IGNORED[CHANGELOG])

@@ -8,6 +8,7 @@ Rules: every function raises JobGraphError if its demands are not met.  The mess
 from collections.abc import Iterable
 from typing import Any, Final
 
+from flowlet.common.checks import check_kind
 from flowlet.common.typeinfo import (
     BasicType,
     BasicTypeInfo,
@@ -37,8 +38,7 @@ def check_schema(schema: Any, method: str) -> Any:
     """The schema itself; it must have fields, no name twice, and only types whose rows can be distributed."""
     import pyarrow as pa
 
-    if not isinstance(schema, pa.Schema):
-        raise JobGraphError(f"{method}() needs a pyarrow.Schema, got {schema!r} of type {type(schema).__name__}")
+    check_kind(schema, pa.Schema, f"{method}() needs a pyarrow.Schema")
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice or not schema.names:
         raise JobGraphError(

@@ -13,7 +13,7 @@ Absent: what a schema says only of reading (comments, the first row, strict head
 from dataclasses import field, replace
 from typing import Any, ClassVar, Final, Self
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_kind, check_name
 from flowlet.common.typeinfo import RowTypeInfo
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory
 from flowlet.errors import JobGraphError
@@ -96,8 +96,7 @@ class CsvSchemaBuilder:
 
     def add_columns_from(self, schema: CsvSchema) -> Self:
         """The columns of another schema."""
-        if not isinstance(schema, CsvSchema):
-            raise JobGraphError(f"add_columns_from() needs a CsvSchema, got {schema!r}")
+        check_kind(schema, CsvSchema, "add_columns_from() needs a CsvSchema")
         self._columns += schema.columns
         return self
 
@@ -151,8 +150,7 @@ class CsvSchemaBuilder:
         return self._set(uses_header=bool(use))
 
     def _add(self, column: CsvColumn) -> Self:
-        if not is_name(column.name):
-            raise JobGraphError(f"a column of a CsvSchema needs a name, got {column.name!r}")
+        check_name(column.name, "a column of a CsvSchema needs a name")
         self._columns.append(column)
         return self
 

@@ -7,11 +7,11 @@ Absent: readers of files.
 
 from typing import TYPE_CHECKING
 
+from flowlet.common.checks import check_kind
 from flowlet.common.not_yet import missing_names
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory
 from flowlet.datastream.formats.bulk_formats import CsvSchema, CsvSchemaBuilder, CsvWriterFactory
 from flowlet.datastream.formats.csv_schemas import CsvRowDeserializationSchema, CsvRowSerializationSchema
-from flowlet.errors import JobGraphError
 
 __all__ = [
     "CsvBulkWriters",
@@ -32,8 +32,7 @@ class CsvBulkWriters:
 
         Raises JobGraphError: it is no ``CsvSchema``.
         """
-        if not isinstance(schema, CsvSchema):
-            raise JobGraphError(f"for_schema() needs a schema such as CsvSchema.builder()...build(), got {schema!r}")
+        check_kind(schema, CsvSchema, "for_schema() needs a schema such as CsvSchema.builder()...build()")
         return CsvWriterFactory(schema)
 
 

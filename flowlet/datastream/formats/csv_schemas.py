@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Self
 
+from flowlet.common.checks import check_kind
 from flowlet.common.serialization import DeserializationSchema, SerializationSchema
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
@@ -389,15 +390,13 @@ def _form(type_info: TypeInformation) -> FieldForm:
 
 
 def _checked_type(type_info: Any) -> RowTypeInfo:
-    if not isinstance(type_info, RowTypeInfo):
-        raise JobGraphError(
-            f"a schema of CSV needs the type of a row, such as Types.ROW_NAMED([...], [...]), got {type_info!r}"
-        )
-    for name, kind in zip(type_info.get_field_names(), type_info.get_field_types(), strict=True):
+    check_kind(type_info, RowTypeInfo, "a schema of CSV needs the type of a row, such as Types.ROW_NAMED([...], [...])")
+    row: RowTypeInfo = type_info
+    for name, kind in _named(row):
         inner = kind.elem_type if isinstance(kind, _ARRAYS) and field_form(kind) is None else kind
         if field_form(inner) is None:
             raise JobGraphError(
                 f"a schema of CSV cannot hold the field {name!r} of {kind!r}: use plain values, dates and arrays of "
                 "these"
             )
-    return type_info
+    return row

@@ -7,6 +7,7 @@ Absent: readers, Avro, and the Hadoop configuration.
 
 from typing import TYPE_CHECKING
 
+from flowlet.common.checks import check_kind
 from flowlet.common.not_yet import missing_names
 from flowlet.common.typeinfo import RowTypeInfo, TupleTypeInfo
 from flowlet.datastream.connectors.file_sink import BulkWriterFactory
@@ -32,8 +33,7 @@ class ParquetBulkWriters:
 
         if isinstance(row_type, TupleTypeInfo):
             row_type = RowTypeInfo(row_type.get_field_types())
-        if not isinstance(row_type, RowTypeInfo):
-            raise JobGraphError(f"for_row_type() needs a type such as Types.ROW_NAMED(...), got {row_type!r}")
+        check_kind(row_type, RowTypeInfo, "for_row_type() needs a type such as Types.ROW_NAMED(...)")
         for name, field_type in zip(row_type.get_field_names(), row_type.get_field_types(), strict=True):
             if arrow_type_of(field_type) is None:
                 raise JobGraphError(

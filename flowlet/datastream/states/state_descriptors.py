@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import check_kind, check_name
 from flowlet.common.typeinfo import ListTypeInfo, MapTypeInfo, TypeInformation
 from flowlet.datastream.states.state_ttl_config import StateTtlConfig
 from flowlet.datastream.user_functions.argument_checks import checked_object, declared_type
@@ -247,8 +247,7 @@ class StateDescriptor(ABC):  # noqa: B024  # abstract as in PyFlink: only the ki
     """
 
     def __init__(self, name: str, type_info: TypeInformation) -> None:
-        if not is_name(name):
-            raise JobGraphError(f"a state needs a name, got {name!r}")
+        check_name(name, "a state needs a name")
         self.name = name
         self.type_info = declared_type(type_info)
         self._ttl_config: StateTtlConfig | None = None
@@ -262,10 +261,8 @@ class StateDescriptor(ABC):  # noqa: B024  # abstract as in PyFlink: only the ki
 
     def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
         """Let entries expire.  Raises JobGraphError: it is no ``StateTtlConfig``."""
-        config: object = ttl_config
-        if not isinstance(config, StateTtlConfig):
-            raise JobGraphError(f"state {self.name!r}: enable_time_to_live() needs a StateTtlConfig, got {config!r}")
-        self._ttl_config = config
+        check_kind(ttl_config, StateTtlConfig, f"state {self.name!r}: enable_time_to_live() needs a StateTtlConfig")
+        self._ttl_config = ttl_config
 
     @property
     def ttl_config(self) -> StateTtlConfig | None:

@@ -23,6 +23,7 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from flowlet.common.checks import check_kind
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     BasicArrayTypeInfo,
@@ -297,8 +298,7 @@ def declared_type(output_type: TypeInformation | list[TypeInformation] | None) -
         return PickledBytesTypeInfo()
     if isinstance(output_type, list):
         return RowTypeInfo(output_type)
-    if not isinstance(output_type, TypeInformation):
-        raise JobGraphError(f"a type is declared with type information such as Types.STRING(), got {output_type!r}")
+    check_kind(output_type, TypeInformation, "a type is declared with type information such as Types.STRING()")
     return output_type
 
 
@@ -323,5 +323,4 @@ def _check_arguments(func: Any, method: str, num_arguments: int) -> None:
 
 def check_type_information(type_info: TypeInformation, method: str) -> None:
     """``type_info`` must be a declared type."""
-    if not isinstance(type_info, TypeInformation):
-        raise JobGraphError(f"{method}() needs type information such as Types.STRING(), got {type_info!r}")
+    check_kind(type_info, TypeInformation, f"{method}() needs type information such as Types.STRING()")

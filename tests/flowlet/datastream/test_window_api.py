@@ -72,7 +72,7 @@ def test_the_module_has_pyflinks_names() -> None:
         "CountWindowSerializer GlobalWindowSerializer SessionWindowTimeGapExtractor"
     )
 
-    assert set(names.split()) <= set(api.__all__)
+    assert set(names.split()) <= set(vars(api)["__all__"])
 
 
 @pytest.mark.parametrize(("timestamp", "start"), [(0, 0), (9, 0), (10, 10), (-1, -10)])
