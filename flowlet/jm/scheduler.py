@@ -232,8 +232,7 @@ class SlotPool:
         managers = "1 TaskManager" if len(self._task_managers) == 1 else f"{len(self._task_managers)} TaskManagers"
         return (
             f"job needs {_count(num_slots, 'slot')}, the cluster has {self.num_slots}{free} on {managers} after "
-            f"{waited_s:g} s: "
-            "start more TaskManagers or lower the parallelism"
+            f"{waited_s:g} s: start more TaskManagers or lower the parallelism"
         )
 
     def check_invariants(self) -> None:

@@ -165,8 +165,7 @@ class Task:
         except (RuntimeError, MemoryError) as error:
             failure = FlowletError(
                 f"its thread cannot be started ({error}); {threading.active_count()} threads run here: raise the limit "
-                "of processes "
-                "(ulimit -u, or the container's), or offer fewer slots"
+                "of processes (ulimit -u, or the container's), or offer fewer slots"
             )
             self._fail_without_thread(failure)
 

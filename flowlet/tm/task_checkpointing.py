@@ -239,8 +239,7 @@ class TaskCheckpointing:
             cause = f"{error}" or type(error).__name__
             raise StateRestoreError(
                 f"task {self._name}: its state in checkpoint {restored.checkpoint_id} ({handle.num_bytes} bytes "
-                f"{place}) cannot be "
-                f"restored: {cause}"
+                f"{place}) cannot be restored: {cause}"
             ) from error
         _log.info(
             "restored", checkpoint=restored.checkpoint_id, num_bytes=handle.num_bytes, operators=len(state.operators)

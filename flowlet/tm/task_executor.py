@@ -322,8 +322,7 @@ class TaskExecutor:
         seconds = report.waited_ms / 1000
         reason = (
             f"task {task.name!r} of job {task.descriptor.job_name!r} did not end within {seconds:g} s after it was "
-            "cancelled, which is "
-            f"{CANCELLATION_TIMEOUT_OPTION}; it stands{place} in\n{report.stack}"
+            f"cancelled, which is {CANCELLATION_TIMEOUT_OPTION}; it stands{place} in\n{report.stack}"
         )
         self.announce_end(reason)
         self._hooks.failed(reason)

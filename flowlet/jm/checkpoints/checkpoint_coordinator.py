@@ -544,6 +544,5 @@ class CheckpointCoordinator:
         self._failure = FailJob(
             f"more than {self._settings.tolerable_failures} checkpoints failed one after the other "
             f"(execution.checkpointing.tolerable-failed-checkpoints); the last one, checkpoint {checkpoint_id}, "
-            f"failed{where}: "
-            f"{failure.message}"
+            f"failed{where}: {failure.message}"
         )
