@@ -39,7 +39,6 @@ from netstack.log_lines import LogLines
 from netstack.loop.eventloop import EventLoopThread
 from netstack.loop.loop_timers import LoopTimers
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
-from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
@@ -190,9 +189,6 @@ class NetworkEnvironment:
                     pool,
                     owner,
                     folder,
-                    # Pages of a mapped file count as this process's memory.
-                    kind=BoundedDataKind.FILE,
-                    has_named_file=False,
                     partition_type=partition_type,
                     compressor=compressor,
                 )
@@ -317,9 +313,7 @@ class NetworkEnvironment:
     def _channel(self, gate: SingleInputGate, index: int, spec: ChannelSpec) -> InputChannel:
         config = self.config
         backoff = RequestBackoff(
-            config.initial_request_backoff_ms,
-            config.max_request_backoff_ms,
-            listener_timeout_ms=round(config.partition_request_timeout_s * 1000),
+            config.max_request_backoff_ms, max(1, round(config.partition_request_timeout_s * 1000))
         )
         if spec.connection is None:
             return LocalInputChannel(
@@ -331,7 +325,6 @@ class NetworkEnvironment:
                 last=spec.last,
                 wait_timeout_ms=config.partition_request_timeout_s * 1000,
                 backoff=backoff,
-                timers=self._timers,
             )
         client = self._connections.client(spec.connection)
         channel = self._remote_channel(

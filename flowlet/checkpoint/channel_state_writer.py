@@ -159,7 +159,6 @@ class InMemoryChannelStateWriter:
         self,
         checkpoint_id: int,
         channel: InputChannelInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Copy and recycle the buffers of an input channel."""
@@ -173,7 +172,6 @@ class InMemoryChannelStateWriter:
         self,
         checkpoint_id: int,
         subpartition: ResultSubpartitionInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Copy and recycle the buffers of a subpartition."""
@@ -184,7 +182,7 @@ class InMemoryChannelStateWriter:
                 found.outputs.setdefault(subpartition, []).extend(pieces)
 
     def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
     ) -> None:
         """Wait for ``data`` without blocking; the checkpoint is complete only with it."""
         with self._lock:

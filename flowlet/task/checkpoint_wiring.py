@@ -36,7 +36,7 @@ from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.late import dataclass
 from netstack.loop.loop_timers import Cancellable, Timers
-from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo
+from netstack.partition.channel_state import InputChannelInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import DataType
@@ -239,7 +239,7 @@ def keep_in_flight(
     """Keep data that left ``channel`` but was not processed; it precedes what the channel itself keeps."""
     buffers = [NetworkBuffer.unpooled(piece, DataType.DATA_BUFFER) for piece in pieces]
     if buffers:
-        writer.add_input_data(checkpoint_id, channel, SEQUENCE_NUMBER_UNKNOWN, buffers)
+        writer.add_input_data(checkpoint_id, channel, buffers)
 
 
 def checkpoint_metrics(checkpoints: TaskCheckpoints | None) -> dict[str, int]:

@@ -197,18 +197,13 @@ class BufferBuilder:
         self._lease = self._marker = BufferLease(segment, recycler)
         self._view = view = segment.view
         self._capacity = len(view)
-        self._position = 0  # appended, maybe not committed
+        self._position = 0  # how many bytes are written
         self._has_consumer = False
         self._is_closed = False
 
     def __repr__(self) -> str:
         state = shown_state("open", closed=self._is_closed, finished=self.is_finished)
         return f"<BufferBuilder {state}, {self._position} of {self._capacity} bytes>"
-
-    @property
-    def recycler(self) -> BufferRecycler:
-        """Who gets the segment when nobody uses it any more."""
-        return self._lease.recycler
 
     @property
     def capacity_bytes(self) -> int:
@@ -225,28 +220,8 @@ class BufferBuilder:
         """Whether ``finish`` was called."""
         return self._marker.position < 0
 
-    def append(self, data: bytes | memoryview) -> int:
-        """Write as much of ``data`` (single bytes) as fits, invisible until ``commit``; returns how many bytes that
-        were.
-        """
-        assert self._marker.position >= 0, "a finished buffer takes no more data"
-        position = self._position
-        num_bytes = len(data)
-        if num_bytes > self._capacity - position:
-            num_bytes = self._capacity - position
-            data = memoryview(data)[:num_bytes]
-        end = position + num_bytes
-        self._view[position:end] = data
-        self._position = end
-        return num_bytes
-
-    def commit(self) -> None:
-        """Let the consumer see everything appended so far."""
-        assert self._marker.position >= 0, "a finished buffer is committed"
-        self._marker.position = self._position
-
     def append_and_commit(self, data: bytes | memoryview) -> int:
-        """``append`` and ``commit`` in one call."""
+        """Write as much of ``data`` (single bytes) as fits, which the consumer sees at once; returns how many bytes."""
         marker = self._marker
         assert marker.position >= 0, "a finished buffer takes no more data"
         position = self._position
@@ -266,7 +241,7 @@ class BufferBuilder:
         self._capacity = min(len(self._view), max(size_bytes, self._position))
 
     def finish(self) -> int:
-        """Commit and close for writing; returns the bytes written.  The second call changes nothing."""
+        """Close for writing; returns the bytes written.  The second call changes nothing."""
         self._marker.position = ~self._position
         return self._position
 

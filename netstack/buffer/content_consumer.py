@@ -83,7 +83,7 @@ class SegmentConsumer(BufferConsumer):
     As behind a builder, whoever holds it learns that the writer has finished when it looks for the first time.
     """
 
-    __slots__ = ("_made_lease", "_recycler", "_segment")
+    __slots__ = ("_made_lease", "_segment", "recycler")
 
     # Instead of slots, which would have to be filled once per buffer.  bench: transport.
     data_type = DataType.DATA_BUFFER
@@ -92,7 +92,7 @@ class SegmentConsumer(BufferConsumer):
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler, partial_record_length: int = 0) -> None:
         self._segment = segment
-        self._recycler = recycler
+        self.recycler = recycler  # gets the segment when nobody uses it any more
         self._made_lease: BufferLease | None = None
         self._seen = 0
         self._read = 0
@@ -103,7 +103,7 @@ class SegmentConsumer(BufferConsumer):
     def _lease(self) -> BufferLease:  # type: ignore[override]  # it is only read
         lease = self._made_lease
         if lease is None:
-            lease = self._made_lease = BufferLease(self._segment, self._recycler)
+            lease = self._made_lease = BufferLease(self._segment, self.recycler)
             lease.position = ~len(self._segment.view)
         return lease
 
@@ -136,11 +136,6 @@ class SegmentConsumer(BufferConsumer):
         self._seen = ~len(self._segment.view)
         self._is_closed = True
         return self._segment
-
-    @property
-    def recycler(self) -> BufferRecycler:
-        """Who gets the segment when nobody uses it any more."""
-        return self._recycler
 
 
 class ContentConsumer(SegmentConsumer):

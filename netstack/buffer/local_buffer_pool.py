@@ -17,15 +17,14 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_all
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.pool_account import AccountState, BlockingObserver, BufferListener, ParkedThreads, PoolAccount
 from netstack.errors import ResourceClosedError
-from netstack.late import dataclass
 from netstack.wire.messages import DataType
 
 if TYPE_CHECKING:
@@ -34,37 +33,25 @@ if TYPE_CHECKING:
 NO_SUBPARTITION: Final = -1  # a request that no subpartition's maximum counts
 
 
-@dataclass(frozen=True, slots=True)
-class LocalBufferPoolStatistics:
-    """The numbers of one pool; ``num_used / num_buffers`` is Flink's ``outPoolUsage``, above 1 with overdraft."""
+class SubpartitionRecycler(BufferRecycler):
+    """Brings segments home that count for one subpartition."""
 
-    num_buffers: int
-    num_required: int
-    max_buffers: int | None
-    num_requested: int
-    num_available: int
-    num_used: int
-    num_overdraft: int
-    num_listeners: int
-    num_parked: int  # threads that wait in line
-    hard_blocked_ns: int
-
-
-class SubpartitionRecycler:
-    """Brings a segment home that counts for one subpartition."""
-
-    __slots__ = ("home", "home_index")
+    __slots__ = ("_pool", "_subpartition")
 
     def __init__(self, pool: "LocalBufferPool", subpartition: int) -> None:
-        self.home = pool
-        self.home_index = subpartition
+        self._pool = pool
+        self._subpartition = subpartition
 
     def recycle(self, segment: MemorySegment) -> None:
         """Take ``segment`` back; any thread."""
-        self.home.recycle(segment, self.home_index)
+        self._pool.recycle(segment, self._subpartition)
+
+    def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
+        """Take ``segments`` back, in one lock round; any thread."""
+        self._pool.recycle_run(segments, self._subpartition)
 
 
-class LocalBufferPool:
+class LocalBufferPool(BufferRecycler):
     """Hands out segments and takes them back.
 
     Threading: any thread; several may block at once.
@@ -120,8 +107,8 @@ class LocalBufferPool:
         account = self._account
         return (
             f"<LocalBufferPool of {self.owner}: {state}{account.num_requested} requested ({account.num_required} "
-            "guaranteed, "
-            f"{account.num_buffers} now, at most {account.max_buffers}), {len(self._free)} free{full}{parked}>"
+            f"guaranteed, {account.num_buffers} now, at most {account.max_buffers}), "
+            f"{len(self._free)} free{full}{parked}>"
         )
 
     @property
@@ -191,20 +178,15 @@ class LocalBufferPool:
         with self._lock:
             return self._parked.total_ns_locked()
 
-    def statistics(self) -> LocalBufferPoolStatistics:
-        """The numbers of this moment."""
-        return LocalBufferPoolStatistics(
-            num_buffers=self.num_buffers,
-            num_required=self.num_required,
-            max_buffers=self.max_buffers,
-            num_requested=self.num_requested,
-            num_available=self.num_available,
-            num_used=self.best_effort_used,
-            num_overdraft=self.num_overdraft,
-            num_listeners=len(self._listeners),
-            num_parked=len(self._parked.line),
-            hard_blocked_ns=self.hard_blocked_ns,
-        )
+    @property
+    def num_listeners(self) -> int:
+        """How many listeners wait for a buffer."""
+        return len(self._listeners)
+
+    @property
+    def num_parked(self) -> int:
+        """How many threads wait in line."""
+        return len(self._parked.line)
 
     # ---------------------------------------------------------------- requests
 
@@ -226,16 +208,6 @@ class LocalBufferPool:
         with self._lock:
             segment = self._take_locked(NO_SUBPARTITION)
         return None if segment is None else NetworkBuffer(segment, self, len(segment.view), DataType.DATA_BUFFER)
-
-    def request_builder_nowait(self, subpartition: int = NO_SUBPARTITION) -> BufferBuilder | None:
-        """A builder on a free segment, or None.
-
-        Raises:
-            ResourceClosedError: the pool was destroyed.
-        """
-        with self._lock:
-            segment = self._take_locked(subpartition)
-        return None if segment is None else BufferBuilder(segment, self.recycler(subpartition))
 
     def request_builder_blocking(self, subpartition: int = NO_SUBPARTITION) -> BufferBuilder:
         """A builder on a segment; parks the thread until there is one.
@@ -299,24 +271,6 @@ class LocalBufferPool:
         """Who takes back what was requested for ``subpartition``."""
         return self._recyclers[subpartition] if subpartition >= 0 and self._recyclers else self
 
-    def reserve_segments(self, num_segments: int, timeout_s: float | None = None) -> None:
-        """Hold at least ``num_segments`` from now on, free or in use; waits until the network pool has them (None: as
-        long as it says).
-
-        Raises:
-            ValueError: more than the guarantee.
-            InsufficientNetworkBuffersError: they did not come in time.
-            ResourceClosedError: the pool was destroyed, before or meanwhile.
-        """
-        if num_segments > self.num_required:
-            raise ValueError(
-                f"{self.owner}: cannot reserve {num_segments} segments, only {self.num_required} are guaranteed"
-            )
-        if self._is_destroyed:
-            raise self._destroyed()
-        segments = self._parent.reserve(self._account, num_segments, timeout_s, self.owner)
-        run_all([lambda segment=segment: self._receive(segment) for segment in segments])  # type: ignore[misc]  # mypy: default of a lambda
-
     # ---------------------------------------------------------------- listeners
 
     def add_buffer_listener(self, listener: BufferListener) -> bool:
@@ -371,74 +325,41 @@ class LocalBufferPool:
             is_kept, listener = self._store_locked(segment, wakeups)
             # Under the lock, so that no two threads give back the same surplus.
             grants = None if is_kept else self._parent.take_back(self._account, (segment,))
-        # A callback of a future, or a listener, may raise, and the thread that parks for the segment must be woken
-        # nevertheless.
-        if not wakeups:
-            if grants is not None:
-                self._parent.hand_out(grants)
-            elif listener is not None:
-                self._serve(listener, segment)
-        elif grants is not None:
-            run_all([partial(self._parent.hand_out, grants), *wakeups])
+        if grants is not None:
+            wakeups.insert(0, partial(self._parent.hand_out, grants))
         elif listener is not None:
-            run_all([partial(self._serve, listener, segment), *wakeups])
-        else:
+            wakeups.insert(0, partial(self._serve, listener, segment))
+        if wakeups:
+            # All of them: a callback of a future, or a listener, may raise, and the thread that parks for the segment
+            # must be woken nevertheless.
             run_all(wakeups)
 
-    def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
-        """``recycle`` for several segments, each with its subpartition: one lock round, and whoever waits finds all of
-        them.
-        """
-        calls: list[Callable[[], object]] = []
-        wakeups: list[Callable[[], object]] = []
-        with self._lock:
-            num_parked = len(self._parked.line)
-            for segment, subpartition in returned:
-                if subpartition >= 0:
-                    self._uncount_locked(subpartition, 1, wakeups)
-                self._take_back_locked((segment,), calls, wakeups)
-            self._parked.wake_more_locked(num_parked, len(self._free), wakeups)
-        run_all(calls + wakeups)
-
-    def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int) -> None:
-        """``recycle_all`` for segments of one subpartition."""
+    def recycle_run(self, segments: Sequence[MemorySegment], subpartition: int = NO_SUBPARTITION) -> None:
+        """``recycle`` for several segments of one subpartition: one lock round, and whoever waits finds all of them."""
         calls: list[Callable[[], object]] = []
         wakeups: list[Callable[[], object]] = []
         with self._lock:
             num_parked = len(self._parked.line)
             if subpartition >= 0:
                 self._uncount_locked(subpartition, len(segments), wakeups)
-            self._take_back_locked(segments, calls, wakeups)
+            account = self._account
+            free = self._free
+            if self._ledger is not None:
+                for segment in segments:
+                    self._ledger.give_back(segment.index)
+            if free and not self._listeners and account.num_requested <= account.num_buffers and not self._is_destroyed:
+                free.extend(segments)  # beside another one, so whoever waits for one has been told
+            else:
+                for segment in segments:
+                    is_kept, listener = self._store_locked(segment, wakeups)
+                    if not is_kept:
+                        # Handed out even if nobody stood in line: the last one unmaps the arena of a destroyed network
+                        # pool.
+                        calls.append(partial(self._parent.hand_out, self._parent.take_back(account, (segment,))))
+                    elif listener is not None:
+                        calls.append(partial(self._serve, listener, segment))
             self._parked.wake_more_locked(num_parked, len(self._free), wakeups)
         run_all(calls + wakeups)
-
-    def _take_back_locked(
-        self, segments: Sequence[MemorySegment], calls: list[Callable[[], object]], wakeups: list[Callable[[], object]]
-    ) -> None:
-        account, free = self._account, self._free
-        if self._ledger is not None:
-            for segment in segments:
-                self._ledger.give_back(segment.index)
-        if free and not self._listeners and account.num_requested <= account.num_buffers and not self._is_destroyed:
-            free.extend(segments)  # beside another one, so whoever waits for one has been told
-            return
-        for segment in segments:
-            is_kept, listener = self._store_locked(segment, wakeups)
-            if not is_kept:
-                # Handed out even if nobody stood in line: the last one unmaps the arena of a destroyed network pool.
-                calls.append(partial(self._parent.hand_out, self._parent.take_back(account, (segment,))))
-            elif listener is not None:
-                calls.append(partial(self._serve, listener, segment))
-
-    @property
-    def home(self) -> Self:
-        """Where what was requested for no subpartition goes back to: here."""
-        return self
-
-    @property
-    def home_index(self) -> int:
-        """As what: for no subpartition."""
-        return NO_SUBPARTITION
 
     def offer(self, segment: MemorySegment, wakeups: list[Callable[[], object]]) -> bool:
         """For the network pool: a segment this pool stood in line for; False if others should have it."""
@@ -449,14 +370,6 @@ class LocalBufferPool:
         if listener is not None:
             wakeups.append(lambda: self._serve(listener, segment))
         return is_kept
-
-    def _receive(self, segment: MemorySegment) -> None:
-        """Take in a segment that was reserved."""
-        wakeups: list[Callable[[], object]] = []
-        with self._lock:
-            is_kept, listener = self._store_locked(segment, wakeups)
-            grants = [] if is_kept else self._parent.take_back(self._account, (segment,))
-        run_all([lambda: self._parent.hand_out(grants), lambda: self._serve(listener, segment), *wakeups])
 
     def _store_locked(
         self, segment: MemorySegment, wakeups: list[Callable[[], object]]
@@ -491,28 +404,15 @@ class LocalBufferPool:
 
     # ---------------------------------------------------------------- size
 
-    def set_num_buffers(self, num_buffers: int) -> None:
-        """Hold ``num_buffers`` at most (never more than the maximum, or than others leave) until the next
-        redistribution.
-
-        Raises:
-            ValueError: less than the guarantee.
-        """
-        if num_buffers < self.num_required:
-            raise ValueError(
-                f"{self.owner}: a pool with {self.num_required} guaranteed buffers cannot have {num_buffers}"
-            )
-        self._parent.resize(self._account, num_buffers)
-        self.adjust()
-
     def adjust(self) -> None:
         """The size may have changed: give back free segments beyond it, or fetch one."""
         wakeups: list[Callable[[], object]] = []
-        listener, segment = None, None
+        listener = None
         with self._lock:
             if self._is_destroyed:
                 return
-            account, free = self._account, self._free
+            account = self._account
+            free = self._free
             num_excess = max(0, min(len(free), account.num_requested - account.num_buffers))
             excess = [free.pop() for _ in range(num_excess)]
             grants = self._parent.take_back(account, excess) if excess else []
@@ -537,7 +437,8 @@ class LocalBufferPool:
             if self._is_destroyed:
                 return
             self._is_destroyed = True
-            segments, self._free = self._free, []
+            segments = self._free
+            self._free = []
             calls = self._parked.wake_all_locked()
             pending = self._availability.unavailable_to_reset_available()
             if pending is not None:

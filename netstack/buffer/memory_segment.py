@@ -14,12 +14,15 @@ Source:     Flink ``MemorySegment``, ``BufferRecycler``, ``FreeingBufferRecycler
 import mmap
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from types import FrameType
-from typing import Final, Protocol
+from typing import Final
 
+from netstack.availability import run_all
 from netstack.errors import BufferOwnershipError
 
 Frame = tuple[str, int, str]  # file, line, function
@@ -124,12 +127,6 @@ class SegmentLedger:
         if self._lost:
             raise BufferOwnershipError("dropped without being recycled: " + "; ".join(list(self._lost)))
 
-    def describe_out(self) -> list[str]:
-        """One line for each segment that is out: who took it, and where."""
-        with self._lock:
-            out = sorted(self._out.items())
-        return [f"segment {index} of {owner}, taken by {describe(frames)}" for index, (owner, frames) in out]
-
 
 class MemorySegment:
     """One fixed-size piece of memory; ``index`` is its number in the arena, -1 outside of one."""
@@ -145,26 +142,21 @@ class MemorySegment:
         return f"<MemorySegment {self.index}>"
 
 
-class BufferRecycler(Protocol):
-    """Takes back the segment of a buffer that nobody uses any more."""
+class BufferRecycler(ABC):
+    """Takes back the segments of buffers that nobody uses any more; any thread."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def recycle(self, segment: MemorySegment) -> None:
-        """Take ``segment`` back; any thread."""
+        """Take ``segment`` back."""
+
+    def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
+        """Take back several segments at once, if it can, with one wake-up for who waits."""
+        run_all([partial(self.recycle, segment) for segment in segments])
 
 
-class SegmentHome(Protocol):
-    """A recycler that takes back several segments at once; its recyclers name it as their ``home``, and their
-    ``home_index`` there.
-    """
-
-    def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
-        """Take back segments, each with the index that its recycler has here; any thread."""
-
-    def recycle_run(self, segments: Sequence[MemorySegment], index: int) -> None:
-        """The same for segments with one index."""
-
-
-class FreeingBufferRecycler:
+class FreeingBufferRecycler(BufferRecycler):
     """Leaves the memory to the interpreter: for buffers that came from no pool."""
 
     __slots__ = ()

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from netstack.availability import run_all
-from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment, SegmentHome, Trail
+from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment, Trail
 from netstack.config import is_debug
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
@@ -37,10 +37,10 @@ class BufferLease:
         dead.
     """
 
-    __slots__ = ("_recycler", "_tokens", "_trail", "position", "segment")
+    __slots__ = ("_tokens", "_trail", "position", "recycler", "segment")
 
     def __init__(self, segment: MemorySegment, recycler: BufferRecycler) -> None:
-        self._recycler = recycler
+        self.recycler = recycler  # gets the segment in the end
         self.segment = segment
         self.position = 0  # Written by the segment's builder, see there; here, because both are needed once per buffer.
         self._tokens = [_LAST]
@@ -54,11 +54,6 @@ class BufferLease:
     def count(self) -> int:
         """How many holders there are; a holder sees at least itself."""
         return len(self._tokens)
-
-    @property
-    def recycler(self) -> BufferRecycler:
-        """Who gets the segment in the end."""
-        return self._recycler
 
     def retain(self) -> None:
         """Count one holder more; only a holder may do that.
@@ -85,7 +80,7 @@ class BufferLease:
         if _DEBUG:
             self._note_release(token)
         if token is _LAST:
-            self._recycler.recycle(self.segment)
+            self.recycler.recycle(self.segment)
 
     def _note_release(self, token: bool) -> None:  # noqa: FBT001 - a token, no switch
         self._trail.add("released")
@@ -249,20 +244,20 @@ class NetworkBuffer:
 
 
 def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
-    """Give one reference of each buffer back; segments that go to the same pool go there together, with one wake-up for
-    who waits.
+    """Give one reference of each buffer back; segments of one recycler go home together, with one wake-up for who
+    waits.
 
     Raises:
         BufferOwnershipError: one was recycled by its last holder already; the others were recycled all the same.
     """
-    homes: dict[SegmentHome, list[tuple[MemorySegment, int]]] = {}
     runs: dict[BufferRecycler, list[MemorySegment]] = {}
     calls: list[Callable[[], object]] = []
     last: BufferRecycler | None = None
     segments: list[MemorySegment] = []
     for buffer in buffers:
         lease = buffer._lease
-        recycler, tokens = lease._recycler, lease._tokens
+        recycler = lease.recycler
+        tokens = lease._tokens
         if not tokens:
             calls.append(lease.release)  # which says what is wrong
             continue
@@ -272,29 +267,13 @@ def recycle_all(buffers: Iterable[NetworkBuffer]) -> None:
         if token is not _LAST:
             continue
         if recycler is not last:
-            last, segments = recycler, runs.setdefault(recycler, [])
+            last = recycler
+            segments = runs.setdefault(recycler, [])
         segments.append(lease.segment)
     if len(runs) == 1 and not calls and last is not None:
-        _send_home(segments, last)
+        last.recycle_run(segments)
         return
-    for recycler, segments in runs.items():
-        home: SegmentHome | None = getattr(recycler, "home", None)
-        # One object can be both: a pool is the home of its own segments.
-        is_own_home = home is recycler  # type: ignore[comparison-overlap]  # two protocols of one object
-        if home is None or (len(segments) == 1 and is_own_home):
-            calls += [partial(recycler.recycle, segment) for segment in segments]
-        else:
-            index = recycler.home_index  # type: ignore[attr-defined]  # whoever has a home has an index there
-            homes.setdefault(home, []).extend([(segment, index) for segment in segments])
-    run_all([*(partial(home.recycle_all, returned) for home, returned in homes.items()), *calls])
-
-
-def _send_home(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:
-    home: SegmentHome | None = getattr(recycler, "home", None)
-    if home is None:
-        run_all([partial(recycler.recycle, segment) for segment in segments])
-    else:
-        home.recycle_run(segments, recycler.home_index)  # type: ignore[attr-defined]  # as above
+    run_all([*(partial(recycler.recycle_run, run) for recycler, run in runs.items()), *calls])
 
 
 def recycle_segments(segments: Sequence[MemorySegment], recycler: BufferRecycler) -> None:
@@ -302,4 +281,4 @@ def recycle_segments(segments: Sequence[MemorySegment], recycler: BufferRecycler
     if _DEBUG:
         for segment in segments:
             segment.view[:] = _POISON * len(segment.view)
-    _send_home(segments, recycler)
+    recycler.recycle_run(segments)

@@ -26,7 +26,6 @@ from netstack.buffer.memory_segment import MemorySegment, SegmentArena, SegmentL
 from netstack.buffer.pool_account import AccountState, PoolAccount
 from netstack.config import is_debug
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
-from netstack.late import dataclass
 
 USAGE_WARNING_PERCENT: Final = 100  # Flink's USAGE_WARNING_THRESHOLD
 Grants = list[tuple[PoolAccount, MemorySegment]]
@@ -46,17 +45,6 @@ _WAITING: Final = AccountState.WAITING
 _CLOSED: Final = AccountState.CLOSED
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkBufferPoolStatistics:
-    """Flink's ``Status.Shuffle.Netty`` gauges, 0 after the end; multiply by the segment size for the memory ones."""
-
-    total_memory_segments: int
-    available_memory_segments: int
-    used_memory_segments: int
-    requested_memory_usage_percent: int
-    segment_size_bytes: int
-
-
 def _readable(num_bytes: int) -> str:
     """As Flink's ``MemorySize.toHumanReadableString``."""
     for exponent, unit in ((4, "tb"), (3, "gb"), (2, "mb"), (1, "kb")):
@@ -66,12 +54,14 @@ def _readable(num_bytes: int) -> str:
 
 
 class _Claim:
-    """A request that waits for the rest of its segments.  All guarded by the network pool's lock, except ``gate``."""
+    """An unpooled request that waits for the rest of its segments.
 
-    __slots__ = ("account", "gate", "is_closed", "num_missing", "segments")
+    All guarded by the network pool's lock, except ``gate``.
+    """
 
-    def __init__(self, account: PoolAccount | None, num_missing: int) -> None:
-        self.account = account  # None: unpooled
+    __slots__ = ("gate", "is_closed", "num_missing", "segments")
+
+    def __init__(self, num_missing: int) -> None:
         self.num_missing = num_missing
         self.segments: list[MemorySegment] = []
         self.is_closed = False
@@ -93,15 +83,11 @@ class NetworkBufferPool:
     ``_arena`` is used without the lock: when it is made, and by the one thread that unmaps it.
     """
 
-    def __init__(self, num_segments: int, segment_size_bytes: int, *, request_timeout_s: float = 0.0) -> None:
-        """``request_timeout_s``: how long unpooled requests and reservations wait for what was promised to them, unless
-        they say so.
-        """
+    def __init__(self, num_segments: int, segment_size_bytes: int) -> None:
         if num_segments < 1 or segment_size_bytes < 1:
             raise ValueError(f"{num_segments} segments of {segment_size_bytes} bytes make no pool")
         self.segment_size_bytes = segment_size_bytes
-        self._num_total = num_segments
-        self._request_timeout_s = request_timeout_s
+        self.num_total = num_segments
         self.ledger = SegmentLedger() if is_debug() else None
         self._arena = SegmentArena(num_segments, segment_size_bytes, self.ledger)
         self._lock = threading.Lock()
@@ -120,14 +106,9 @@ class NetworkBufferPool:
     def __repr__(self) -> str:
         state = "destroyed " if self.is_destroyed else ""
         return (
-            f"<NetworkBufferPool {state}{self.num_available} of {self._num_total} segments free, "
+            f"<NetworkBufferPool {state}{self.num_available} of {self.num_total} segments free, "
             f"{self.num_reserved} reserved>"
         )
-
-    @property
-    def num_total(self) -> int:
-        """How many segments there are."""
-        return self._num_total
 
     @property
     def num_available(self) -> int:
@@ -137,7 +118,7 @@ class NetworkBufferPool:
     @property
     def num_used(self) -> int:
         """How many segments are in use."""
-        return self._num_total - len(self._free)
+        return self.num_total - len(self._free)
 
     @property
     def num_pools(self) -> int:
@@ -151,7 +132,7 @@ class NetworkBufferPool:
 
     @property
     def num_blocked_requests(self) -> int:
-        """How many requests and reservations wait for segments that others use."""
+        """How many requests wait for segments that others use."""
         return len(self._claims)
 
     @property
@@ -247,15 +228,6 @@ class NetworkBufferPool:
                 return None
             return self._take_locked(account)
 
-    def resize(self, account: PoolAccount, num_buffers: int) -> None:
-        """For ``LocalBufferPool``: its size from now on, until the next redistribution; never at the cost of what
-        others were promised.
-        """
-        with self._lock:
-            others = sum(each.num_buffers - each.num_required for each in self._accounts if each is not account)
-            most = account.num_required + account.capacity(self._num_total - self.num_reserved - others)
-            account.num_buffers = min(num_buffers, most)
-
     def take_back(self, account: PoolAccount, segments: Sequence[MemorySegment]) -> Grants:
         """For ``LocalBufferPool``, whose lock may be held: it has no use for these segments; ``hand_out`` the result
         after that lock.
@@ -291,29 +263,13 @@ class NetworkBufferPool:
             self._num_owed -= max(0, account.num_required - account.num_requested)
             self._num_outstanding += account.num_requested
             self._give_back_locked(account, segments)
-            for claim in [each for each in self._claims if each.account is account]:
-                self._close_claim_locked(claim)
             resized = self._redistribute_locked()
             grants = self._grant_locked()
         self._settle(grants, resized)
 
-    def reserve(
-        self, account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str
-    ) -> list[MemorySegment]:
-        """For ``LocalBufferPool.reserve_segments``: what it lacks of ``num_segments``, within its guarantee; waits for
-        them.
-
-        Raises:
-            InsufficientNetworkBuffersError: they did not come in time.
-            ResourceClosedError: one of the pools was destroyed, before or meanwhile.
-        """
-        with self._lock:
-            claim = _Claim(account, max(0, num_segments - account.num_requested))
-        return self._fulfil(claim, owner, timeout_s)
-
     # ---------------------------------------------------------------- unpooled segments
 
-    def request_unpooled(self, owner: str, num_segments: int, timeout_s: float | None = None) -> list[MemorySegment]:
+    def request_unpooled(self, owner: str, num_segments: int, timeout_s: float = 0.0) -> list[MemorySegment]:
         """Exactly ``num_segments`` segments for good (the exclusive ones of an input channel), or none.
 
         They are promised at once or refused at once; what is promised but still in use elsewhere is waited for.
@@ -321,7 +277,7 @@ class NetworkBufferPool:
         Args:
             owner: who it is for; named in errors.
             num_segments: how many.
-            timeout_s: how long to wait for them; None: what the constructor said.
+            timeout_s: how long to wait for them.
 
         Raises:
             InsufficientNetworkBuffersError: that many cannot be promised, or did not come in time.
@@ -329,25 +285,29 @@ class NetworkBufferPool:
         """
         if num_segments < 0:
             raise ValueError(f"{owner} requests {num_segments} segments")
+        claim = _Claim(num_segments)
         with self._lock:
             self._reserve_locked(owner, num_segments)
             self._num_unpooled += num_segments
             resized = self._redistribute_locked()
         try:
             self._settle([], resized)
-            segments = self._fulfil(_Claim(None, num_segments), owner, timeout_s)
+            self._fulfil(claim, owner, timeout_s)
         except BaseException:
             with self._lock:
+                if claim in self._claims:
+                    self._claims.remove(claim)
+                self._free.extend(claim.segments)
                 self._num_unpooled -= num_segments
-                self._num_owed -= num_segments
+                self._num_owed -= claim.num_missing
                 resized = self._redistribute_locked()
                 grants = self._grant_locked()
             self._settle(grants, resized)
             raise
         if self.ledger is not None:
-            for segment in segments:
+            for segment in claim.segments:
                 self.ledger.take(segment.index, owner)
-        return segments
+        return claim.segments
 
     def recycle_unpooled(self, segments: Sequence[MemorySegment]) -> None:
         """Take segments of ``request_unpooled`` back; any thread, any number, also after ``destroy``."""
@@ -364,47 +324,32 @@ class NetworkBufferPool:
 
     # ---------------------------------------------------------------- numbers
 
-    @property
-    def num_requested_estimate(self) -> int:
-        """How many segments the pools would like to have: the maximum of a bounded one, twice the guarantee of an
-        unbounded one.
-        """
-        with self._lock:
-            return self._estimate_locked()
-
-    @property
-    def usage_percent(self) -> int:
-        """``num_requested_estimate`` in percent of the total."""
-        return 100 * self.num_requested_estimate // self._num_total
-
     def usage_warning(self) -> str | None:
-        """What is to be logged about ``usage_percent``, once for each value that is too high and once when it is normal
-        again.
+        """What is to be logged about how many segments the pools would like to have, in percent of the total: once for
+        each value that is too high, and once when it is normal again.
+
+        A bounded pool would like to have its maximum, an unbounded one twice its guarantee.
         """
         with self._lock:
-            num_requested = self._estimate_locked()
-            usage, before = 100 * num_requested // self._num_total, self._last_usage_percent
+            num_requested = sum(
+                2 * account.num_required if account.max_buffers is None else account.max_buffers
+                for account in self._accounts
+            )
+            usage = 100 * num_requested // self.num_total
+            before = self._last_usage_percent
             self._last_usage_percent = usage
         if usage >= USAGE_WARNING_PERCENT and usage != before:
-            total, requested = self._num_total * self.segment_size_bytes, num_requested * self.segment_size_bytes
+            total = self.num_total * self.segment_size_bytes
+            requested = num_requested * self.segment_size_bytes
             return (
                 f"Memory usage [{usage}%] is too high to satisfy all of the requests. This can severely impact network "
-                "throughput. "
-                "Please consider increasing available network memory, or decreasing configured size of network buffer "
-                f"pools. (totalMemory={_readable(total)}, requestedMemory={_readable(requested)}, "
+                "throughput. Please consider increasing available network memory, or decreasing configured size of "
+                f"network buffer pools. (totalMemory={_readable(total)}, requestedMemory={_readable(requested)}, "
                 f"missingMemory={_readable(requested - total)})"
             )
         if usage < USAGE_WARNING_PERCENT <= before:
             return f"Memory usage [{usage}%] went back to normal"
         return None
-
-    def statistics(self) -> NetworkBufferPoolStatistics:
-        """The numbers of this moment."""
-        if self.is_destroyed:
-            return NetworkBufferPoolStatistics(0, 0, 0, 0, self.segment_size_bytes)
-        return NetworkBufferPoolStatistics(
-            self._num_total, self.num_available, self.num_used, self.usage_percent, self.segment_size_bytes
-        )
 
     # ---------------------------------------------------------------- end
 
@@ -420,8 +365,10 @@ class NetworkBufferPool:
             if self._state is not _OPEN:
                 return
             self._state = NetworkBufferPoolState.DESTROYED
-            for claim in list(self._claims):
-                self._close_claim_locked(claim)
+            for claim in self._claims:
+                claim.is_closed = True
+                claim.gate.release()
+            self._claims.clear()
         run_all([self.destroy_all_pools, self._unmap_if_complete])
         if self.ledger is not None:
             self.ledger.check_lost()
@@ -436,15 +383,14 @@ class NetworkBufferPool:
         """Assert the invariants of this module."""
         with self._lock:
             held = sum(account.num_requested for account in self._accounts)
-            owed = sum(max(0, account.num_required - account.num_requested) for account in self._accounts)
-            owed += sum(claim.num_missing for claim in self._claims if claim.account is None)
-            claimed = sum(claim.num_missing for claim in self._claims if claim.account is None)
+            claimed = sum(claim.num_missing for claim in self._claims)
+            owed = claimed + sum(max(0, account.num_required - account.num_requested) for account in self._accounts)
             indexes = {segment.index for segment in self._free}
             assert len(indexes) == len(self._free), "a segment is in the pool twice"
             num_placed = len(self._free) + held + self._num_unpooled - claimed + self._num_outstanding
-            assert num_placed == self._num_total, "a segment is lost"
+            assert num_placed == self.num_total, "a segment is lost"
             assert owed == self._num_owed, f"{self._num_owed} segments owed by count, {owed} by sum"
-            assert self.num_reserved <= self._num_total, "more is promised than there is"
+            assert self.num_reserved <= self.num_total, "more is promised than there is"
             assert self._num_guaranteed == sum(account.num_required for account in self._accounts), (
                 "the guarantees are miscounted"
             )
@@ -455,7 +401,7 @@ class NetworkBufferPool:
             for account in self._accounts:
                 assert account.num_buffers >= account.num_required, "a pool is smaller than its guarantee"
             num_distributed = sum(account.num_buffers for account in self._accounts)
-            assert num_distributed + self._num_unpooled <= self._num_total, "more is distributed than there is"
+            assert num_distributed + self._num_unpooled <= self.num_total, "more is distributed than there is"
 
     # ---------------------------------------------------------------- helpers
 
@@ -465,7 +411,7 @@ class NetworkBufferPool:
 
     def _reserve_locked(self, owner: str, num_wanted: int) -> None:
         self._check_open_locked()
-        num_left = self._num_total - self.num_reserved
+        num_left = self.num_total - self.num_reserved
         if num_wanted > num_left:
             raise InsufficientNetworkBuffersError(
                 f"Insufficient number of network buffers: required {num_wanted}, but only {num_left} available "
@@ -475,10 +421,9 @@ class NetworkBufferPool:
 
     def _advice(self) -> str:
         return (
-            f"The total number of network buffers is currently set to {self._num_total} of {self.segment_size_bytes} "
-            "bytes each. "
-            f"You can increase this number by setting --network-memory (NetstackConfig.network_memory_bytes) above "
-            f"{self._num_total * self.segment_size_bytes} bytes"
+            f"The total number of network buffers is currently set to {self.num_total} of {self.segment_size_bytes} "
+            "bytes each. You can increase this number by setting --network-memory "
+            f"(NetstackConfig.network_memory_bytes) above {self.num_total * self.segment_size_bytes} bytes"
         )
 
     def _redistribute_locked(self) -> list[PoolAccount]:
@@ -487,7 +432,7 @@ class NetworkBufferPool:
         """
         if self._state is not _OPEN:
             return []
-        num_available = self._num_total - self.num_reserved
+        num_available = self.num_total - self.num_reserved
         capacities = [(account, account.capacity(num_available)) for account in self._accounts]
         total_capacity = sum(capacity for _, capacity in capacities)
         num_to_distribute = min(num_available, total_capacity)
@@ -534,7 +479,13 @@ class NetworkBufferPool:
         comes too late.
         """
         while self._free and self._claims:
-            self._feed_claim_locked(self._claims[0])
+            claim = self._claims[0]
+            self._num_owed -= 1
+            claim.segments.append(self._free.pop())
+            claim.num_missing -= 1
+            if claim.num_missing == 0:
+                self._claims.popleft()
+                claim.gate.release()
         grants = []
         while self._free and self._waiting:
             account = next((each for each in self._waiting if self._may_take_locked(each)), None)
@@ -545,79 +496,35 @@ class NetworkBufferPool:
             grants.append((account, self._take_locked(account)))
         return grants
 
-    # ---------------------------------------------------------------- claims
-
-    def _feed_claim_locked(self, claim: _Claim) -> None:
-        if claim.account is not None:
-            claim.segments.append(self._take_locked(claim.account))
-        else:
-            self._num_owed -= 1
-            claim.segments.append(self._free.pop())
-        claim.num_missing -= 1
-        if claim.num_missing == 0:
-            self._claims.remove(claim)
-            claim.gate.release()
-
-    def _close_claim_locked(self, claim: _Claim) -> None:
-        self._claims.remove(claim)
-        claim.is_closed = True
-        claim.gate.release()
-
-    def _fulfil(self, claim: _Claim, owner: str, timeout_s: float | None) -> list[MemorySegment]:
-        """All segments of ``claim``, or an error and none of them (unpooled ones are owed again)."""
-        limit_s = self._request_timeout_s if timeout_s is None else timeout_s
+    def _fulfil(self, claim: _Claim, owner: str, limit_s: float) -> None:
+        """Wait for all segments of ``claim``; in case of an error it stands in no line any more."""
         with self._lock:
             if claim.num_missing == 0:
-                return claim.segments
-            if self._state is not _OPEN or (claim.account is not None and claim.account.state is _CLOSED):
+                return
+            if self._state is not _OPEN:
                 raise ResourceClosedError(f"a buffer pool was destroyed before {owner} requested network buffers")
             self._claims.append(claim)
             grants = self._grant_locked()
-        try:
-            self.hand_out(grants)
-            if limit_s > 0:
-                claim.gate.acquire(timeout=limit_s)
-        except BaseException:
-            self._give_back_claim(claim)
-            raise
+        self.hand_out(grants)
+        if limit_s > 0:
+            claim.gate.acquire(timeout=limit_s)
         with self._lock:
             if claim.num_missing == 0:
-                return claim.segments
+                return
             num_came = len(claim.segments)
             if claim in self._claims:
                 self._claims.remove(claim)  # from now on nothing more comes
-        self._give_back_claim(claim)
         if claim.is_closed:
             raise ResourceClosedError(f"a buffer pool was destroyed while {owner} waited for network buffers")
         raise InsufficientNetworkBuffersError(
             f"Timeout triggered when {owner} requested {num_came + claim.num_missing} network buffers: they are "
-            "promised, but others still "
-            f"use them, and only {num_came} came within {limit_s} s (NetstackConfig.request_buffers_timeout_s). "
-            f"{self._advice()}"
+            f"promised, but others still use them, and only {num_came} came within {limit_s} s "
+            f"(NetstackConfig.request_buffers_timeout_s). {self._advice()}"
         )
-
-    def _give_back_claim(self, claim: _Claim) -> None:
-        """Give back what came for ``claim``, which is owed again if it is unpooled."""
-        with self._lock:
-            if claim in self._claims:
-                self._claims.remove(claim)
-            if claim.account is not None:
-                self._give_back_locked(claim.account, claim.segments)
-            else:
-                self._num_owed += len(claim.segments)
-                self._free.extend(claim.segments)
-            grants = self._grant_locked()
-        self.hand_out(grants)
 
     def _unmap_if_complete(self) -> None:
         with self._lock:
-            if self._state is not NetworkBufferPoolState.DESTROYED or len(self._free) < self._num_total:
+            if self._state is not NetworkBufferPoolState.DESTROYED or len(self._free) < self.num_total:
                 return
             self._state = NetworkBufferPoolState.UNMAPPED
         self._arena.unmap()
-
-    def _estimate_locked(self) -> int:
-        return sum(
-            2 * account.num_required if account.max_buffers is None else account.max_buffers
-            for account in self._accounts
-        )

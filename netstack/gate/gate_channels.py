@@ -39,6 +39,9 @@ class UnknownInputChannel(InputChannel):
     def request_subpartition(self) -> None:
         """Nothing yet: the gate requests what replaces it."""
 
+    def _request(self) -> None:
+        """Never."""
+
     def retrigger_subpartition_request(self) -> None:
         """Nothing to ask again."""
 
@@ -217,7 +220,7 @@ class GateChannels:
 
     def _set_up(self, channel: InputChannel) -> None:
         if self._buffer_pool is not None and isinstance(channel, RemoteInputChannel):
-            channel.set_floating_pool(self._buffer_pool)
+            channel.buffer_manager.pool = self._buffer_pool
         if self._channel_state is not None:
             writer, gate_index = self._channel_state
             channel.set_channel_state_writer(writer, InputChannelInfo(gate_index, channel.index))

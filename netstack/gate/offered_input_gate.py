@@ -7,7 +7,7 @@ Side:       shared.  The loop thread takes offers; the task thread polls; any th
 Invariants: as ``SingleInputGate``, but channels are added after the request, and the place of one that ended is given
             to the next; the error of a channel ends that channel alone: an aborted attempt.  The gate is finished once
             it is sealed and no channel is open, and is found from ``add`` to its close.  A share of the quota is given
-            back once, however often ``release`` is called.
+            back once, by whoever finds it at its place.
 Units:      the quota counts channels; each has the same number of exclusive buffers.
 Lock order: ``GateChannels._channels_lock``, then ``_book_lock``, which is a leaf; so are the locks of the quota and of
             ``OfferedGates``: gates are called outside it.
@@ -68,45 +68,23 @@ class ProducerQuota:
         """Why ``try_take`` gave nothing, and what to do."""
         return (
             f"producers hold {(self._max_channels or 0) * self._buffers_per_channel} network buffers of its "
-            "TaskManager, and have "
-            f"{self._max_percent} % of the network memory at most: push fewer partitions at a time, or start the "
-            "TaskManager with more "
-            "(--network-memory, or --producer-memory-percent: NetstackConfig.max_producer_memory_percent)"
+            f"TaskManager, and have {self._max_percent} % of the network memory at most: push fewer partitions at a "
+            "time, or start the TaskManager with more (--network-memory, or --producer-memory-percent: "
+            "NetstackConfig.max_producer_memory_percent)"
         )
 
-    def try_take(self) -> "QuotaShare | None":
-        """Room for one more channel, until its ``release``."""
+    def try_take(self) -> bool:
+        """Take room for one more channel, until it is given back; False if there is none."""
         with self._lock:
             if self._max_channels is not None and self._num_taken >= self._max_channels:
-                return None
+                return False
             self._num_taken += 1
-        return QuotaShare(self)
+            return True
 
-    def _give_back(self, share: "QuotaShare") -> None:
+    def give_back(self, num_channels: int) -> None:
+        """There is room for other channels; whoever took it says so once."""
         with self._lock:
-            if not share.is_released:
-                share.is_released = True
-                self._num_taken -= 1
-
-
-class QuotaShare:
-    """Room for one channel.
-
-    Threading: any.
-    """
-
-    __slots__ = ("_quota", "is_released")
-
-    def __init__(self, quota: ProducerQuota) -> None:
-        self._quota = quota
-        self.is_released = False  # Written by the quota, under its lock.
-
-    def __repr__(self) -> str:
-        return f"<QuotaShare {'released' if self.is_released else 'taken'}>"
-
-    def release(self) -> None:
-        """There is room for another channel; a second call does nothing."""
-        self._quota._give_back(self)
+            self._num_taken -= num_channels
 
 
 ChannelFactory = Callable[[SingleInputGate, int, PartitionOffer, OfferedPartitionClient], RemoteInputChannel]
@@ -125,7 +103,7 @@ class AbortedAttempt(NamedTuple):
 class _Place(NamedTuple):
     offer: PartitionOffer
     client: OfferedPartitionClient
-    share: QuotaShare | None = None  # as soon as there is a channel
+    has_share: bool = False  # of the quota: as soon as there is a channel
 
 
 class OfferedInputGate(SingleInputGate):
@@ -222,16 +200,15 @@ class OfferedInputGate(SingleInputGate):
         return index
 
     def _open_channel(self, index: int, offer: PartitionOffer, client: OfferedPartitionClient) -> Refusal | None:
-        share = self._quota.try_take()
-        if share is None:
+        if not self._quota.try_take():
             return self._take_back(index, self._quota.reason)
         try:
             channel = self._make_channel(self, index, offer, client)
         except InsufficientNetworkBuffersError as error:
-            share.release()
+            self._quota.give_back(1)
             return self._take_back(index, str(error))
         with self._book_lock:
-            self._places[index] = _Place(offer, client, share)
+            self._places[index] = _Place(offer, client, has_share=True)
         with self._channels_lock:
             is_closed = self.is_closed
             if not is_closed:
@@ -288,7 +265,8 @@ class OfferedInputGate(SingleInputGate):
 
     def take_completed(self) -> list[PartitionOffer]:
         """The offers whose partitions were completed since the last call.  Task thread."""
-        completed, self._completed = self._completed, []
+        completed = self._completed
+        self._completed = []
         return completed
 
     def take_aborted(self) -> list[AbortedAttempt]:
@@ -296,7 +274,8 @@ class OfferedInputGate(SingleInputGate):
 
         Task thread.
         """
-        aborted, self._aborted = self._aborted, []
+        aborted = self._aborted
+        self._aborted = []
         return aborted
 
     def _poll_channel(self, channel: InputChannel, *, was_prioritized: bool) -> BufferOrEvent | None:
@@ -336,8 +315,8 @@ class OfferedInputGate(SingleInputGate):
             self._free.append(index)
             is_finished = self._book.is_finished
             is_awaited = bool(self._waiting)
-        if place.share is not None:
-            place.share.release()
+        if place.has_share:
+            self._quota.give_back(1)
         if is_awaited:
             place.client.run_later(self._open_waiting)
         if is_finished:
@@ -368,10 +347,9 @@ class OfferedInputGate(SingleInputGate):
         self._seal()
         super().close()
         with self._book_lock:
-            places = list(self._places.values())
-        for place in places:
-            if place.share is not None:
-                place.share.release()
+            num_held = sum(place.has_share for place in self._places.values())
+            self._places = {index: place._replace(has_share=False) for index, place in self._places.items()}
+        self._quota.give_back(num_held)
 
     def close_with(self, reason: str) -> None:
         """``close``, and tell the producers of open offers why.  Any thread, any number of times."""

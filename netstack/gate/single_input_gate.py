@@ -315,7 +315,10 @@ class SingleInputGate(GateChannels):
         buffer = found[0]
         if not buffer.is_buffer:
             if buffer.data_type is _PRIORITY and not was_prioritized:
-                more_priority_events = self._after_unannounced_priority(channel, found)
+                # It was polled in an ordinary turn, before anybody told of it.
+                with self._lock:
+                    self._after_priority_locked(channel, found)
+                    more_priority_events = bool(queue.priority)
             size = buffer.size
             event = self._transformer.transform_event(channel, buffer)
             if event is None:
@@ -339,12 +342,6 @@ class SingleInputGate(GateChannels):
                 channel.is_prioritized = False
         if not queue.priority and self._lifecycle is not _CLOSED:
             self._priority_availability.reset_unavailable()
-
-    def _after_unannounced_priority(self, channel: InputChannel, found: BufferAndAvailability) -> bool:
-        """A priority event was polled in an ordinary turn, before anybody told of it; whether there are more."""
-        with self._lock:
-            self._after_priority_locked(channel, found)
-            return bool(self._queue.priority)
 
     def _end_channel(self, channel: InputChannel) -> bool:
         """Release a channel that has ended, and take it out of the queue (FLINK-22368); whether

@@ -323,7 +323,7 @@ class CreditBasedPartitionRequestClientHandler(ChannelHandler):
                 ctx.write(order)
                 has_written = True
                 continue
-            credit = channel.take_unannounced_credit()
+            credit = channel.buffer_manager.take_unannounced()
             if credit > 0:
                 ctx.write(AddCredit(channel.channel_id, credit))
                 has_written = True

@@ -24,7 +24,7 @@ from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, ProducerFailedError
 from netstack.ids import ResultPartitionID
-from netstack.partition.bounded_data import BoundedData, BoundedDataFile, BoundedDataKind
+from netstack.partition.bounded_data import BoundedData, BoundedDataFile
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.channel_state import NO_CHANNEL_STATE, ChannelStateWriter, ResultSubpartitionInfo
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE
@@ -112,11 +112,6 @@ class BoundedBlockingSubpartitionReader(ResultSubpartitionView):
             self.listener.notify_data_available()
 
     @property
-    def backlog(self) -> int:
-        """How many data buffers are left."""
-        return self._backlog
-
-    @property
     def num_queued_buffers(self) -> int:
         """How many elements are left, the end included."""
         return self._backlog + (self._reader.next is not None)
@@ -177,6 +172,10 @@ class BoundedBlockingSubpartition:
     Ownership: owns ``data``, which goes when it was released and nobody reads or writes any more.
     """
 
+    takes_contents = False  # everything goes to a file
+    num_queued_buffers = 0  # what is in a file takes no memory
+    num_queued_bytes = 0
+
     def __init__(
         self, index: int, parent: SubpartitionParent, data: BoundedData, compressor: BufferCompressor | None = None
     ) -> None:
@@ -205,21 +204,6 @@ class BoundedBlockingSubpartition:
     def is_released(self) -> bool:
         """Whether nobody may read or write any more."""
         return self.state is SubpartitionState.RELEASED
-
-    @property
-    def takes_contents(self) -> bool:
-        """Never: everything goes to a file."""
-        return False
-
-    @property
-    def num_queued_buffers(self) -> int:
-        """None: what is in a file takes no memory."""
-        return 0
-
-    @property
-    def num_queued_bytes(self) -> int:
-        """None, as above."""
-        return 0
 
     # ---------------------------------------------------------------- producer
 
@@ -322,7 +306,7 @@ class BoundedBlockingSubpartition:
     # ---------------------------------------------------------------- readers
 
     def create_read_view(self, listener: BufferAvailabilityListener) -> BoundedBlockingSubpartitionReader | None:
-        """Make a reader that starts at the beginning; None if the subpartition was released, or its file was deleted.
+        """Make a reader that starts at the beginning; None if the subpartition was released.
 
         Raises:
             LocalProtocolError: it is not finished yet.
@@ -332,8 +316,7 @@ class BoundedBlockingSubpartition:
                 return None
             if self.state is SubpartitionState.OPEN:
                 raise LocalProtocolError(f"blocking subpartition {self.index} is read before it is finished")
-            if self._data is None or not self._data.is_readable:
-                return None
+            assert self._data is not None, "the file goes when it was released"
             reader = BoundedBlockingSubpartitionReader(self, self._data, listener)
             self._readers.add(reader)
         listener.notify_data_available()
@@ -391,8 +374,6 @@ class BoundedBlockingResultPartition(ResultPartition):
 
     Args:
         directory: where the file is made.
-        kind: how it is read back.
-        has_named_file: whether the file has a name; one without is gone however the process ends.
         compressor: makes buffers smaller before they are written.
 
     Raises:
@@ -407,8 +388,6 @@ class BoundedBlockingResultPartition(ResultPartition):
         owner: str,
         directory: Path,
         *,
-        kind: BoundedDataKind = BoundedDataKind.MMAP,
-        has_named_file: bool = True,
         partition_type: ResultPartitionType = ResultPartitionType.BLOCKING,
         compressor: BufferCompressor | None = None,
     ) -> None:
@@ -416,10 +395,10 @@ class BoundedBlockingResultPartition(ResultPartition):
             raise ValueError(f"{owner}: {partition_type.name} is no blocking type")
         if num_subpartitions < 1:
             raise ValueError(f"{owner}: a partition of {num_subpartitions} subpartitions")
-        file = BoundedDataFile(directory, num_subpartitions, is_named=has_named_file)
+        file = BoundedDataFile(directory, num_subpartitions)
 
         def new_subpartition(index: int, parent: ResultPartition) -> BoundedBlockingSubpartition:
-            return BoundedBlockingSubpartition(index, parent, BoundedData(kind, file), compressor)
+            return BoundedBlockingSubpartition(index, parent, BoundedData(file), compressor)
 
         super().__init__(
             partition_id,

@@ -1,31 +1,30 @@
-"""Where the buffers of a blocking partition lie: one file, read back through buffers of its own or mapped into memory.
+"""Where the buffers of a blocking partition lie: one file, read back through buffers of its own.
 
 Side:       shared.  One thread writes; each reader belongs to one thread, and is closed while nobody polls it; buffers
             are recycled by any.
 Invariants: the subpartitions of a partition share one file and so one descriptor; each has regions of its own in it,
             and no buffer spans two regions.  A header stands before each buffer, and what a reader looks at next is
-            known from its header before it is read; a file-backed reader has two buffers, so it reads on only when one
-            of them came home, and says so to whoever waits.
+            known from its header before it is read; a reader has two buffers, so it reads on only when one of them came
+            home, and says so to whoever waits.
 Units:      sizes and positions in bytes.
 Errors:     the file system's, as ``ResourceBrokenError`` with the path.
-Source:     Flink ``BoundedData``, ``FileChannelBoundedData``, ``FileChannelMemoryMappedBoundedData``,
-            ``BufferReaderWriterUtil``; one file with regions as ``PartitionedFile`` of its sort-merge shuffle.  Headers
-            are private to this module: u16 data type, u16 compressed, u32 size, big endian.
-Absent:     a store that is written through the mapping, and direct transfer from file to socket.
+Source:     Flink ``BoundedData``, ``FileChannelBoundedData``, ``BufferReaderWriterUtil``; one file with regions as
+            ``PartitionedFile`` of its sort-merge shuffle.  Headers are private to this module: u16 data type, u16
+            compressed, u32 size, big endian.
+Absent:     files that are mapped into memory: their pages count as this process's memory.  Direct transfer from file to
+            socket.
 """
 
 import contextlib
-import mmap
 import os
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from enum import Enum, unique
 from pathlib import Path
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
-from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ResourceBrokenError
 from netstack.late import dataclass
@@ -45,16 +44,8 @@ class NextBuffer(NamedTuple):
     size: int
 
 
-@unique
-class BoundedDataKind(Enum):
-    """How the file is read back."""
-
-    FILE = "file"
-    MMAP = "mmap"
-
-
 class BoundedDataFile:
-    """The file of one partition, and which part of it is whose.
+    """The file of one partition, and which part of it is whose.  It has no name: it is gone however the process ends.
 
     Threading: the task thread writes and reserves; any thread reads, and leaves.
     Ownership: the file goes when all users have left.
@@ -62,32 +53,22 @@ class BoundedDataFile:
     Args:
         directory: where it is made.
         num_users: how many stores lie in it.
-        is_named: a file without a name is gone however the process ends.
 
     Raises:
         ResourceBrokenError: the file cannot be made.
     """
 
-    def __init__(self, directory: Path, num_users: int = 1, *, is_named: bool = True) -> None:
+    def __init__(self, directory: Path, num_users: int = 1) -> None:
         with _translated(directory):
             self._fd, path = tempfile.mkstemp(prefix="netstack-", suffix=".partition", dir=directory)
-            if not is_named:
-                os.unlink(path)
-        self.path = Path(path)
-        self._is_named = is_named
+            os.unlink(path)
+        self.path = Path(path)  # what it was called
         self._num_reserved = 0  # Written by the task thread.
         self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._num_users = num_users
-        self._map: mmap.mmap | None = None
+        self._num_users = num_users  # Guarded by _lock.
 
     def __repr__(self) -> str:
         return f"<BoundedDataFile {self.path}, {self._num_reserved} bytes reserved, {self._num_users} users>"
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether the file is still there; one without a name stays as long as it is open."""
-        return not self._is_named or self.path.exists()
 
     def reserve(self, num_bytes: int) -> "Region":
         """A region that holds at least ``num_bytes``."""
@@ -111,31 +92,14 @@ class BoundedDataFile:
         with _translated(self.path):
             return os.preadv(self._fd, parts, position)
 
-    def mapping(self, num_bytes: int) -> memoryview:
-        """At least the first ``num_bytes`` of the file, mapped into memory."""
-        with self._lock, _translated(self.path):
-            if self._map is None or len(self._map) < num_bytes:
-                # Readers keep the map before alive, whose views they have.
-                self._map = mmap.mmap(self._fd, os.fstat(self._fd).st_size, access=mmap.ACCESS_READ)
-            return memoryview(self._map)
-
     def leave(self) -> None:
-        """One user less; the last one unmaps the file (or leaves that to the last buffer that is still in use) and
-        deletes it.
-        """
+        """One user less; the file goes with the last one."""
         with self._lock:
             self._num_users -= 1
             if self._num_users:
                 return
-            mapped = self._map
-            self._map = None
         with _translated(self.path):
             os.close(self._fd)
-            if self._is_named:
-                self.path.unlink(missing_ok=True)
-        if mapped is not None:
-            with contextlib.suppress(BufferError):
-                mapped.close()
 
 
 @dataclass(slots=True)
@@ -153,25 +117,14 @@ class BoundedData:
     Ownership: one user of ``file``, until ``close``, which is called once, when nobody reads or writes any more.
     """
 
-    def __init__(self, kind: BoundedDataKind, file: BoundedDataFile) -> None:
-        self._kind = kind
+    def __init__(self, file: BoundedDataFile) -> None:
         self._file = file
         self._regions: list[Region] = []  # Written by the task thread, then read by others.
         self.num_bytes = 0
         self.max_buffer_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<BoundedData {self.path}, {self.num_bytes} bytes in {len(self._regions)} regions>"
-
-    @property
-    def path(self) -> Path:
-        """The file, which other subpartitions may share."""
-        return self._file.path
-
-    @property
-    def is_readable(self) -> bool:
-        """Whether the file is still there; one without a name stays as long as it is open."""
-        return self._file.is_readable
+        return f"<BoundedData {self._file.path}, {self.num_bytes} bytes in {len(self._regions)} regions>"
 
     def write(self, buffer: NetworkBuffer) -> None:
         """Append a copy of ``buffer``, which stays the caller's."""
@@ -186,27 +139,30 @@ class BoundedData:
         self.num_bytes += num_bytes
         self.max_buffer_bytes = max(self.max_buffer_bytes, buffer.size)
 
-    def create_reader(self, on_room: Callable[[], None]) -> "BoundedDataReader":
+    def create_reader(self, on_room: Callable[[], None]) -> "FileReader":
         """A reader at the beginning; ``on_room`` is called when a buffer came home that it was waiting for."""
-        if self._kind is BoundedDataKind.FILE:
-            return FileReader(self._file, self._regions, self.max_buffer_bytes, on_room)
-        num_bytes = max(region.start + region.num_bytes for region in self._regions)
-        return MmapReader(self._file.mapping(num_bytes), self._regions)
+        return FileReader(self._file, self._regions, self.max_buffer_bytes, on_room)
 
     def close(self) -> None:
         """Leave the file, which is deleted when all its subpartitions have left."""
         self._file.leave()
 
 
-class FileReader:
-    """Reads regions buffer by buffer, with the header of the next one behind each."""
+class FileReader(BufferRecycler):
+    """One pass over regions, buffer by buffer, with the header of the next one behind each.
+
+    ``next`` is what ``next_buffer`` will give, None at the end.
+    """
 
     def __init__(
         self, file: BoundedDataFile, regions: Sequence[Region], buffer_bytes: int, on_room: Callable[[], None]
     ) -> None:
         self._file = file
         self._on_room = on_room
-        self._place = _Place(regions)
+        self._regions = regions
+        self._num_entered = 0  # regions
+        self._position = 0
+        self._region_end = 0  # of the last region that was entered
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._free = [MemorySegment(memoryview(bytearray(buffer_bytes))) for _ in range(NUM_READ_BUFFERS)]
@@ -252,100 +208,32 @@ class FileReader:
 
     def _read(self, payload: memoryview | None = None) -> NextBuffer | None:
         """Fill ``payload``, and parse the header behind it: in one call if it lies in the same region."""
-        place = self._place
-        size = 0 if payload is None else len(payload)
         parts: list[memoryview | bytearray] = [payload] if payload else []
-        following = place.header_behind(size)
-        if following is None:
-            self._fill(place, parts, size)
-            return None
+        start = self._position
+        end = start if payload is None else start + len(payload)
         header = bytearray(_HEADER.size)
-        if following.index == place.index:
-            self._fill(place, [*parts, header], size + len(header))
+        if end < self._region_end:
+            end += len(header)
+            self._fill(start, [*parts, header], end)
         else:
-            self._fill(place, parts, size)
-            self._fill(following, [header], len(header))
-        self._place = following.behind(len(header))
-        return _parse(header)
+            self._fill(start, parts, end)
+            if self._num_entered == len(self._regions):
+                return None
+            region = self._regions[self._num_entered]
+            end = region.start + len(header)
+            self._fill(region.start, [header], end)
+            self._num_entered += 1
+            self._region_end = region.start + region.num_bytes
+        self._position = end
+        data_type, is_compressed, num_bytes = _HEADER.unpack(header)
+        return NextBuffer(DataType(data_type), bool(is_compressed), num_bytes)
 
-    def _fill(self, place: "_Place", parts: list[memoryview | bytearray], num_bytes: int) -> None:
+    def _fill(self, start: int, parts: list[memoryview | bytearray], end: int) -> None:
         if not parts:
             return
-        num_read = self._file.read(place.position, parts)
-        if num_read != num_bytes:
-            raise ResourceBrokenError(
-                f"{self._file.path} ends in the middle of a buffer, at byte {place.position + num_read}"
-            )
-
-
-class MmapReader:
-    """Walks over a mapping; its buffers are views of it, and keep it alive."""
-
-    def __init__(self, view: memoryview, regions: Sequence[Region]) -> None:
-        self._view = view
-        self._place = _Place(regions)
-        self.next: NextBuffer | None = self._read_header(0)
-
-    @property
-    def has_room(self) -> bool:
-        """Always: nothing is copied."""
-        return True
-
-    def next_buffer(self) -> NetworkBuffer | None:
-        """The next buffer, which the caller recycles; None at the end."""
-        found = self.next
-        if found is None:
-            return None
-        start = self._place.position
-        segment = MemorySegment(self._view[start : start + found.size])
-        self.next = self._read_header(found.size)
-        return NetworkBuffer(segment, FREEING_RECYCLER, found.size, found.data_type, is_compressed=found.is_compressed)
-
-    def close(self) -> None:
-        """Read no more, and hold nothing of the mapping."""
-        self.next = None
-        self._view = memoryview(b"")
-
-    def _read_header(self, num_bytes_before: int) -> NextBuffer | None:
-        place = self._place.header_behind(num_bytes_before)
-        if place is None:
-            return None
-        self._place = place.behind(_HEADER.size)
-        return _parse(self._view[place.position : self._place.position])
-
-
-BoundedDataReader: TypeAlias = FileReader | MmapReader
-"""One pass over the data; ``next`` is what ``next_buffer`` will give, None at the end."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """How far a reader has come through its regions."""
-
-    regions: Sequence[Region]
-    index: int = 0
-    offset: int = 0
-
-    @property
-    def position(self) -> int:
-        """The same in the file."""
-        return self.regions[self.index].start + self.offset
-
-    def header_behind(self, num_bytes: int) -> "_Place | None":
-        """Where the header behind ``num_bytes`` of this region stands; None if they are the last."""
-        offset = self.offset + num_bytes
-        if self.index < len(self.regions) and offset < self.regions[self.index].num_bytes:
-            return _Place(self.regions, self.index, offset)
-        return _Place(self.regions, self.index + 1) if self.index + 1 < len(self.regions) else None
-
-    def behind(self, num_bytes: int) -> "_Place":
-        """The place ``num_bytes`` further in this region."""
-        return _Place(self.regions, self.index, self.offset + num_bytes)
-
-
-def _parse(header: bytearray | memoryview) -> NextBuffer:
-    data_type, is_compressed, size = _HEADER.unpack(header)
-    return NextBuffer(DataType(data_type), bool(is_compressed), size)
+        num_read = self._file.read(start, parts)
+        if num_read != end - start:
+            raise ResourceBrokenError(f"{self._file.path} ends in the middle of a buffer, at byte {start + num_read}")
 
 
 def _behind(parts: list[bytes | memoryview], num_bytes: int) -> list[bytes | memoryview]:

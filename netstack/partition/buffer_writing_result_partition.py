@@ -17,10 +17,9 @@ Units:      sizes in bytes, times in nanoseconds.
 from collections.abc import Sequence
 from contextlib import closing
 from enum import Enum, unique
-from functools import partial
 from typing import Final
 
-from netstack.availability import AvailabilityFuture, run_all
+from netstack.availability import AvailabilityFuture
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
 from netstack.buffer.content_consumer import ContentConsumer, SegmentConsumer
 from netstack.buffer.local_buffer_pool import LocalBufferPool
@@ -308,7 +307,8 @@ class BufferWritingResultPartition:
         subpartition = self._subpartitions[index]
         if subpartition.state is _SUBPARTITION_RELEASED:
             return len(data)
-        pool, wanted = self._pool, subpartition.desired_buffer_size
+        pool = self._pool
+        wanted = subpartition.desired_buffer_size
         if wanted == NO_BUFFER_SIZE and len(data) >= pool.segment_size_bytes:
             return self._fill_buffers(subpartition, data, is_continuation=is_continuation)
         builder = pool.request_builder_blocking(index)
@@ -332,7 +332,8 @@ class BufferWritingResultPartition:
         """Whole buffers at once, no builder needed; returns how much of ``data`` was taken, all if its consumer has
         gone.
         """
-        index, pool = subpartition.index, self._pool
+        index = subpartition.index
+        pool = self._pool
         size = pool.segment_size_bytes
         if len(data) < 2 * size:
             return self._fill_buffer(subpartition, data, size if is_continuation else 0)
@@ -344,7 +345,7 @@ class BufferWritingResultPartition:
             for segment, start in zip(segments, range(0, num_bytes, size), strict=True):
                 segment.view[:] = rest[start : start + size]
         except BaseException:
-            run_all([partial(recycler.recycle, segment) for segment in segments])
+            recycler.recycle_run(segments)
             raise
         consumers = [SegmentConsumer(segment, recycler, size) for segment in segments]
         if not is_continuation:
@@ -359,7 +360,8 @@ class BufferWritingResultPartition:
         self, subpartition: ResultSubpartition, data: bytes | memoryview, partial_record_length: int
     ) -> int:
         """One whole buffer."""
-        index, pool = subpartition.index, self._pool
+        index = subpartition.index
+        pool = self._pool
         segment = pool.request_segment_blocking(index)
         view = segment.view
         size = len(view)
@@ -488,7 +490,8 @@ class BufferWritingResultPartition:
         if self._state is not _OPEN:
             self._refuse()
         self._finish_builders()
-        data, data_type = serialize_event(event), event_data_type(event, has_priority=is_priority)
+        data = serialize_event(event)
+        data_type = event_data_type(event, has_priority=is_priority)
         for subpartition in self._subpartitions:
             subpartition.add(BufferConsumer.of_event(data, data_type))
 

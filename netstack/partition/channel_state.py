@@ -37,35 +37,24 @@ class InFlightData:
                recycle.
     """
 
-    __slots__ = ("_buffers", "_callbacks", "_error", "_is_done", "_lock")
+    __slots__ = ("_buffers", "_callbacks", "_lock", "error", "is_done")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        # All below guarded by _lock.
-        self._is_done = False
+        # All below written under _lock; a bare read may be one moment stale.
+        self.is_done = False  # it was completed or failed
+        self.error: BaseException | None = None  # why there will be no buffers, if so
         self._buffers: list[NetworkBuffer] = []
-        self._error: BaseException | None = None
         self._callbacks: list[Callable[[InFlightData], None]] = []
 
     def __repr__(self) -> str:
-        state = shown_state("pending", failed=self._error is not None, done=self._is_done)
+        state = shown_state("pending", failed=self.error is not None, done=self.is_done)
         return f"<InFlightData {state}, {len(self._buffers)} buffers>"
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it was completed or failed."""
-        return self._is_done
-
-    @property
-    def error(self) -> BaseException | None:
-        """Why there will be no buffers, if so."""
-        return self._error
 
     def complete(self, buffers: Sequence[NetworkBuffer]) -> None:
         """Hand over ``buffers``; a second end changes nothing and recycles them."""
         if not self._end(list(buffers), None):
-            for buffer in buffers:
-                buffer.recycle()
+            recycle_all(buffers)
 
     def fail(self, error: BaseException) -> None:
         """Say that the checkpoint got no buffers, and why; a second end changes nothing."""
@@ -74,29 +63,29 @@ class InFlightData:
     def take(self) -> list[NetworkBuffer]:
         """The buffers, which the caller recycles; empty for everybody but the first, and after a failure."""
         with self._lock:
-            buffers, self._buffers = self._buffers, []
+            buffers = self._buffers
+            self._buffers = []
         return buffers
 
     def on_done(self, callback: "Callable[[InFlightData], None]") -> None:
         """Call ``callback`` once it is done, at once if it is; on the thread that completes it, outside every lock."""
         with self._lock:
-            if not self._is_done:
+            if not self.is_done:
                 self._callbacks.append(callback)
                 return
         callback(self)
 
     def _end(self, buffers: list[NetworkBuffer], error: BaseException | None) -> bool:
         with self._lock:
-            if self._is_done:
+            if self.is_done:
                 return False
-            self._is_done = True
-            self._buffers, self._error = buffers, error
-            callbacks, self._callbacks = self._callbacks, []
+            self.is_done = True
+            self._buffers = buffers
+            self.error = error
+            callbacks = self._callbacks
+            self._callbacks = []
         run_all([partial(callback, self) for callback in callbacks])
         return True
-
-
-SEQUENCE_NUMBER_UNKNOWN: Final = -1
 
 
 class InputChannelInfo(NamedTuple):
@@ -123,7 +112,6 @@ class ChannelStateWriter(Protocol):
         self,
         checkpoint_id: int,
         channel: InputChannelInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         """``buffers`` of an input channel belong to the checkpoint; the writer recycles them."""
@@ -132,13 +120,12 @@ class ChannelStateWriter(Protocol):
         self,
         checkpoint_id: int,
         subpartition: ResultSubpartitionInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         """``buffers`` of a subpartition belong to the checkpoint; the writer recycles them."""
 
     def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
     ) -> None:
         """What is in flight will be known when the barrier was consumed or timed out; the writer recycles it then."""
 
@@ -152,29 +139,25 @@ class NoChannelState:
         self,
         checkpoint_id: int,
         channel: InputChannelInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Recycle ``buffers``."""
-        for buffer in buffers:
-            buffer.recycle()
+        recycle_all(buffers)
 
     def add_output_data(
         self,
         checkpoint_id: int,
         subpartition: ResultSubpartitionInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Recycle ``buffers``."""
-        for buffer in buffers:
-            buffer.recycle()
+        recycle_all(buffers)
 
     def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
     ) -> None:
         """Recycle whatever ``data`` brings."""
-        data.on_done(_recycle_result)
+        data.on_done(lambda ended: recycle_all(ended.take()))
 
 
 NO_CHANNEL_STATE: Final = NoChannelState()
@@ -201,7 +184,6 @@ class DecompressedInput:
         self,
         checkpoint_id: int,
         channel: InputChannelInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         """Restore what is compressed, and pass all on.
@@ -217,12 +199,7 @@ class DecompressedInput:
         except BaseException:
             recycle_all([*restored, *rest])
             raise
-        self._writer.add_input_data(checkpoint_id, channel, start_sequence_number, restored)
-
-
-def _recycle_result(data: InFlightData) -> None:
-    for buffer in data.take():
-        buffer.recycle()
+        self._writer.add_input_data(checkpoint_id, channel, restored)
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,15 +221,10 @@ class TimeoutableBarriers:
     the coordinator.
     """
 
-    __slots__ = ("_waiting",)
+    __slots__ = ("waiting",)
 
     def __init__(self) -> None:
-        self._waiting: TimeoutableBarrier | None = None
-
-    @property
-    def waiting(self) -> TimeoutableBarrier | None:
-        """The barrier that was neither consumed nor timed out."""
-        return self._waiting
+        self.waiting: TimeoutableBarrier | None = None  # neither consumed nor timed out
 
     def expect_locked(
         self,
@@ -262,51 +234,47 @@ class TimeoutableBarriers:
         writer: ChannelStateWriter,
     ) -> list[Callable[[], object]]:
         """Wait for ``barrier``, which is about to be queued; the calls tell ``writer`` of what will be in flight."""
+        former = self.waiting
         calls: list[Callable[[], object]] = []
-        former = self._waiting
         if former is not None:
             error = LocalProtocolError(
                 f"subpartition {info.subpartition_index} got the barrier of checkpoint {barrier.checkpoint_id} while "
-                "that of "
-                f"{former.barrier.checkpoint_id} was neither consumed nor timed out"
+                f"that of {former.barrier.checkpoint_id} was neither consumed nor timed out"
             )
             calls.append(partial(former.in_flight.fail, error))
         in_flight = InFlightData()
-        self._waiting = TimeoutableBarrier(consumer, barrier, in_flight)
+        self.waiting = TimeoutableBarrier(consumer, barrier, in_flight)
         return [
             *calls,
-            partial(writer.add_output_data_future, barrier.checkpoint_id, info, SEQUENCE_NUMBER_UNKNOWN, in_flight),
+            partial(writer.add_output_data_future, barrier.checkpoint_id, info, in_flight),
         ]
 
     def consumed_locked(self, consumer: BufferConsumer) -> InFlightData | None:
         """The event of ``consumer`` was polled; returns what to complete if the barrier was in it: nothing was in
         flight.
         """
-        waiting = self._waiting
+        waiting = self.waiting
         if waiting is None or waiting.consumer is not consumer:
             return None
-        self._waiting = None
+        self.waiting = None
         return waiting.in_flight
 
     def take_locked(self, checkpoint_id: int) -> TimeoutableBarrier | None:
         """The barrier of ``checkpoint_id``, which no longer waits; None if it does not wait."""
-        waiting = self._waiting
+        waiting = self.waiting
         if waiting is None or waiting.barrier.checkpoint_id != checkpoint_id:
             return None
-        self._waiting = None
+        self.waiting = None
         return waiting
 
     def release_locked(self, index: int) -> list[Callable[[], object]]:
         """Nobody consumes the barrier any more; ``index`` is that of the subpartition."""
-        waiting, self._waiting = self._waiting, None
+        waiting = self.waiting
         if waiting is None:
             return []
-        return [
-            partial(
-                waiting.in_flight.fail,
-                ResourceClosedError(f"subpartition {index} was released before the barrier was consumed"),
-            )
-        ]
+        self.waiting = None
+        error = ResourceClosedError(f"subpartition {index} was released before the barrier was consumed")
+        return [partial(waiting.in_flight.fail, error)]
 
 
 def copies_of_unread(consumers: Iterable[BufferConsumer]) -> list[NetworkBuffer]:

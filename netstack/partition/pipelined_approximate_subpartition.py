@@ -73,8 +73,6 @@ class PipelinedApproximateSubpartition(PipelinedSubpartition):
     Life cycle: released by its partition only; a view that goes leaves everything queued.
     """
 
-    __slots__ = ("_postponed", "_reader_lock")
-
     def __init__(
         self,
         index: int,

@@ -48,7 +48,6 @@ from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.errors import LocalProtocolError
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
-    SEQUENCE_NUMBER_UNKNOWN,
     ChannelStateWriter,
     InFlightData,
     ResultSubpartitionInfo,
@@ -97,27 +96,6 @@ class PipelinedSubpartition:
             (``send_empty_buffers``).
     """
 
-    __slots__ = (
-        "_barriers",
-        "_buffers",
-        "_compressor",
-        "_flush_requested",
-        "_is_blocked",
-        "_lock",
-        "_num_data_buffers",
-        "_num_priority",
-        "_parent",
-        "_sends_empty_buffers",
-        "_sequence_number",
-        "_skips_partial_record",
-        "_view",
-        "channel_state",
-        "desired_buffer_size",
-        "index",
-        "info",
-        "state",
-    )
-
     def __init__(
         self,
         index: int,
@@ -131,8 +109,8 @@ class PipelinedSubpartition:
         self.info = ResultSubpartitionInfo(partition_index, index)
         # Written before the first barrier, by the task thread.
         self.channel_state: ChannelStateWriter = NO_CHANNEL_STATE
-        self._parent = parent
-        self._compressor = compressor
+        self.parent = parent
+        self.compressor = compressor
         self._sends_empty_buffers = sends_empty_buffers
         self._lock = threading.Lock()
         self.state = _OPEN  # Written under _lock; a bare read may be one pass stale.
@@ -156,25 +134,15 @@ class PipelinedSubpartition:
         )
 
     @property
-    def parent(self) -> SubpartitionParent:
-        """The partition it is part of."""
-        return self._parent
-
-    @property
     def is_released(self) -> bool:
         """Whether nothing can be read of it any more."""
         return self.state is SubpartitionState.RELEASED
 
     @property
-    def is_compressing(self) -> bool:
-        """Whether its buffers are made smaller on their way to the reader."""
-        return self._compressor is not None
-
-    @property
     def takes_contents(self) -> bool:
         """Whether its one reader is of this process, and takes contents as they are."""
         view = self._view
-        return view is not None and view.takes_contents and self._compressor is None
+        return view is not None and view.takes_contents and self.compressor is None
 
     @property
     def num_queued_buffers(self) -> int:
@@ -186,12 +154,6 @@ class PipelinedSubpartition:
         """How many committed bytes are queued, those of events included."""
         with self._lock:
             return sum(consumer.num_bytes_unread for consumer in self._buffers)
-
-    @property
-    def backlog(self) -> int:
-        """How many data buffers can be polled now."""
-        with self._lock:
-            return self._availability_locked()[1]
 
     # ---------------------------------------------------------------- producer
 
@@ -311,7 +273,7 @@ class PipelinedSubpartition:
         calls: list[Callable[[], object]] = []
         if barrier is not None and overtaken:
             write = self.channel_state.add_output_data
-            calls.append(partial(write, barrier.checkpoint_id, self.info, SEQUENCE_NUMBER_UNKNOWN, overtaken))
+            calls.append(partial(write, barrier.checkpoint_id, self.info, overtaken))
         return calls + self._tell_priority_locked()
 
     def _tell_priority_locked(self) -> list[Callable[[], object]]:
@@ -415,8 +377,8 @@ class PipelinedSubpartition:
                 self._sequence_number += 1
         if consumed or in_flight is not None:
             self._after_poll(consumed, in_flight)
-        if self._compressor is not None and found is not None:
-            return found._replace(buffer=self._compressor.compress(found.buffer))
+        if self.compressor is not None and found is not None:
+            return found._replace(buffer=self.compressor.compress(found.buffer))
         return found
 
     def _after_poll(self, consumed: Sequence[BufferConsumer], in_flight: InFlightData | None) -> None:
@@ -486,7 +448,7 @@ class PipelinedSubpartition:
         """``poll``, if all there is to poll is one data buffer of at most so many bytes.  In one go: bench: latency."""
         with self._lock:
             buffers = self._buffers
-            if len(buffers) != 1 or self._is_blocked or self._skips_partial_record or self._compressor is not None:
+            if len(buffers) != 1 or self._is_blocked or self._skips_partial_record or self.compressor is not None:
                 return None
             head = buffers[0]
             if (
@@ -582,7 +544,7 @@ class PipelinedSubpartition:
         with self._lock:
             has_read_all = self.state is SubpartitionState.FINISHED and not self._buffers
             calls = [] if self.is_released else self._release_locked()
-        run_all([*calls, partial(self._parent.on_consumed_subpartition, self.index, has_read_all=has_read_all)])
+        run_all([*calls, partial(self.parent.on_consumed_subpartition, self.index, has_read_all=has_read_all)])
 
     def _release_locked(self) -> list[Callable[[], object]]:
         self.state = SubpartitionState.RELEASED

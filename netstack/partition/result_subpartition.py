@@ -98,9 +98,9 @@ class ResultSubpartitionView(ABC):
         """
 
     @property
-    @abstractmethod
     def backlog(self) -> int:
         """How many data buffers can be polled now."""
+        return self.availability(True)[1]  # noqa: FBT003 - as above
 
     @property
     @abstractmethod
@@ -298,7 +298,7 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
 
     def run_poller(self) -> Callable[[int], SegmentRun | None] | None:
         """``poll_run``; a compressor looks at each buffer."""
-        return None if self._subpartition.is_compressing else self._subpartition.poll_run
+        return None if self._subpartition.compressor is not None else self._subpartition.poll_run
 
     def poll_little(self, max_bytes: int) -> BufferAndBacklog | None:
         """``next_buffer``, if all there is to poll is one data buffer of at most so many bytes."""
@@ -307,11 +307,6 @@ class PipelinedSubpartitionView(ResultSubpartitionView):
     def availability(self, is_credit_available: bool) -> tuple[bool, int]:  # noqa: FBT001 - see ResultSubpartitionView
         """Whether something can be polled, and how many data buffers; one lock round."""
         return self._subpartition.availability(is_credit_available)
-
-    @property
-    def backlog(self) -> int:
-        """How many data buffers can be polled now."""
-        return self._subpartition.backlog
 
     @property
     def num_queued_buffers(self) -> int:

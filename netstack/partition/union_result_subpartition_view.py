@@ -220,11 +220,6 @@ class UnionResultSubpartitionView(ResultSubpartitionView):
     # ---------------------------------------------------------------- for the producer, and the end
 
     @property
-    def backlog(self) -> int:
-        """How many data buffers can be polled now, as far as was looked ahead."""
-        return self.availability(True)[1]  # noqa: FBT003 - see ResultSubpartitionView
-
-    @property
     def num_queued_buffers(self) -> int:
         """How many elements are queued."""
         return len(self._cache) + sum(view.num_queued_buffers for view in self._views.values())

@@ -343,8 +343,8 @@ CHECKPOINT_BUGS: Final = (
         "in flight",
         "the checkpoint of a task whose consumer is gone never ends",
         _TIMEOUTABLE,
-        "        if waiting is None:\n            return []\n        return [\n",
-        "        return []\n        return [\n",
+        "        if waiting is None:\n            return []\n        self.waiting = None\n",
+        "        return []\n        self.waiting = None\n",
         f"{_TIMED}::test_a_barrier_that_nobody_reads_any_more_ends_its_snapshot",
     ),
     # ---------------------------------------------------------------- restore

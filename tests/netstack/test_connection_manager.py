@@ -36,6 +36,7 @@ from netstack.wire.messages import (
     TaskEventRequest,
 )
 from tests.netstack.connections import CONFIG, SEGMENT, Consumer, Peer, no_listener, requests, serve, until
+from tests.netstack.gate.doubles import room_of
 from tests.netstack.gate.manual_timers import ManualStateChecker
 from tests.netstack.handlers.server_side import partition_id_of, receiver_of
 from tests.waiting import PATIENCE_S
@@ -346,7 +347,7 @@ async def test_orders_after_the_loop_closed_are_nobodys_business() -> None:
     await until(lambda: bool(peer.received))
     [channel] = gate.channels
     assert isinstance(channel, RemoteInputChannel)
-    buffer = channel.receiver.request_buffer()
+    buffer = room_of(channel)
     assert buffer is not None
     await consumer.manager.close()
     await server.close()

@@ -40,6 +40,7 @@ from netstack.wire.events import (
     Event,
     StopMode,
 )
+from tests.netstack.buffer.pools import builder_of
 from tests.sim.streams import RangeStream, Stream, marked
 from tests.sim.transport import SimTransport
 
@@ -188,7 +189,6 @@ class StateRecorder:
         self,
         checkpoint_id: int,
         channel: InputChannelInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         self._add((checkpoint_id, channel.channel_index), buffers)
@@ -197,13 +197,12 @@ class StateRecorder:
         self,
         checkpoint_id: int,
         subpartition: ResultSubpartitionInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         self._add((checkpoint_id, subpartition.subpartition_index), buffers)
 
     def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
     ) -> None:
         raise AssertionError("no barrier times out here")
 
@@ -248,7 +247,7 @@ class Producer(Actor):
         setattr(pool, "request_builder_blocking", self._request_builder)  # noqa: B010 - nothing may block here
 
     def _request_builder(self, *args: Any, **kwargs: Any) -> Any:
-        builder = self._pool.request_builder_nowait(*args, **kwargs)
+        builder = builder_of(self._pool, *args, **kwargs)
         assert builder is not None, f"I5: {self.name} would block, but {self._pool!r} promised a buffer"
         return builder
 
@@ -267,7 +266,7 @@ class Producer(Actor):
                 return
             run_all([builder.close for builder in self._overdrawn])
             self._overdrawn.clear()
-        if not self.is_registered and (self.world.mix.storage is None or self._has_finished):
+        if not self.is_registered and (not self.world.mix.is_blocking or self._has_finished):
             self._manager.register(self.partition)
             self.is_registered = True
             self.world.note("register", self.partition.num_subpartitions)
@@ -322,7 +321,7 @@ class Producer(Actor):
             partition.broadcast_record(record)
         self.is_dirty = True
         self.world.note("emit", size)
-        if mix.flush == "always" and (mix.storage is None or rng.random() < 0.2):
+        if mix.flush == "always" and (not mix.is_blocking or rng.random() < 0.2):
             if len(targets) == 1:
                 partition.flush(index)
             else:
@@ -359,7 +358,7 @@ class Producer(Actor):
             return False
         if self.world.mix.overdraft and self.world.rng.random() < 0.5:
             # A task in the middle of a record goes on for some steps; nobody else may suffer from that.
-            while (builder := self._pool.request_builder_nowait(0)) is not None:
+            while (builder := builder_of(self._pool, 0)) is not None:
                 self._overdrawn.append(builder)
             return True
         self._is_awake = False

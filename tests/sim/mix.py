@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from netstack.config import NetstackConfig
-from netstack.partition.bounded_data import BoundedDataKind
 from netstack.security import SecurityConfig
 
 _SEGMENT = 256
@@ -49,7 +48,7 @@ class Mix:
     announce: float
     is_retried: bool
     poll_items: int
-    storage: BoundedDataKind | None  # blocking partitions, and how they are read; None: pipelined ones
+    is_blocking: bool  # the partitions
     num_readers: int  # of each subpartition, one or more after the other or at once
     width: int  # how many subpartitions a channel reads
 
@@ -94,7 +93,7 @@ class Mix:
             announce=rng.choice((0.0, 0.0, 0.05)),
             is_retried=rng.random() < 0.5,
             poll_items=rng.choice((1, 2, 5, 16)),
-            storage=None,
+            is_blocking=False,
             num_readers=1,
             width=1,
         )
@@ -173,7 +172,7 @@ class Mix:
         width = rng.choice((1, 1, 2, 3))
         return replace(
             self,
-            storage=rng.choice((BoundedDataKind.FILE, BoundedDataKind.MMAP)),
+            is_blocking=True,
             num_readers=rng.choice((1, 2, 3)),
             width=width,
             num_records=min(self.num_records, 50),

@@ -49,6 +49,7 @@ from netstack.ids import (
     intermediate_partition_id,
 )
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
+from netstack.partition.channel_state import InputChannelInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.testing.embedded_event_loop import ManualClock
@@ -281,7 +282,7 @@ class World:
         producer.num_left = mix.num_records
         producer.register_at = self.rng.randint(0, 400) if mix.is_late else 0
         # Nobody reads a blocking partition before its producer is done.
-        producer.waits_for_acknowledgement = self.rng.random() < 0.5 and mix.storage is None
+        producer.waits_for_acknowledgement = self.rng.random() < 0.5 and not mix.is_blocking
         self.producers.append(producer)
         self.actors.append(producer)
         if mix.flush == "random":
@@ -290,7 +291,7 @@ class World:
     def _partition(self, number: int, name: str, pool: LocalBufferPool) -> ResultPartition:
         mix = self.mix
         compressor = BufferCompressor() if mix.is_compressed else None
-        if mix.storage is None:
+        if not mix.is_blocking:
             return ResultPartition(
                 _partition_id(number),
                 mix.num_subpartitions,
@@ -301,7 +302,7 @@ class World:
                 compressor=compressor,
             )
         return BoundedBlockingResultPartition(
-            _partition_id(number), mix.num_subpartitions, pool, name, _FOLDER, kind=mix.storage, compressor=compressor
+            _partition_id(number), mix.num_subpartitions, pool, name, _FOLDER, compressor=compressor
         )
 
     def _add_consumer(self, number: int, node: Node, homes: list[int]) -> None:
@@ -311,7 +312,9 @@ class World:
             f"consumer {number}", state_checker=checker, decompressor=self.decompressor, clock_ns=self.clock.now_ns
         )
         for index, home in enumerate(homes):
-            gate.add_channel(self._channel(gate, index, number, node, home, recorder))
+            channel = self._channel(gate, index, number, node, home)
+            channel.set_channel_state_writer(recorder, InputChannelInfo(0, index))
+            gate.add_channel(channel)
         if mix.floating and any(home != node.index for home in homes):
             pool = node.pool.create_buffer_pool(
                 owner=f"{gate.owner} floating", num_required=1, max_buffers=mix.floating
@@ -333,13 +336,11 @@ class World:
             streams = [stream.copy() for stream in streams]
         return streams[0] if mix.width == 1 else RangeStream(streams)
 
-    def _channel(
-        self, gate: SingleInputGate, index: int, number: int, node: Node, home: int, recorder: StateRecorder
-    ) -> InputChannel:
+    def _channel(self, gate: SingleInputGate, index: int, number: int, node: Node, home: int) -> InputChannel:
         mix, timeout_s = self.mix, self.config.partition_request_timeout_s
         first = number % mix.num_gates * mix.width
         last = first + mix.width - 1
-        backoff = RequestBackoff(100, 20_000, listener_timeout_ms=round(timeout_s * 1000)) if mix.is_retried else None
+        backoff = RequestBackoff(20_000, round(timeout_s * 1000)) if mix.is_retried else None
         if home == node.index:
             return LocalInputChannel(
                 gate,
@@ -350,8 +351,6 @@ class World:
                 last=last,
                 wait_timeout_ms=timeout_s * 1000,
                 backoff=backoff,
-                timers=node.timers,
-                state_writer=recorder,
                 clock_ns=self.clock.now_ns,
             )
         client = node.connections.client(ConnectionID(f"127.0.0.{1 + home}", 0 if mix.shares_connections else number))
@@ -365,7 +364,6 @@ class World:
             client,
             last=last,
             backoff=backoff,
-            state_writer=recorder,
             clock_ns=self.clock.now_ns,
         )
         channel.assign_exclusive_segments(node.pool, mix.exclusive)
@@ -498,7 +496,7 @@ class World:
     def _release_results(self) -> bool:
         """Nobody reads what lies in files any more; whether there was any."""
         alive = [producer for producer in self.producers if not producer.partition.is_released]
-        if self.mix.storage is None or not all(consumer.is_done for consumer in self.consumers):
+        if not self.mix.is_blocking or not all(consumer.is_done for consumer in self.consumers):
             return False
         for producer in alive:
             producer.partition.release()

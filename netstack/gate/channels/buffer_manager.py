@@ -20,11 +20,11 @@ Source:     Flink ``BufferManager`` and its ``AvailableBufferQueue``.
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final, Self
+from typing import Final
 
 from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import BufferLease, NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
@@ -40,7 +40,7 @@ _MAX_FOR_EACH: Final = 4
 _DATA: Final = DataType.DATA_BUFFER
 
 
-class BufferManager:
+class BufferManager(BufferRecycler):
     """Exclusive and floating buffers of one channel.
 
     Threading: as the methods say.
@@ -49,31 +49,12 @@ class BufferManager:
                pool.
     """
 
-    __slots__ = (
-        "_exclusive",
-        "_floating",
-        "_is_announcing",
-        "_is_content",
-        "_is_released",
-        "_lock",
-        "_lump",
-        "_network_pool",
-        "_on_credit",
-        "_pool",
-        "initial_credit",
-        "is_waiting",
-        "num_granted",
-        "num_required",
-        "num_spent",
-        "num_unannounced",
-    )
-
     def __init__(self, lock: threading.Lock, on_credit: Callable[[], None]) -> None:
         self._lock = lock
         self._on_credit = on_credit  # called when the unannounced credit rose from zero, outside the lock
         self.initial_credit = 0  # Written before the request.
         self._network_pool: NetworkBufferPool | None = None
-        self._pool: LocalBufferPool | None = None
+        self.pool: LocalBufferPool | None = None  # of the floating buffers; set before the request
         # All below guarded by _lock; bare reads are for statistics.
         self._exclusive: list[MemorySegment] = []
         self._floating: list[NetworkBuffer] = []
@@ -94,7 +75,7 @@ class BufferManager:
     # ---------------------------------------------------------------- set-up
 
     def assign_exclusive(
-        self, network_pool: NetworkBufferPool, num_segments: int, owner: str, timeout_s: float | None = None
+        self, network_pool: NetworkBufferPool, num_segments: int, owner: str, timeout_s: float = 0.0
     ) -> None:
         """Take the exclusive segments, all or none, once; none are wanted if the channel shall live on floating ones.
 
@@ -114,15 +95,6 @@ class BufferManager:
     def is_assigned(self) -> bool:
         """Whether ``assign_exclusive`` was called."""
         return self._network_pool is not None
-
-    @property
-    def segment_size_bytes(self) -> int:
-        """How much fits into one buffer; 0 before ``assign_exclusive``."""
-        return 0 if self._network_pool is None else self._network_pool.segment_size_bytes
-
-    def set_floating_pool(self, pool: LocalBufferPool) -> None:
-        """From where the floating buffers come; before the request."""
-        self._pool = pool
 
     # ---------------------------------------------------------------- loop thread
 
@@ -164,7 +136,8 @@ class BufferManager:
                 return []
             self.num_spent += num_buffers
             self.num_required -= num_buffers
-            floating, exclusive = self._floating, self._exclusive
+            floating = self._floating
+            exclusive = self._exclusive
             num_floating = min(num_buffers, len(floating))
             buffers = floating[len(floating) - num_floating :]
             del floating[len(floating) - num_floating :]
@@ -198,7 +171,8 @@ class BufferManager:
     def take_unannounced(self) -> int:
         """The credit to announce now; from this moment it counts as granted."""
         with self._lock:
-            credit, self.num_unannounced = self.num_unannounced, 0
+            credit = self.num_unannounced
+            self.num_unannounced = 0
             self.num_granted += credit
             self._is_announcing = False
             return credit
@@ -209,7 +183,8 @@ class BufferManager:
 
         Others need them: a blocked channel hoards buffers that would bring the barrier of another one (FLINK-16404).
         """
-        buffers, self._floating = self._floating, []
+        buffers = self._floating
+        self._floating = []
         self.num_required = 0
         self.num_unannounced = 0
         self.num_granted = self.num_spent
@@ -227,9 +202,9 @@ class BufferManager:
         with self._lock:
             is_released = self._is_released
             if not is_released:
-                exclusive, floating = self._exclusive, self._floating
-                exclusive.append(segment)
-                if floating and len(exclusive) + len(floating) > self.num_required:
+                floating = self._floating
+                self._exclusive.append(segment)
+                if floating and len(self._exclusive) + len(floating) > self.num_required:
                     surplus = floating.pop()
                 else:
                     self.num_unannounced += 1
@@ -241,28 +216,15 @@ class BufferManager:
         elif is_released and self._network_pool is not None:
             self._network_pool.recycle_unpooled([segment])
 
-    @property
-    def home(self) -> Self:
-        """Where several segments go back to at once: here."""
-        return self
-
-    @property
-    def home_index(self) -> int:
-        """All are alike."""
-        return 0
-
-    def recycle_all(self, returned: Sequence[tuple[MemorySegment, int]]) -> None:
-        """``recycle_run``."""
-        self.recycle_run([segment for segment, _ in returned])
-
-    def recycle_run(self, segments: Sequence[MemorySegment], index: int = 0) -> None:
+    def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
         """``recycle`` for several segments: one lock round, and one announcement at most."""
         surplus: list[NetworkBuffer] = []
         is_due = False
         with self._lock:
             is_released = self._is_released
             if not is_released:
-                exclusive, floating = self._exclusive, self._floating
+                exclusive = self._exclusive
+                floating = self._floating
                 for segment in segments:
                     exclusive.append(segment)
                     if floating and len(exclusive) + len(floating) > self.num_required:
@@ -295,18 +257,18 @@ class BufferManager:
         """There will be no floating buffers any more."""
         with self._lock:
             self.is_waiting = False
-            self._pool = None
+            self.pool = None
 
     def release(self) -> None:
         """Give every free buffer back; the second call does nothing."""
         with self._lock:
             self._is_released = True
             floating = self.forget_credit_locked()
-            segments, self._exclusive = self._exclusive, []
+            segments = self._exclusive
+            self._exclusive = []
         calls: list[Callable[[], None]] = [buffer.recycle for buffer in floating]
-        network_pool = self._network_pool
-        if segments and network_pool is not None:
-            calls.append(lambda: network_pool.recycle_unpooled(segments))
+        if segments and self._network_pool is not None:
+            calls.append(partial(self._network_pool.recycle_unpooled, segments))
         run_all(calls)
 
     # ---------------------------------------------------------------- numbers
@@ -343,8 +305,7 @@ class BufferManager:
             assert available >= 0, f"{self.num_spent} buffers sent, {self.num_granted} credits granted"
             assert available + self.num_unannounced == num_free, (
                 f"{available} credits available, {self.num_unannounced} unannounced, {len(self._exclusive)} exclusive "
-                "and "
-                f"{len(self._floating)} floating buffers free"
+                f"and {len(self._floating)} floating buffers free"
             )
             is_due = self.num_unannounced >= self._lump or (self.num_unannounced and not available)
             assert not is_due or self._is_announcing, f"{self.num_unannounced} credits that nobody announces"
@@ -357,7 +318,7 @@ class BufferManager:
 
     def _num_missing_locked(self) -> int:
         """How many floating buffers to ask for now; none while the channel stands in line."""
-        if self.is_waiting or self._pool is None or self._is_released:
+        if self.is_waiting or self.pool is None or self._is_released:
             return 0
         return self.num_required - len(self._exclusive) - len(self._floating)
 
@@ -383,7 +344,8 @@ class BufferManager:
         has_credit = False
         while True:
             with self._lock:
-                num_missing, pool = self._num_missing_locked(), self._pool
+                num_missing = self._num_missing_locked()
+                pool = self.pool
             if num_missing <= 0 or pool is None:
                 return has_credit
             found = self._request(pool, num_missing)

@@ -23,14 +23,14 @@ from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.errors import NetstackError, RemoteProtocolError
 from netstack.gate.channels.buffer_manager import BufferManager
-from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer
+from netstack.gate.channels.in_flight_recorder import InFlightRecorder, SequenceBuffer, barrier_of
 from netstack.gate.channels.input_channel import (
     MAX_SEQUENCE_NUMBER,
     ChannelLifecycle,
     PrioritizedDeque,
     next_sequence_number,
 )
-from netstack.wire.events import CheckpointBarrier, Event, EventAnnouncement, deserialize_event, serialize_event
+from netstack.wire.events import EventAnnouncement, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _TIMEOUTABLE: Final = DataType.TIMEOUTABLE_ALIGNED_CHECKPOINT_BARRIER
 _RELEASED: Final = ChannelLifecycle.RELEASED
-_BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
 _NO_BACKLOG: Final = -1  # only the last of several parts knows it
 _NUMBER_OFFSET: Final = MAX_SEQUENCE_NUMBER + 1
 _NUM_NUMBERS: Final = 2 * _NUMBER_OFFSET
@@ -113,12 +112,6 @@ class ChannelReceiver:
                 return None
             return self._manager.request_buffer(size_bytes, data_type, is_compressed=is_compressed)
         return NetworkBuffer(MemorySegment(memoryview(bytearray(size_bytes))), FREEING_RECYCLER, size_bytes, data_type)
-
-    def request_buffer(self) -> NetworkBuffer | None:
-        """A buffer for one data buffer of the sender, its credit is spent; None without credit, or
-        after the release.
-        """
-        return self.allocate(self._manager.segment_size_bytes, DataType.DATA_BUFFER, is_compressed=False)
 
     def allocate_run(self, size_bytes: int, max_buffers: int) -> list[NetworkBuffer]:
         """Room for several plain data buffers that have arrived, their credit is spent; fewer with less credit, none
@@ -254,7 +247,7 @@ class ChannelReceiver:
     def _receive_event(self, buffer: NetworkBuffer, sequence_number: int, backlog: int) -> NetstackError | None:
         data_type = buffer.data_type
         try:
-            barrier = _barrier_of(buffer)
+            barrier = barrier_of(buffer)
             if data_type.is_blocking_upstream and backlog > 0:
                 raise RemoteProtocolError(
                     f"{data_type.name} blocks the sender, but says that {backlog} buffers can be polled behind it"
@@ -288,14 +281,13 @@ class ChannelReceiver:
                     received.rest.append((buffer, sequence_number))
                     is_first = len(received.rest) == 1
                 if data_type is _TIMEOUTABLE and barrier is not None:
-                    announcement = _announcement(barrier, sequence_number)
+                    data = serialize_event(EventAnnouncement(sequence_number, barrier))
+                    announcement = NetworkBuffer.unpooled(data, _PRIORITY)
                     self.num_bytes_received += announcement.size
                     self._num_events_received += 1
                     self._num_event_bytes_received += announcement.size
                     received.priority.append((announcement, sequence_number))
-                is_first_priority = (data_type is _PRIORITY or data_type is _TIMEOUTABLE) and len(
-                    received.priority
-                ) == 1
+                is_first_priority = data_type in (_PRIORITY, _TIMEOUTABLE) and len(received.priority) == 1
                 if data_type is DataType.END_OF_PARTITION:
                     self._num_unended -= 1
         if not is_taken:
@@ -391,17 +383,3 @@ class ChannelReceiver:
             raise RemoteProtocolError(
                 f"channel {self._channel.index} of {self._channel.partition_id}: no buffer available: {text}"
             )
-
-
-def _barrier_of(buffer: NetworkBuffer) -> CheckpointBarrier | None:
-    """The checkpoint barrier in an event buffer; other events are left to the gate."""
-    view = buffer.view
-    if bytes(view[:4]) != _BARRIER_TYPE:
-        return None
-    event: Event = deserialize_event(view)
-    assert isinstance(event, CheckpointBarrier), "that is what its type says"
-    return event
-
-
-def _announcement(barrier: CheckpointBarrier, sequence_number: int) -> NetworkBuffer:
-    return NetworkBuffer.unpooled(serialize_event(EventAnnouncement(sequence_number, barrier)), _PRIORITY)

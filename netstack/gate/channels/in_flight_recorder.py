@@ -15,12 +15,25 @@ import threading
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import CheckpointSubsumedError
 from netstack.gate.channels.input_channel import is_before
-from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, ChannelStateWriter, InputChannelInfo
+from netstack.partition.channel_state import ChannelStateWriter, InputChannelInfo
+from netstack.wire.events import CheckpointBarrier, deserialize_event
+
+_BARRIER_TYPE: Final = b"\0\0\0\1"  # an event's first bytes, if it is a checkpoint barrier
+
+
+def barrier_of(buffer: NetworkBuffer) -> CheckpointBarrier | None:
+    """The checkpoint barrier in an event buffer; other events are left to the gate."""
+    view = buffer.view
+    if bytes(view[:4]) != _BARRIER_TYPE:
+        return None
+    event = deserialize_event(view)
+    assert isinstance(event, CheckpointBarrier), "that is what its type says"
+    return event
 
 
 class _Status(Enum):
@@ -83,7 +96,8 @@ class ChannelStatePersister:
         return True
 
     def _go_to(self, status: _Status) -> None:
-        self._status, self.is_pending = status, status is _Status.BARRIER_PENDING
+        self._status = status
+        self.is_pending = status is _Status.BARRIER_PENDING
 
 
 SequenceBuffer: TypeAlias = tuple[NetworkBuffer, int]
@@ -187,7 +201,7 @@ class InFlightRecorder:
                 self._is_handing_over = True
                 checkpoint_id, buffers = self._to_persist.popleft()
             try:
-                self._writer.add_input_data(checkpoint_id, self._info, SEQUENCE_NUMBER_UNKNOWN, buffers)
+                self._writer.add_input_data(checkpoint_id, self._info, buffers)
             finally:
                 with self._lock:
                     self._is_handing_over = False

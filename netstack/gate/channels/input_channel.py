@@ -8,8 +8,8 @@ Hot path:   ``PrioritizedDeque``, per buffer; its two deques are used themselves
 Invariants: the first error of a channel wins, and surfaces at every poll after it, before any data.  Elements with
             priority come first, both kinds in the order of their arrival.  Sequence numbers are 32-bit integers that
             wrap, as in Java, and are compared across the wrap.
-Units:      delays in milliseconds, sizes in bytes, times in nanoseconds.
-Source:     Flink ``InputChannel`` (with ``increaseBackoff``): its ``subpartitionView`` or ``partitionRequestClient`` is
+Units:      waits in milliseconds, sizes in bytes, times in nanoseconds.
+Source:     Flink ``InputChannel``: its ``subpartitionView`` or ``partitionRequestClient`` is
             set once, ``isReleased`` once.  ``RemoteInputChannel.increaseBackoff``, for producers that keep a request
             for a while before they say that they do not know the partition (1.18 and later), and ``shouldBeSpilled``.
             ``PartitionRequestClient``, ``PartitionProducerStateProvider``, ``PrioritizedDeque``.
@@ -25,7 +25,13 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
+from netstack.errors import (
+    LocalProtocolError,
+    NetstackError,
+    PartitionNotFoundError,
+    ProducerFailedError,
+    ResourceClosedError,
+)
 from netstack.ids import ResultPartitionID
 from netstack.late import dataclass
 from netstack.log_lines import shown_state
@@ -98,45 +104,22 @@ class PartitionStateChecker(Protocol):
         """Call ``on_result`` once, on any thread, now or later; must not block."""
 
 
+@dataclass(slots=True)
 class RequestBackoff:
-    """Doubles from ``initial_ms`` to ``max_ms``, then there is no further attempt; 0 means that there is none at all.
+    """How often a request for a partition that was not found is repeated.
 
-    With a ``listener_timeout_ms`` the producer has waited that long already: the next request goes out at once, and the
-    time that is spent this way only counts, until it reaches twice ``max_ms``.
+    The producer has waited ``listener_timeout_ms`` each time, so the next request goes out at once; these waits add up,
+    until they reach twice ``max_ms``.  0 means that there is no further request.
     """
 
-    __slots__ = ("_current_ms", "_initial_ms", "_listener_timeout_ms", "_max_ms")
+    max_ms: int = 0
+    listener_timeout_ms: int = 0
+    waited_ms: int = 0
 
-    def __init__(self, initial_ms: int = 0, max_ms: int = 0, *, listener_timeout_ms: int = 0) -> None:
-        if not 0 <= initial_ms <= max_ms:
-            raise ValueError(f"a back-off from {initial_ms} to {max_ms} ms")
-        self._initial_ms = initial_ms
-        self._max_ms = max_ms
-        self._listener_timeout_ms = listener_timeout_ms
-        self._current_ms = 0
-
-    def __repr__(self) -> str:
-        return f"<RequestBackoff at {self._current_ms} of {self._max_ms} ms>"
-
-    @property
-    def current_ms(self) -> int:
-        """How far it has grown."""
-        return self._current_ms
-
-    @property
-    def is_counting_only(self) -> bool:
-        """Whether it is the producer's side that waits."""
-        return self._listener_timeout_ms > 0
-
-    def next_delay_ms(self) -> int | None:
-        """How long to wait before the next request; None if there shall be none."""
-        if self._listener_timeout_ms:
-            self._current_ms += self._listener_timeout_ms
-            return 0 if self._current_ms < 2 * self._max_ms else None
-        if self._initial_ms == 0 or self._current_ms == self._max_ms:
-            return None
-        self._current_ms = min(2 * self._current_ms, self._max_ms) if self._current_ms else self._initial_ms
-        return self._current_ms
+    def next(self) -> bool:
+        """Whether there shall be another request, now that the producer has waited in vain."""
+        self.waited_ms += self.listener_timeout_ms
+        return self.waited_ms < 2 * self.max_ms
 
 
 class PartitionRequestClient(Protocol):
@@ -200,10 +183,6 @@ class ChannelStatistics:
     queue_size_bytes: int = 0
     num_credits_available: int = 0
     num_credits_granted: int = 0
-    num_unannounced: int = 0
-    num_required_buffers: int = 0
-    num_exclusive_available: int = 0
-    num_floating_available: int = 0
     sender_backlog: int = 0
     is_blocked: bool = False
 
@@ -286,21 +265,37 @@ class InputChannel(ABC):
         """How many bytes they hold."""
         return 0
 
-    @property
-    def current_backoff_ms(self) -> int:
-        """How far the back-off of the partition request has grown."""
-        return self._backoff.current_ms
-
-    @abstractmethod
     def request_subpartition(self) -> None:
-        """Ask for the data; task thread, once."""
+        """Ask for the data; task thread, the second call does nothing."""
+        with self._lock:
+            is_first = self._enter_locked(ChannelLifecycle.REQUESTED)
+        if is_first:
+            self._request()
 
-    @abstractmethod
     def retrigger_subpartition_request(self) -> None:
         """Ask once more, after the partition was not found; the end of the back-off is the channel's error.
 
         Any thread.
+
+        Raises:
+            LocalProtocolError: it was never asked for.
         """
+        if self.lifecycle is ChannelLifecycle.CREATED:
+            raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
+        if self.is_released:
+            return
+        if self._backoff.next():
+            self._request()
+        else:
+            self.fail_partition_request()
+
+    @abstractmethod
+    def _request(self) -> None:
+        """Ask for the data, for the first time or once more."""
+
+    def _check_open(self) -> None:
+        if self.is_released:
+            raise ResourceClosedError(f"channel {self.index} of {self.gate.owner} was released")
 
     @abstractmethod
     def next_buffer(self) -> BufferAndAvailability | None:

@@ -4,7 +4,7 @@ Side:       shared.  Polled by the task thread; told by the producer's thread.
 Hot path:   per buffer.
 Invariants: the view is opened once; a view that arrives after the release is released at once.
 Units:      timeouts in milliseconds.
-Lock order: ``InputChannel._lock`` is a leaf: manager, view, timers and gate are called outside it (FLINK-12510).
+Lock order: ``InputChannel._lock`` is a leaf: manager, view and gate are called outside it (FLINK-12510).
 Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet is waited for through the manager, as
             long as a remote one would be, and no thread sleeps; with a back-off of the channel's own it is asked for
             again and again, as in Flink.
@@ -15,14 +15,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from netstack.buffer.content_consumer import ContentBuffer
-from netstack.errors import (
-    LocalProtocolError,
-    NetstackError,
-    PartitionNotFoundError,
-    ProducerFailedError,
-    ResourceClosedError,
-)
-from netstack.gate.channels.in_flight_recorder import ChannelStatePersister
+from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
+from netstack.gate.channels.in_flight_recorder import ChannelStatePersister, barrier_of
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
     ChannelLifecycle,
@@ -31,17 +25,14 @@ from netstack.gate.channels.input_channel import (
     RequestBackoff,
 )
 from netstack.ids import ResultPartitionID
-from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.partition.channel_state import (
     NO_CHANNEL_STATE,
-    SEQUENCE_NUMBER_UNKNOWN,
     ChannelStateWriter,
     InputChannelInfo,
 )
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import ResultSubpartitionView
-from netstack.wire.events import CheckpointBarrier, Event, deserialize_event
-from netstack.wire.messages import DataType
+from netstack.wire.events import CheckpointBarrier, Event
 
 if TYPE_CHECKING:
     from netstack.gate.single_input_gate import SingleInputGate
@@ -57,9 +48,7 @@ class LocalInputChannel(InputChannel):
     Args:
         wait_timeout_ms: how long to wait for the partition before its producer is looked after; None waits until the
             release.
-        backoff: how often the wait is repeated; with an own ``timers`` back-off nobody waits at the manager, it is
-            asked again.
-        timers: needed for such a back-off.
+        backoff: how often the wait is repeated.
     """
 
     takes_contents = True
@@ -75,20 +64,14 @@ class LocalInputChannel(InputChannel):
         last: int | None = None,
         wait_timeout_ms: float | None = None,
         backoff: RequestBackoff | None = None,
-        timers: Timers | None = None,
-        state_writer: ChannelStateWriter = NO_CHANNEL_STATE,
-        channel_info: InputChannelInfo | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         super().__init__(gate, index, partition_id, subpartition, last=last, backoff=backoff, clock_ns=clock_ns)
         self._manager = manager
         self._wait_timeout_ms = wait_timeout_ms
-        self._timers = timers
-        self._is_retrying = backoff is not None and not backoff.is_counting_only
-        self._state_writer = state_writer
-        self._info = InputChannelInfo(0, index) if channel_info is None else channel_info
+        self._state_writer: ChannelStateWriter = NO_CHANNEL_STATE
+        self._info = InputChannelInfo(0, index)
         self._view: ResultSubpartitionView | None = None  # Guarded by _lock for writes.
-        self._retry: Cancellable | None = None  # Guarded by _lock.
         self._told_priority: int | None = None  # Written before the gate is told; read once the view is there.
         # Written by the task thread.
         self._is_blocked = False
@@ -96,57 +79,29 @@ class LocalInputChannel(InputChannel):
 
     # ---------------------------------------------------------------- opening the view
 
-    def request_subpartition(self) -> None:
-        """Open the view, now or when the partition is registered; the second call does nothing."""
-        with self._lock:
-            is_first = self._enter_locked(_REQUESTED)
-        if is_first:
-            self._open_view()
+    def _request(self) -> None:
+        """Open the view, now or when the partition is registered.
 
-    def retrigger_subpartition_request(self) -> None:
-        """Try once more, after the back-off; at its end the channel fails.
-
-        Raises:
-            LocalProtocolError: the view was never asked for, or there is nobody who could call later.
+        Runs on the task thread, and again on the thread that registers the partition or that of the timers.
         """
-        if self.lifecycle is _CREATED:
-            raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
-        if self.is_released:
-            return
-        delay_ms = self._backoff.next_delay_ms()
-        if delay_ms is None:
-            self.fail_partition_request()
-        elif delay_ms == 0:
-            self._open_view()
-        else:
-            self._retry_later(delay_ms)
-
-    def _retry_later(self, delay_ms: int) -> None:
-        if self._timers is None:
-            raise LocalProtocolError(f"channel {self.index} has a back-off of {delay_ms} ms, but no timers")
-        retry = self._timers.call_later(delay_ms / 1000, self._open_view)
-        with self._lock:
-            is_late = self.is_released
-            self._retry = retry
-        if is_late:
-            retry.cancel()
-
-    def _open_view(self) -> None:
-        """Runs on the task thread, and again on the thread that registers the partition or that of the timers."""
         if self.is_released or self._view is not None:
             return
         try:
-            view = self._find_view()
-        except PartitionNotFoundError as error:
-            self._not_found = error
-            self._on_not_found(error)
-            return
+            view = self._manager.create_view_or_listen(
+                self.partition_id,
+                self.subpartition,
+                self,
+                self._request,
+                last=self.last_subpartition,
+                timeout_ms=self._wait_timeout_ms,
+                on_timeout=self._on_wait_timeout,
+            )
         except NetstackError as error:
             self.on_error(error)
             return
         if view is None:
             if self.is_released:  # meanwhile; its release may have come before our registration
-                self._manager.cancel_listener(self.partition_id, self._open_view)
+                self._manager.cancel_listener(self.partition_id, self._request)
             return
         with self._lock:
             is_late = self.is_released
@@ -161,27 +116,6 @@ class LocalInputChannel(InputChannel):
             self.gate.notify_priority_event(self, self._told_priority)
         if view.is_released or view.has_data(1):
             self.gate.notify_channel_non_empty(self)
-
-    def _find_view(self) -> ResultSubpartitionView | None:
-        manager = self._manager
-        last = None if self.num_subpartitions == 1 else self.last_subpartition
-        if self._is_retrying:
-            return manager.create_subpartition_view(self.partition_id, self.subpartition, self, last=last)
-        return manager.create_view_or_listen(
-            self.partition_id,
-            self.subpartition,
-            self,
-            self._open_view,
-            last=last,
-            timeout_ms=self._wait_timeout_ms,
-            on_timeout=self._on_wait_timeout,
-        )
-
-    def _on_not_found(self, error: PartitionNotFoundError) -> None:
-        if self._is_retrying:
-            self.retrigger_subpartition_request()
-        else:
-            self.on_error(error)  # it was there and is released already
 
     def _on_wait_timeout(self) -> None:
         waited = f"partition {self.partition_id} was not registered in this process within {self._wait_timeout_ms} ms"
@@ -225,12 +159,13 @@ class LocalInputChannel(InputChannel):
         self.num_bytes_in += buffer.size
         self.num_buffers_in += 1
         if not buffer.is_buffer:
-            self._look_at_event(buffer.data_type, buffer.view)
+            self._is_blocked = self._is_blocked or buffer.data_type.is_blocking_upstream
+            barrier = barrier_of(buffer)
+            if barrier is not None:
+                self._persister.on_barrier(barrier.checkpoint_id)
         elif self._persister.is_pending:
             kept = buffer.byte_buffers() if isinstance(buffer, ContentBuffer) else [buffer.retain()]
-            self._state_writer.add_input_data(
-                self._persister.last_seen_barrier, self._info, SEQUENCE_NUMBER_UNKNOWN, kept
-            )
+            self._state_writer.add_input_data(self._persister.last_seen_barrier, self._info, kept)
         return found
 
     @property
@@ -238,14 +173,6 @@ class LocalInputChannel(InputChannel):
         """Whether the next poll is known to find an event or an error.  Task thread."""
         view = self._view
         return self._error is not None or (view is not None and (view.is_released or view.has_data(0)))
-
-    def _look_at_event(self, data_type: DataType, view: memoryview) -> None:
-        if data_type.is_blocking_upstream:
-            self._is_blocked = True
-        if bytes(view[:4]) == b"\0\0\0\1":
-            barrier = deserialize_event(view)
-            if isinstance(barrier, CheckpointBarrier):
-                self._persister.on_barrier(barrier.checkpoint_id)
 
     def checkpoint_started(self, barrier: CheckpointBarrier) -> None:
         """Persist what is polled until the barrier; what the producer's queue holds is persisted there.
@@ -271,7 +198,10 @@ class LocalInputChannel(InputChannel):
             ResourceClosedError: the channel was released.
         """
         self._is_blocked = False
-        self._opened_view().resume_consumption()
+        self._check_open()
+        if self._view is None:
+            raise LocalProtocolError(f"channel {self.index} is resumed before it was opened")
+        self._view.resume_consumption()
 
     def acknowledge_all_records_processed(self) -> None:
         """Tell the producer that everything up to the end of data was processed."""
@@ -303,17 +233,6 @@ class LocalInputChannel(InputChannel):
         if view is not None:
             view.notify_new_buffer_size(size_bytes)
 
-    def _check_open(self) -> None:
-        if self.is_released:
-            raise ResourceClosedError(f"channel {self.index} of {self.gate.owner} was released")
-
-    def _opened_view(self) -> ResultSubpartitionView:
-        self._check_open()
-        view = self._view
-        if view is None:
-            raise LocalProtocolError(f"channel {self.index} is resumed before it was opened")
-        return view
-
     # ---------------------------------------------------------------- end and numbers
 
     def release(self) -> None:
@@ -322,13 +241,10 @@ class LocalInputChannel(InputChannel):
             if not self._enter_locked(_RELEASED):
                 return
             view = self._view
-            retry = self._retry
         if view is not None:
             view.release()
             return
-        if retry is not None:
-            retry.cancel()
-        self._manager.cancel_listener(self.partition_id, self._open_view)
+        self._manager.cancel_listener(self.partition_id, self._request)
 
     @property
     def num_queued_buffers(self) -> int:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from netstack.availability import run_all
-from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import MAX_QUEUED_EVENT_BYTES, MAX_QUEUED_EVENTS
@@ -24,7 +23,6 @@ from netstack.errors import (
     NetstackError,
     PartitionNotFoundError,
     ResourceBrokenError,
-    ResourceClosedError,
 )
 from netstack.gate.channels.buffer_manager import BufferManager
 from netstack.gate.channels.channel_receiver import ChannelReceiver
@@ -73,7 +71,6 @@ class RemoteInputChannel(InputChannel):
     Args:
         backoff: what happens when the producer does not know the partition and is asked again; default: nothing is
             asked again.
-        channel_info: what ``state_writer`` calls this channel.
         max_queued_events: how many events may wait for the task; they need no credit, so nothing else bounds them.
         max_queued_event_bytes: likewise; a single one may be larger.
     """
@@ -89,8 +86,6 @@ class RemoteInputChannel(InputChannel):
         *,
         last: int | None = None,
         backoff: RequestBackoff | None = None,
-        state_writer: ChannelStateWriter = NO_CHANNEL_STATE,
-        channel_info: InputChannelInfo | None = None,
         max_queued_events: int = MAX_QUEUED_EVENTS,
         max_queued_event_bytes: int = MAX_QUEUED_EVENT_BYTES,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -99,8 +94,7 @@ class RemoteInputChannel(InputChannel):
         self.channel_id = channel_id
         self.buffer_manager = BufferManager(self._lock, self._announce_credit)
         self._client = client
-        info = InputChannelInfo(0, index) if channel_info is None else channel_info
-        self._in_flight = InFlightRecorder(self._lock, state_writer, info)
+        self._in_flight = InFlightRecorder(self._lock, NO_CHANNEL_STATE, InputChannelInfo(0, index))
         self.receiver = ChannelReceiver(
             self,
             self._lock,
@@ -120,12 +114,10 @@ class RemoteInputChannel(InputChannel):
 
     # ---------------------------------------------------------------- set-up and requests
 
-    def assign_exclusive_segments(
-        self, pool: NetworkBufferPool, num_segments: int, timeout_s: float | None = None
-    ) -> None:
+    def assign_exclusive_segments(self, pool: NetworkBufferPool, num_segments: int, timeout_s: float = 0.0) -> None:
         """Take the channel's own segments, once, before the request; their number is the initial credit.
 
-        Those that others still use are waited for, ``timeout_s`` at most (None: what the pool was made with).
+        Those that others still use are waited for, ``timeout_s`` at most.
 
         Raises:
             InsufficientNetworkBuffersError: the pool does not have so many; nothing was taken.
@@ -137,18 +129,13 @@ class RemoteInputChannel(InputChannel):
             pool, num_segments, f"{self.gate.owner} (input channel {self.index})", timeout_s
         )
 
-    def set_floating_pool(self, pool: LocalBufferPool) -> None:
-        """From where more buffers come when the sender has a backlog; before the request."""
-        self.buffer_manager.set_floating_pool(pool)
-
     def request_subpartition(self) -> None:
         """Send the partition request with the initial credit; the second call does nothing."""
         if self.lifecycle is _CREATED and not self.buffer_manager.is_assigned:
             raise LocalProtocolError(f"channel {self.index} is requested without exclusive segments")
-        with self._lock:
-            is_first = self._enter_locked(_REQUESTED)
-        if not is_first:
-            return
+        super().request_subpartition()
+
+    def _request(self) -> None:
         self._client.request_subpartition(self)
         if self.is_released:  # meanwhile; its release may not have known that there is something to cancel
             self._client.cancel(self)
@@ -162,22 +149,6 @@ class RemoteInputChannel(InputChannel):
         """
         self._not_found = error
         self.gate.trigger_partition_state_check(self)
-
-    def retrigger_subpartition_request(self) -> None:
-        """Ask for the subpartition once more, unless the back-off is at its end.
-
-        Raises:
-            LocalProtocolError: it was never asked for.
-        """
-        if self.lifecycle is _CREATED:
-            raise LocalProtocolError(f"channel {self.index} is requested once more before it was requested")
-        if self.is_released:
-            return
-        delay_ms = self._backoff.next_delay_ms()
-        if delay_ms is None:
-            self.fail_partition_request()
-        else:
-            self._client.request_subpartition(self, delay_ms)
 
     # ---------------------------------------------------------------- task thread
 
@@ -280,8 +251,7 @@ class RemoteInputChannel(InputChannel):
         self._client.order(self, NewBufferSize(self.channel_id, size_bytes))
 
     def _check_usable(self) -> None:
-        if self.is_released:
-            raise ResourceClosedError(f"channel {self.index} of {self.gate.owner} was released")
+        self._check_open()
         if self.lifecycle is _CREATED:
             raise LocalProtocolError(f"channel {self.index} is used before it was requested")
 
@@ -305,11 +275,6 @@ class RemoteInputChannel(InputChannel):
         """Persist nothing more for it; task thread."""
         with self._lock:
             self._in_flight.stop_locked(checkpoint_id)
-
-    def in_flight_buffers(self) -> list[NetworkBuffer]:
-        """The data that is queued before the last barrier, or all; the caller recycles it."""
-        with self._lock:
-            return self._in_flight.in_flight_locked(self._received.rest)
 
     def convert_to_priority_event(self, sequence_number: int) -> None:
         """Let the announced barrier with that number overtake the data before it; task thread.
@@ -345,10 +310,6 @@ class RemoteInputChannel(InputChannel):
         """
         if not self.receiver.has_ended:
             super().on_error(error)
-
-    def take_unannounced_credit(self) -> int:
-        """The credit to announce now; from this moment it counts as granted."""
-        return self.buffer_manager.take_unannounced()
 
     def _announce_credit(self) -> None:
         """The unannounced credit rose from zero; whoever recycled a buffer must not suffer from it (FLINK-9755)."""
@@ -415,11 +376,6 @@ class RemoteInputChannel(InputChannel):
         """How many data buffers the sender may still send."""
         return self.buffer_manager.num_credits_available
 
-    @property
-    def unannounced_credit(self) -> int:
-        """How many buffers became free that the sender was not told about."""
-        return self.buffer_manager.num_unannounced
-
     def statistics(self) -> ChannelStatistics:
         """One row of a dump; any thread."""
         manager = self.buffer_manager
@@ -428,10 +384,6 @@ class RemoteInputChannel(InputChannel):
             queue_size_bytes=self.queue_size_bytes,
             num_credits_available=manager.num_credits_available,
             num_credits_granted=manager.num_granted,
-            num_unannounced=manager.num_unannounced,
-            num_required_buffers=manager.num_required,
-            num_exclusive_available=manager.num_exclusive_available,
-            num_floating_available=manager.num_floating_available,
             sender_backlog=self.sender_backlog,
             is_blocked=self.receiver.is_blocked,
         )

@@ -13,7 +13,6 @@ from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import BufferOwnershipError
 from netstack.partition.channel_state import (
-    SEQUENCE_NUMBER_UNKNOWN,
     InFlightData,
     InputChannelInfo,
     ResultSubpartitionInfo,
@@ -53,11 +52,11 @@ def buffers() -> Iterator[Buffers]:
 def add_input(
     writer: InMemoryChannelStateWriter, checkpoint_id: int, channel: InputChannelInfo, *items: NetworkBuffer
 ) -> None:
-    writer.add_input_data(checkpoint_id, channel, SEQUENCE_NUMBER_UNKNOWN, items)
+    writer.add_input_data(checkpoint_id, channel, items)
 
 
 def add_output(writer: InMemoryChannelStateWriter, checkpoint_id: int, *items: NetworkBuffer) -> None:
-    writer.add_output_data(checkpoint_id, OUTPUT, SEQUENCE_NUMBER_UNKNOWN, items)
+    writer.add_output_data(checkpoint_id, OUTPUT, items)
 
 
 def test_data_is_kept_by_channel_in_its_order(buffers: Buffers) -> None:
@@ -162,8 +161,8 @@ def test_data_that_is_not_known_yet_is_waited_for(buffers: Buffers) -> None:
     writer.start(1)
     result = writer.take_result(1)
     first, second = InFlightData(), InFlightData()
-    writer.add_output_data_future(1, OUTPUT, 0, first)
-    writer.add_output_data_future(1, ResultSubpartitionInfo(0, 4), 0, second)
+    writer.add_output_data_future(1, OUTPUT, first)
+    writer.add_output_data_future(1, ResultSubpartitionInfo(0, 4), second)
     writer.finish_input(1)
     writer.finish_output(1)
 
@@ -179,7 +178,7 @@ def test_data_that_fails_fails_the_checkpoint() -> None:
     writer.start(1)
     result = writer.take_result(1)
     data = InFlightData()
-    writer.add_output_data_future(1, OUTPUT, 0, data)
+    writer.add_output_data_future(1, OUTPUT, data)
 
     data.fail(RuntimeError("the partition was released"))
 
@@ -194,8 +193,8 @@ def test_futures_of_checkpoints_that_are_gone_are_recycled(buffers: Buffers) -> 
     writer = InMemoryChannelStateWriter()
     writer.start(1)
     pending, unknown = InFlightData(), InFlightData()
-    writer.add_output_data_future(1, OUTPUT, 0, pending)
-    writer.add_output_data_future(9, OUTPUT, 0, unknown)
+    writer.add_output_data_future(1, OUTPUT, pending)
+    writer.add_output_data_future(9, OUTPUT, unknown)
     writer.abort(1, ABORTED)
 
     pending.complete([buffers.make(b"a")])

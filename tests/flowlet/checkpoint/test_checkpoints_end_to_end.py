@@ -57,10 +57,8 @@ class Task:
         raw = SingleInputGate("task")
         network.gates.append(raw)
         for index, producer in enumerate(self.producers):
-            info = InputChannelInfo(0, index)
-            channel = LocalInputChannel(
-                raw, index, producer.partition_id, 0, network.manager, state_writer=self.writer, channel_info=info
-            )
+            channel = LocalInputChannel(raw, index, producer.partition_id, 0, network.manager)
+            channel.set_channel_state_writer(self.writer, InputChannelInfo(0, index))
             raw.add_channel(channel)
         outputs = TaskOutputs([CheckpointedOutput(self.partition, supports_unaligned)], self._flush)
         responder = MeasuringResponder(self.store.responder_of("v", 0))

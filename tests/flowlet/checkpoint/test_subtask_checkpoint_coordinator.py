@@ -16,7 +16,7 @@ from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata, CheckpointMetrics
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from netstack.buffer.network_buffer import NetworkBuffer
-from netstack.partition.channel_state import SEQUENCE_NUMBER_UNKNOWN, InputChannelInfo
+from netstack.partition.channel_state import InputChannelInfo
 from netstack.wire.events import (
     Alignment,
     CancelCheckpointMarker,
@@ -61,7 +61,7 @@ class Fixture:
 
     def prepare_inputs(self, writer: InMemoryChannelStateWriter, checkpoint_id: int) -> None:
         leftover = NetworkBuffer.unpooled(b"half", DataType.DATA_BUFFER)
-        writer.add_input_data(checkpoint_id, InputChannelInfo(0, 0), SEQUENCE_NUMBER_UNKNOWN, [leftover])
+        writer.add_input_data(checkpoint_id, InputChannelInfo(0, 0), [leftover])
 
     def take(self, barrier: CheckpointBarrier, *, init: bool = True) -> None:
         if init:

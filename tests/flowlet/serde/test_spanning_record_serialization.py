@@ -19,13 +19,13 @@ from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.types.composite_serializers import serializer_for
 from netstack.buffer.buffer_builder import BufferBuilder
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 
 SEGMENT_BYTES = 32 * 1024
 SEED = 4
 
 
-class _NoPool:
+class _NoPool(BufferRecycler):
     """Takes segments back by forgetting them."""
 
     def recycle(self, segment: MemorySegment) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from tests.netstack.buffer.pools import NUM_BUFFERS, SEGMENT
+from tests.netstack.buffer.pools import NUM_BUFFERS, SEGMENT, set_num_buffers
 from tests.waiting import LONG_S
 
 
@@ -42,7 +42,7 @@ def pool(network: NetworkBufferPool) -> LocalBufferPool:
     LocalBufferPool(networkBufferPool, 1)`` is.
     """
     pool = network.create_buffer_pool(owner="map (1/2)", num_required=1, max_buffers=None)
-    pool.set_num_buffers(1)
+    set_num_buffers(pool, 1)
     assert pool.num_available == 1
     return pool
 

@@ -22,6 +22,24 @@ def take(pool: LocalBufferPool, subpartition: int = -1) -> MemorySegment:
     return segment
 
 
+def builder_of(pool: LocalBufferPool, subpartition: int = -1) -> BufferBuilder | None:
+    """A builder on a free segment, or None."""
+    segment = pool.request_segment_nowait(subpartition)
+    return None if segment is None else BufferBuilder(segment, pool.recycler(subpartition))
+
+
+def set_num_buffers(pool: LocalBufferPool, num_buffers: int) -> None:
+    """Let the pool hold so many at most (never less than its guarantee, nor more than others leave) until the next
+    redistribution, as if it had been that one.
+    """
+    network, account = pool._parent, pool._account
+    with network._lock:
+        others = sum(each.num_buffers - each.num_required for each in network._accounts if each is not account)
+        most = account.num_required + account.capacity(network.num_total - network.num_reserved - others)
+        account.num_buffers = min(max(num_buffers, account.num_required), most)
+    pool.adjust()
+
+
 def recycle(pool: LocalBufferPool, segments: list[MemorySegment]) -> None:
     """Give all of them back."""
     for segment in segments:
@@ -80,9 +98,9 @@ class Blocked:
         self.result: BufferBuilder | None = None
         self.error: Exception | None = None
         self.thread = threading.Thread(target=self._run)
-        num_before = pool.statistics().num_parked
+        num_before = pool.num_parked
         self.thread.start()
-        spin_until(lambda: pool.statistics().num_parked > num_before)
+        spin_until(lambda: pool.num_parked > num_before)
 
     def _run(self) -> None:
         try:

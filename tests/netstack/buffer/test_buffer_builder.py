@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import BufferOwnershipError, LocalProtocolError
 from netstack.wire.messages import DataType
@@ -13,7 +13,7 @@ from netstack.wire.messages import DataType
 SIZE = 16
 
 
-class CountingRecycler:
+class CountingRecycler(BufferRecycler):
     def __init__(self) -> None:
         self.count = 0
 
@@ -31,22 +31,6 @@ def read(consumer: BufferConsumer) -> bytes:
     content = bytes(buffer.view)
     buffer.recycle()
     return content
-
-
-def test_uncommitted_bytes_are_invisible() -> None:
-    """BufferBuilderAndConsumerTest append, multiple appends, uncommitted appends: they appear with the commit,
-    together.
-    """
-    builder, _ = make_builder()
-    consumer = builder.create_buffer_consumer()
-
-    builder.append(b"ab")
-    builder.append(b"cd")
-    before = (consumer.is_data_available, read(consumer))
-    builder.commit()
-
-    assert before == (False, b"")
-    assert (consumer.is_data_available, read(consumer), read(consumer)) == (True, b"abcd", b"")
 
 
 def test_a_consumer_made_late_sees_what_was_committed_before() -> None:
@@ -68,8 +52,7 @@ def test_what_does_not_fit_is_left_to_the_caller(as_view: bool) -> None:
     consumer = builder.create_buffer_consumer()
     data = b"abcdef"
 
-    first = builder.append(memoryview(data) if as_view else data)
-    builder.commit()
+    first = builder.append_and_commit(memoryview(data) if as_view else data)
     second = builder.append_and_commit(b"x")
 
     assert (first, second, builder.is_full, read(consumer)) == (4, 0, True, b"abcd")
@@ -108,7 +91,7 @@ def test_finished_is_seen_at_the_next_build(content: bytes) -> None:
     """
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
-    builder.append(content)
+    builder.append_and_commit(content)
 
     written = builder.finish()
     before = consumer.is_finished
@@ -120,7 +103,7 @@ def test_finished_is_seen_at_the_next_build(content: bytes) -> None:
 def test_finish_twice_changes_nothing() -> None:
     """The second call returns the same size."""
     builder, _ = make_builder()
-    builder.append(b"ab")
+    builder.append_and_commit(b"ab")
 
     assert (builder.finish(), builder.finish()) == (2, 2)
 
@@ -207,7 +190,7 @@ def test_closing_an_unfinished_builder_finishes_it() -> None:
     """The reader does not wait for bytes that never come."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
-    builder.append(b"ab")
+    builder.append_and_commit(b"ab")
 
     builder.close()
 
@@ -332,7 +315,7 @@ def test_trim(size: int, expected: int) -> None:
     """BufferBuilderAndConsumerTest trim to available, negative, less than written (keeps written), larger than max."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
-    builder.append(b"abc")
+    builder.append_and_commit(b"abc")
 
     builder.trim(size)
     taken = builder.append_and_commit(b"x" * SIZE)
@@ -373,7 +356,7 @@ def test_take_hands_the_reference_on_when_the_writer_has_finished() -> None:
     nothing = consumer.take()
     builder.append_and_commit(b"ab")
     first = consumer.take()
-    builder.append(b"cd")
+    builder.append_and_commit(b"cd")
     builder.close()
     rest = consumer.take()
     consumer.close()
@@ -397,7 +380,7 @@ def test_a_repr_is_one_line_in_every_state() -> None:
     """What is open, finished or closed can be told apart, in one line."""
     builder, _ = make_builder()
     consumer = builder.create_buffer_consumer()
-    builder.append(b"abc")
+    builder.append_and_commit(b"abc")
     texts = [(repr(builder), repr(consumer))]
     builder.finish()
     read(consumer)
@@ -408,4 +391,3 @@ def test_a_repr_is_one_line_in_every_state() -> None:
 
     assert len(set(texts)) == 3
     assert not any("\n" in text for pair in texts for text in pair)
-    assert builder.recycler is not None

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.buffer_compressor import BufferCompressor, BufferDecompressor
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ConfigError, RemoteProtocolError
 from netstack.wire.messages import DataType
@@ -19,7 +19,7 @@ SEGMENT = 4096
 LONGS = b"".join(struct.pack("<q", number) for number in range(SEGMENT // 8))
 
 
-class CountingRecycler:
+class CountingRecycler(BufferRecycler):
     def __init__(self) -> None:
         self.count = 0
 

@@ -7,7 +7,7 @@ import pytest
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
-from tests.netstack.buffer.pools import NUM_BUFFERS, Listener, Worker, recycle, take
+from tests.netstack.buffer.pools import NUM_BUFFERS, Listener, Worker, builder_of, recycle, set_num_buffers, take
 from tests.waiting import PATIENCE_S
 
 
@@ -34,7 +34,7 @@ def test_a_listener_that_keeps_the_buffer_ends_the_round(pool: LocalBufferPool) 
     pool.add_buffer_listener(second)
 
     pool.recycle(segment)
-    after_first = (len(first.buffers), second.num_calls, pool.is_available, pool.statistics().num_listeners)
+    after_first = (len(first.buffers), second.num_calls, pool.is_available, pool.num_listeners)
     first.recycle()
 
     assert after_first == (1, 0, False, 1)
@@ -113,7 +113,7 @@ def test_hist_24035_many_listeners_are_served_without_recursion(network: Network
     growing = network._accounts[0]
     growing.max_buffers = None
 
-    pool.set_num_buffers(NUM_BUFFERS)
+    set_num_buffers(pool, NUM_BUFFERS)
 
     assert sum(len(listener.buffers) for listener in keeping) == NUM_BUFFERS - 1
     for listener in keeping:
@@ -179,7 +179,7 @@ def test_hist_18595_listeners_overdraft_and_resizing_race_without_a_loss(tiny_sw
     def write(pool: LocalBufferPool) -> None:
         for _ in range(300):
             builders = [pool.request_builder_blocking()]
-            extra = pool.request_builder_nowait()
+            extra = builder_of(pool)
             if extra is not None:
                 builders.append(extra)
             for builder in builders:
@@ -194,7 +194,7 @@ def test_hist_18595_listeners_overdraft_and_resizing_race_without_a_loss(tiny_sw
             short = network.create_buffer_pool(owner="short", num_required=1 + index % 3, max_buffers=8)
             builder = short.request_builder_blocking()
             segments = network.request_unpooled("gate", 2, PATIENCE_S)
-            pools[index % 3].set_num_buffers(2 + index % 5)
+            set_num_buffers(pools[index % 3], 2 + index % 5)
             short.destroy()
             builder.close()
             network.recycle_unpooled(segments)

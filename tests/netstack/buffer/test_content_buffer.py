@@ -3,7 +3,7 @@
 import pytest
 
 from netstack.buffer.content_consumer import ContentBuffer, ContentConsumer, pieces_of
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import BufferContent, NetworkBuffer
 from netstack.errors import BufferOwnershipError, LocalProtocolError
 from netstack.wire.messages import DataType
@@ -24,7 +24,7 @@ class Content:
         return self.data
 
 
-class Home:
+class Home(BufferRecycler):
     """Keeps the segments that came home."""
 
     def __init__(self) -> None:

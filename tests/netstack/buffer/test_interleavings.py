@@ -13,6 +13,7 @@ from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, Stuck, schedule_locks
+from tests.netstack.buffer.pools import builder_of, set_num_buffers
 
 NUM_SEEDS = 400
 
@@ -69,7 +70,7 @@ def churn(network: NetworkBufferPool, rng: random.Random, num_times: int) -> Non
                 pool = network.create_buffer_pool(
                     owner="short", num_required=rng.randint(1, 2), max_buffers=rng.choice([2, 4, None])
                 )
-                builder = pool.request_builder_nowait()
+                builder = builder_of(pool)
                 pool.destroy()
                 if builder is not None:
                     builder.close()
@@ -79,7 +80,7 @@ def churn(network: NetworkBufferPool, rng: random.Random, num_times: int) -> Non
 
 def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
     for _ in range(num_times):
-        pool.set_num_buffers(rng.randint(pool.num_required, 5))
+        set_num_buffers(pool, rng.randint(pool.num_required, 5))
 
 
 def make_programs(
@@ -212,7 +213,7 @@ def test_a_lost_wakeup_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule_locks(monkeypatch)
     network = NetworkBufferPool(1, 1)
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=1)
-    kept = pool.request_builder_nowait()
+    kept = builder_of(pool)
     assert kept is not None
 
     with pytest.raises(Stuck):

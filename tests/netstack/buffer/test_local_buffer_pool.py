@@ -12,9 +12,18 @@ from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.buffer.pool_account import PoolAccount
-from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+from netstack.errors import ResourceClosedError
 from netstack.wire.messages import DataType
-from tests.netstack.buffer.pools import NUM_BUFFERS, SEGMENT, Worker, buffers_of, recycle, take
+from tests.netstack.buffer.pools import (
+    NUM_BUFFERS,
+    SEGMENT,
+    Worker,
+    buffers_of,
+    builder_of,
+    recycle,
+    set_num_buffers,
+    take,
+)
 from tests.waiting import PATIENCE_S, spin_until
 
 # ---------------------------------------------------------------- requests and availability
@@ -89,7 +98,7 @@ def test_a_destroyed_pool_serves_nothing_and_takes_everything_back(
     for request in (
         bounded.request_segment_nowait,
         bounded.request_buffer_nowait,
-        bounded.request_builder_nowait,
+        lambda: builder_of(bounded),
         bounded.request_builder_blocking,
     ):
         with pytest.raises(ResourceClosedError):
@@ -100,18 +109,18 @@ def test_buffers_and_builders_come_from_the_pool_and_go_back(
     network: NetworkBufferPool, bounded: LocalBufferPool
 ) -> None:
     """Whole segments, recycled by their last holder."""
-    buffer, builder = bounded.request_buffer_nowait(), bounded.request_builder_nowait()
+    buffer, builder = bounded.request_buffer_nowait(), builder_of(bounded)
     assert buffer is not None
     assert builder is not None
 
-    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, builder.recycler is bounded, bounded.num_requested)
+    facts = (buffer.size, buffer.is_buffer, builder.capacity_bytes, bounded.num_requested)
     buffer.recycle()
     builder.close()
 
-    assert facts == (SEGMENT, True, SEGMENT, True, 3)
+    assert facts == (SEGMENT, True, SEGMENT, 3)
     assert network.num_used == bounded.num_available
     taken = [take(bounded) for _ in range(3)]
-    assert (bounded.request_buffer_nowait(), bounded.request_builder_nowait()) == (None, None)
+    assert (bounded.request_buffer_nowait(), builder_of(bounded)) == (None, None)
     for segment in taken:
         bounded.recycle(segment)
 
@@ -121,7 +130,7 @@ def test_buffers_and_builders_come_from_the_pool_and_go_back(
 
 def test_more_than_available_is_none(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
     """LocalBufferPoolTest request more than available: one is held in advance all the time, the 1025th is None."""
-    pool.set_num_buffers(NUM_BUFFERS)
+    set_num_buffers(pool, NUM_BUFFERS)
     taken, used = [], []
 
     for _ in range(NUM_BUFFERS):
@@ -135,11 +144,11 @@ def test_more_than_available_is_none(network: NetworkBufferPool, pool: LocalBuff
 
 def test_a_new_size_after_the_end_fetches_nothing(pool: LocalBufferPool) -> None:
     """LocalBufferPoolTest set after destroy: the number is kept, no segment is taken."""
-    pool.set_num_buffers(2)
+    set_num_buffers(pool, 2)
     before = (pool.num_buffers, pool.num_available)
 
     pool.destroy()
-    pool.set_num_buffers(3)
+    set_num_buffers(pool, 3)
 
     assert (before, pool.num_buffers, pool.num_available) == ((2, 1), 3, 0)
 
@@ -167,10 +176,10 @@ def test_decrease_size(
 ) -> None:
     """LocalBufferPoolTest decrease size: what is above the new size counts as overdraft, even beyond its limit."""
     pool = network.create_buffer_pool(owner="pool", num_required=4, max_buffers=10, max_overdraft_buffers=max_overdraft)
-    pool.set_num_buffers(large)
+    set_num_buffers(pool, large)
     taken = [take(pool) for _ in range(requested)]
 
-    pool.set_num_buffers(small)
+    set_num_buffers(pool, small)
 
     ordinary = min(pool.num_requested, pool.num_buffers)
     assert (pool.num_overdraft, ordinary, pool.num_available) == (overdraft_after, ordinary_after, available_after)
@@ -194,13 +203,13 @@ def test_increase_size(
     pool = network.create_buffer_pool(
         owner="pool", num_required=small, max_buffers=max_buffers, max_overdraft_buffers=2
     )
-    pool.set_num_buffers(small)
+    set_num_buffers(pool, small)
     taken = [take(pool) for _ in range(small)]
     assert not pool.is_available
     taken += [take(pool), take(pool)]
     assert (pool.request_segment_nowait(), pool.num_overdraft, pool.is_available) == (None, 2, False)
 
-    pool.set_num_buffers(large)
+    set_num_buffers(pool, large)
 
     assert (pool.num_buffers, pool.num_overdraft, pool.num_available) == (large, overdraft_after, available_after)
     assert (pool.is_available, pool.available_future().is_done) == (available_after > 0, available_after > 0)
@@ -236,10 +245,10 @@ def test_request_on_recycle(network: NetworkBufferPool, max_overdraft: int) -> N
 
 def test_surplus_goes_home_with_every_recycle(network: NetworkBufferPool, pool: LocalBufferPool) -> None:
     """LocalBufferPoolTest recycle excess buffers after recycling: used ones stay until then."""
-    pool.set_num_buffers(NUM_BUFFERS)
+    set_num_buffers(pool, NUM_BUFFERS)
     taken = [take(pool) for _ in range(NUM_BUFFERS)]
 
-    pool.set_num_buffers(NUM_BUFFERS // 2)
+    set_num_buffers(pool, NUM_BUFFERS // 2)
     used = [network.num_used]
     for _ in range(1, NUM_BUFFERS // 2):
         pool.recycle(taken.pop())
@@ -252,21 +261,13 @@ def test_surplus_goes_home_with_every_recycle(network: NetworkBufferPool, pool: 
 
 def test_free_surplus_goes_home_with_the_new_size(pool: LocalBufferPool) -> None:
     """LocalBufferPoolTest recycle excess buffers after changing the number: at once."""
-    pool.set_num_buffers(NUM_BUFFERS)
+    set_num_buffers(pool, NUM_BUFFERS)
     recycle(pool, [take(pool) for _ in range(NUM_BUFFERS)])
     before = pool.num_available
 
-    pool.set_num_buffers(NUM_BUFFERS // 2)
+    set_num_buffers(pool, NUM_BUFFERS // 2)
 
     assert (before, pool.num_available) == (NUM_BUFFERS, NUM_BUFFERS // 2)
-
-
-def test_a_size_below_the_guarantee_is_illegal(pool: LocalBufferPool) -> None:
-    """LocalBufferPoolTest set less than required."""
-    pool.set_num_buffers(1)
-
-    with pytest.raises(ValueError, match="1 guaranteed buffers cannot have 0"):
-        pool.set_num_buffers(0)
 
 
 def test_a_bounded_pool_through_all_its_sizes(network: NetworkBufferPool) -> None:
@@ -275,7 +276,7 @@ def test_a_bounded_pool_through_all_its_sizes(network: NetworkBufferPool) -> Non
     assert pool.max_buffers == 2
 
     for size, expected in ((1, 1), (2, 2), (3, 2), (1, 1)):
-        pool.set_num_buffers(size)
+        set_num_buffers(pool, size)
         taken = []
         while (segment := pool.request_segment_nowait()) is not None:
             taken.append(segment)
@@ -293,7 +294,7 @@ def test_availability_through_the_life_of_a_pool(pool: LocalBufferPool) -> None:
     future = pool.available_future()
     assert not future.is_done
 
-    pool.set_num_buffers(5)
+    set_num_buffers(pool, 5)
     assert (future.is_done, pool.is_available) == (True, True)
     taken = []
     for _ in range(4):
@@ -304,13 +305,13 @@ def test_availability_through_the_life_of_a_pool(pool: LocalBufferPool) -> None:
     assert pool.is_available
     recycle(pool, taken)
     assert pool.is_available
-    pool.set_num_buffers(2)
+    set_num_buffers(pool, 2)
     assert pool.is_available
     segment = take(pool)
     assert not pool.is_available
     pool.recycle(segment)
     assert pool.is_available
-    pool.set_num_buffers(1)
+    set_num_buffers(pool, 1)
     assert not pool.available_future().is_done
 
     builder.close()
@@ -323,7 +324,7 @@ def test_hist_20547_availability_is_consistent_after_a_failed_fetch(network: Net
     others = network.request_unpooled("all the rest", NUM_BUFFERS - 1)
     segment = take(pool)
 
-    pool.set_num_buffers(2)
+    set_num_buffers(pool, 2)
     pool.check_invariants()
     pool.recycle(segment)
     pool.check_invariants()
@@ -343,7 +344,7 @@ def test_max_buffers_per_channel_and_availability(network: NetworkBufferPool) ->
     pool = network.create_buffer_pool(
         owner="pool", num_required=1, max_buffers=None, num_subpartitions=3, max_buffers_per_channel=2
     )
-    pool.set_num_buffers(10)
+    set_num_buffers(pool, 10)
 
     def is_available() -> bool:
         assert pool.available_future().is_done == pool.is_available
@@ -356,7 +357,7 @@ def test_max_buffers_per_channel_and_availability(network: NetworkBufferPool) ->
     second_of_0 = pool.request_builder_blocking(0)
     assert not is_available()
     third_of_0 = pool.request_builder_blocking(0)
-    of_2, second_of_2 = pool.request_builder_blocking(2), pool.request_builder_nowait(2)
+    of_2, second_of_2 = pool.request_builder_blocking(2), builder_of(pool, 2)
     assert second_of_2 is not None
     assert not is_available()
 
@@ -424,7 +425,7 @@ def test_overdraft_and_availability(
         max_buffers_per_channel=max_per_channel,
         max_overdraft_buffers=max_overdraft,
     )
-    pool.set_num_buffers(size)
+    set_num_buffers(pool, size)
     ordinary: dict[int, list[BufferBuilder]] = {channel: [] for channel in range(num_used_channels)}
 
     def check(num_overdraft: int, num_used: int, *, is_available: bool) -> None:
@@ -432,18 +433,18 @@ def test_overdraft_and_availability(
         pool.check_invariants()
 
     for index in range(size):
-        builder = pool.request_builder_nowait(index % num_used_channels)
+        builder = builder_of(pool, index % num_used_channels)
         assert builder is not None
         ordinary[index % num_used_channels].append(builder)
         check(0, index + 1, is_available=index + 1 < size and index < num_used_channels * (max_per_channel - 1))
     overdraft = []
     for index in range(max_overdraft):
-        builder = pool.request_builder_nowait(index % num_used_channels)
+        builder = builder_of(pool, index % num_used_channels)
         assert builder is not None
         overdraft.append(builder)
         check(index + 1, size + index + 1, is_available=False)
     for channel in range(num_channels):
-        assert pool.request_builder_nowait(channel) is None
+        assert builder_of(pool, channel) is None
     check(max_overdraft, size + max_overdraft, is_available=False)
 
     for builder in overdraft:
@@ -455,8 +456,7 @@ def test_overdraft_and_availability(
             builder.close()
         num_used -= len(builders)
         check(0, num_used, is_available=True)
-    statistics = pool.statistics()
-    assert (statistics.num_buffers, statistics.num_used, statistics.num_available) == (size, 0, size)
+    assert (pool.num_buffers, pool.best_effort_used, pool.num_available) == (size, 0, size)
     pool.destroy()
 
 
@@ -473,78 +473,6 @@ def test_senseless_limits_are_refused(network: NetworkBufferPool, max_per_channe
         )
 
     assert (network.num_reserved, network.num_pools) == (0, 0)
-
-
-# ---------------------------------------------------------------- reservation
-
-
-def test_reserve_segments() -> None:
-    """LocalBufferPoolTest reserveSegments: above the guarantee illegal; waits and times out; tops up; after the end
-    refused.
-    """
-    network = NetworkBufferPool(2, 16)
-    first = network.create_buffer_pool(owner="first", num_required=1, max_buffers=2)
-    with pytest.raises(ValueError, match="cannot reserve 2 segments, only 1 are guaranteed"):
-        first.reserve_segments(2)
-    taken = [take(first), take(first)]
-    second = network.create_buffer_pool(owner="second", num_required=1, max_buffers=10)
-
-    with pytest.raises(
-        InsufficientNetworkBuffersError, match="Timeout triggered when second requested 1 network buffers"
-    ):
-        second.reserve_segments(1, timeout_s=0.01)
-    assert not second.is_available
-    network.check_invariants()
-    recycle(first, taken)
-    first.destroy()
-    second.destroy()
-
-    third = network.create_buffer_pool(owner="third", num_required=2, max_buffers=10)
-    before = third.num_available
-    third.reserve_segments(2)
-    assert (before, third.num_available) == (1, 2)
-    third.check_invariants()
-    third.destroy()
-    with pytest.raises(ResourceClosedError):
-        third.reserve_segments(1)
-    network.destroy()
-
-
-def test_a_reservation_that_waits_is_cancelled_by_destroy() -> None:
-    """LocalBufferPoolTest reserveSegmentsAndCancel: the canceler neither blocks nor leaves the
-    waiting thread behind.
-    """
-    network = NetworkBufferPool(4, 16)
-    first = network.create_buffer_pool(owner="first", num_required=2, max_buffers=4)
-    taken = [take(first) for _ in range(4)]
-    second = network.create_buffer_pool(owner="second", num_required=2, max_buffers=4)
-    worker = Worker(lambda: second.reserve_segments(2, PATIENCE_S))
-    spin_until(lambda: network.num_blocked_requests == 1)
-
-    first.destroy()
-    second.destroy()
-    worker.join()
-
-    assert isinstance(worker.error, ResourceClosedError)
-    recycle(first, taken)
-    network.check_invariants()
-    assert network.num_used == 0
-    network.destroy()
-
-
-def test_a_reservation_gets_what_others_recycle(network: NetworkBufferPool) -> None:
-    """It stands in line like everybody else, and makes the pool available."""
-    greedy = network.create_buffer_pool(owner="greedy", num_required=1, max_buffers=None)
-    taken = [take(greedy) for _ in range(NUM_BUFFERS)]
-    modest = network.create_buffer_pool(owner="modest", num_required=3, max_buffers=3)
-    worker = Worker(lambda: modest.reserve_segments(3, PATIENCE_S))
-    spin_until(lambda: network.num_blocked_requests == 1)
-
-    recycle(greedy, taken)
-    worker.join()
-
-    assert (worker.error, modest.num_available, modest.is_available) == (None, 3, True)
-    greedy.destroy()
 
 
 # ---------------------------------------------------------------- many at once
@@ -572,7 +500,7 @@ def test_together_home_from_two_pools_and_from_none(network: NetworkBufferPool, 
     counted = builder.create_buffer_consumer().build()
     buffers = [*buffers_of(bounded, 3), counted, NetworkBuffer.unpooled(b"event", DataType.EVENT_BUFFER)]
     builder.close()
-    bounded.set_num_buffers(2)
+    set_num_buffers(bounded, 2)
 
     recycle_all(buffers)
 
@@ -679,42 +607,22 @@ def test_a_segment_that_comes_while_the_pool_shrinks_again_goes_home(
 ) -> None:
     """A forced interleaving: between the fetch and its arrival somebody else made the pool smaller."""
     pool = network.create_buffer_pool(owner="pool", num_required=1, max_buffers=None)
-    pool.set_num_buffers(1)
+    set_num_buffers(pool, 1)
     segment = take(pool)
     fetch = network.take_or_wait
 
     def shrink_after_fetch(account: PoolAccount) -> MemorySegment | None:
         fetched = fetch(account)
-        network.resize(account, 1)
+        account.num_buffers = 1
         return fetched
 
     with monkeypatch.context() as patch:
         patch.setattr(network, "take_or_wait", shrink_after_fetch)
-        pool.set_num_buffers(2)
+        set_num_buffers(pool, 2)
 
     assert (pool.num_requested, pool.num_available, network.num_used) == (1, 0, 1)
     pool.check_invariants()
     pool.recycle(segment)
-
-
-def test_a_reserved_segment_that_meets_the_end_of_its_pool_goes_home(
-    network: NetworkBufferPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A forced interleaving: destroyed between the promise and the arrival."""
-    pool = network.create_buffer_pool(owner="pool", num_required=3, max_buffers=3)
-    reserve = network.reserve
-
-    def destroy_after_reserve(
-        account: PoolAccount, num_segments: int, timeout_s: float | None, owner: str
-    ) -> list[MemorySegment]:
-        segments = reserve(account, num_segments, timeout_s, owner)
-        pool.destroy()
-        return segments
-
-    monkeypatch.setattr(network, "reserve", destroy_after_reserve)
-    pool.reserve_segments(3)
-
-    assert (pool.is_destroyed, network.num_used) == (True, 0)
 
 
 @pytest.mark.slow
@@ -723,7 +631,7 @@ def test_concurrent_requests_and_recycles(
 ) -> None:
     """LocalBufferPoolTest concurrent request recycle: 128 tasks; each has its own segment at any time."""
     num_tasks, num_requests = 128, 64
-    pool.set_num_buffers(num_tasks)
+    set_num_buffers(pool, num_tasks)
 
     def work() -> None:
         for _ in range(num_requests):

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import BufferLease, NetworkBuffer
 from netstack.errors import BufferOwnershipError
 from netstack.wire.messages import DataType
 
 
-class CollectingRecycler:
+class CollectingRecycler(BufferRecycler):
     """Remembers what came home."""
 
     def __init__(self) -> None:

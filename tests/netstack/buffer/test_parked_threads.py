@@ -18,12 +18,12 @@ def test_a_parked_writer_gets_the_recycled_segment(bounded: LocalBufferPool) -> 
     """It sleeps until then, says so, and its wait is counted."""
     segments = [take(bounded) for _ in range(3)]
     writer = Blocked(bounded)
-    num_parked, blocked = bounded.statistics().num_parked, bounded.hard_blocked_ns
+    num_parked, blocked = bounded.num_parked, bounded.hard_blocked_ns
 
     bounded.recycle(segments.pop())
     writer.join()
 
-    assert (num_parked, bounded.statistics().num_parked) == (1, 0)
+    assert (num_parked, bounded.num_parked) == (1, 0)
     assert 0 < blocked <= bounded.hard_blocked_ns
     assert bounded.hard_blocked_ns == bounded.hard_blocked_ns, "the clock stands still when nobody waits"
     assert writer.result is not None

@@ -14,6 +14,7 @@ from netstack.buffer.memory_segment import MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import InsufficientNetworkBuffersError, ResourceClosedError
+from tests.netstack.buffer.pools import builder_of, set_num_buffers
 from tests.waiting import PATIENCE_S
 
 Held = tuple[LocalBufferPool, MemorySegment, int]
@@ -94,18 +95,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(pool=pools, size=st.integers(1, 10))
     def resize(self, pool: LocalBufferPool, size: int) -> None:
-        pool.set_num_buffers(max(size, pool.num_required))
-
-    @rule(pool=pools, number=st.integers(1, 3))
-    def reserve(self, pool: LocalBufferPool, number: int) -> None:
-        if pool not in self.alive or number > pool.num_required:
-            return
-        try:
-            pool.reserve_segments(number)
-        except InsufficientNetworkBuffersError:
-            assert self.network.num_available < number
-        else:
-            assert pool.num_requested >= number
+        set_num_buffers(pool, max(size, pool.num_required))
 
     @rule(pool=pools)
     def listen(self, pool: LocalBufferPool) -> None:
@@ -143,7 +133,7 @@ class PoolMachine(RuleBasedStateMachine):
             pool.check_invariants()
         free = self.network.num_available + sum(pool.num_available for pool in self.alive)
         assert free + self.num_held + len(self.listened) + len(self.exclusive) == 8
-        assert self.num_waiting == sum(pool.statistics().num_listeners for pool in self.alive)
+        assert self.num_waiting == sum(pool.num_listeners for pool in self.alive)
 
     @invariant()
     def sizes_share_what_is_there(self) -> None:
@@ -169,7 +159,7 @@ def test_racing_pools_starve_nobody(tiny_switch_interval: None) -> None:
     def work(pool: LocalBufferPool) -> None:
         for _ in range(400):
             builders = [pool.request_builder_blocking()]
-            extra = pool.request_builder_nowait()
+            extra = builder_of(pool)
             if extra is not None:
                 builders.append(extra)
             for builder in builders:

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from netstack.buffer.local_buffer_pool import LocalBufferPool
-from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
+from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all, recycle_segments
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import BufferOwnershipError, ResourceClosedError
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.interleaving import ScheduledLock, Scheduler, schedule_locks
+from tests.netstack.buffer.pools import set_num_buffers
 from tests.waiting import PATIENCE_S
 
 MAX_PER_CHANNEL = 3
@@ -110,7 +111,7 @@ def test_an_overdraft_is_one_segment() -> None:
     """Beyond the size of the pool nothing is taken along."""
     it = Fixture(4, max_overdraft=2)
     other = it.network.create_buffer_pool(owner="other", num_required=1, max_buffers=1)
-    it.pool.set_num_buffers(2)
+    set_num_buffers(it.pool, 2)
     held = it.pool.request_segments_blocking(2)
     held += it.pool.request_segments_blocking(2)
 
@@ -183,7 +184,7 @@ def state_after(
     it.fill()
     held = [[pool.request_segment_blocking(index) for _ in range(count)] for index, count in enumerate(counts)]
     blockers = [pool.request_segment_blocking() for _ in range(pool.num_available - num_free)]
-    pool.set_num_buffers(num_buffers)
+    set_num_buffers(pool, num_buffers)
     listener = Listener(1)
     if not pool.num_available:
         for _ in range(num_listeners):
@@ -202,7 +203,7 @@ def state_after(
         pool.num_requested,
         len(listener.found),
         future.is_done,
-        pool.statistics().num_listeners,
+        pool.num_listeners,
     )
     recycle_segments(held[0], pool.recycler(0))
     recycle_segments(held[1][num_returned:], pool.recycler(1))
@@ -241,7 +242,7 @@ def test_a_run_wakes_as_many_threads_as_it_has_segments() -> None:
     waiters = [threading.Thread(target=lambda: found.append(it.pool.request_segment_blocking())) for _ in range(3)]
     for waiter in waiters:
         waiter.start()
-    while it.pool.statistics().num_parked < 3:
+    while it.pool.num_parked < 3:
         pass
 
     it.pool.recycle_run(held, -1)
@@ -272,7 +273,7 @@ def test_a_run_beside_a_free_segment_wakes_as_many_threads_as_segments_are_free(
     it.end()
 
 
-class Recycler:
+class Recycler(BufferRecycler):
     """Without a home: each segment comes alone."""
 
     def __init__(self) -> None:
@@ -370,7 +371,7 @@ def recycle_handed(
 
 def resize(pool: LocalBufferPool, rng: random.Random, num_times: int) -> None:
     for _ in range(num_times):
-        pool.set_num_buffers(rng.randint(pool.num_required, 5))
+        set_num_buffers(pool, rng.randint(pool.num_required, 5))
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import threading
 
+from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.gate.channels.input_channel import InputChannel
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
@@ -106,6 +107,11 @@ def remote_channel(
     if is_requested:
         channel.request_subpartition()
     return channel
+
+
+def room_of(channel: RemoteInputChannel) -> NetworkBuffer | None:
+    """A buffer for one data buffer of the sender, whose credit is spent; None without credit."""
+    return channel.receiver.allocate(channel.receiver.max_buffer_bytes, DataType.DATA_BUFFER, is_compressed=False)
 
 
 def data(

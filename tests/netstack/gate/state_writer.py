@@ -21,7 +21,6 @@ class RecordingStateWriter(NoChannelState):
         self,
         checkpoint_id: int,
         channel: InputChannelInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         self.kept += buffers

@@ -88,9 +88,7 @@ def test_a_broken_buffer_is_an_error_that_leaks_nothing() -> None:
         buffers.append(NetworkBuffer(segment, pool, 3, DataType.DATA_BUFFER, is_compressed=is_compressed))
 
     with pytest.raises(RemoteProtocolError, match="no header"):
-        DecompressedInput(writer, BufferDecompressor(64).decompress).add_input_data(
-            1, InputChannelInfo(0, 0), -1, buffers
-        )
+        DecompressedInput(writer, BufferDecompressor(64).decompress).add_input_data(1, InputChannelInfo(0, 0), buffers)
 
     assert writer.kept == []
     pool.destroy()

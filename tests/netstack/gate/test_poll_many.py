@@ -221,7 +221,7 @@ def test_no_channel_is_overtaken_twice(script: list[tuple[str, int, int]]) -> No
                 if not pending[found[0]]:
                     del waiting[found[0]]
             for channel in it.remote:
-                channel.take_unannounced_credit()
+                channel.buffer_manager.take_unannounced()
     while found_last := it.poll():
         seen += [each for each in found_last if isinstance(each, tuple)]
 

@@ -420,7 +420,7 @@ def test_statistics_add_up() -> None:
     it.partitions[0].finish()
     for _ in range(4):
         it.poll()
-    it.remote[0].take_unannounced_credit()
+    it.remote[0].buffer_manager.take_unannounced()
     it.receive(0, b"queued")
 
     assert it.gate.statistics() == GateStatistics(
@@ -453,7 +453,7 @@ def test_available_means_that_somebody_has_something_to_say(steps: list[tuple[st
             return False
         got[found.channel_index].append(bytes(found.buffer.view))
         found.buffer.recycle()
-        it.remote[found.channel_index].take_unannounced_credit()
+        it.remote[found.channel_index].buffer_manager.take_unannounced()
         return True
 
     for step, index in steps:
@@ -520,7 +520,7 @@ def test_close_races_with_polling_and_receiving(tiny_switch_interval: None) -> N
         def receive(it: Fixture = it) -> None:
             for turn in range(100):
                 index = turn % 2
-                it.remote[index].take_unannounced_credit()
+                it.remote[index].buffer_manager.take_unannounced()
                 if it.remote[index].num_credits_available > 0:
                     it.receive(index)
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import ProducerFailedError
 from netstack.handlers.view_reader import CreditBasedSequenceNumberingViewReader
@@ -18,7 +18,7 @@ NONE = DataType.NONE
 NUM_BLOCKING_BYTES = 2 * SEGMENT + 1
 
 
-class ScriptedView(ResultSubpartitionView):
+class ScriptedView(ResultSubpartitionView, BufferRecycler):
     """Holds the elements it was made with; blocks after a barrier; remembers the orders it gets and the buffers it has
     out.
     """

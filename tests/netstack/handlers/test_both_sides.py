@@ -201,7 +201,7 @@ def test_a_request_is_repeated_until_the_partition_is_there(both: BothSides) -> 
     """Refused after the timeout, the consumer asks for the producer's state and requests again, under the same id."""
     checker = ScriptedStateChecker(ProducerState.READY, ProducerState.READY)
     gate = SingleInputGate("consumer", state_checker=checker)
-    backoff = RequestBackoff(100, 30_000, listener_timeout_ms=10_000)
+    backoff = RequestBackoff(30_000, 10_000)
     channel = RemoteInputChannel(gate, 0, receiver_of(1), partition_id_of(1), 0, both.client, backoff=backoff)
     channel.assign_exclusive_segments(both.client.pool, EXCLUSIVE)
     gate.add_channel(channel)

@@ -512,7 +512,7 @@ def test_receive_partition_not_found_exception(client: Client) -> None:
     checker = ScriptedStateChecker(ProducerState.READY, ProducerState.UNKNOWN)
     gate = SingleInputGate("consumer", state_checker=checker)
     channel = RemoteInputChannel(
-        gate, 0, receiver_of(1), partition_id_of(1), 0, client, backoff=RequestBackoff(100, 1000)
+        gate, 0, receiver_of(1), partition_id_of(1), 0, client, backoff=RequestBackoff(1000, 100)
     )
     channel.assign_exclusive_segments(client.pool, EXCLUSIVE)
     gate.add_channel(channel)
@@ -565,19 +565,19 @@ def test_notify_credit_available(hopping: Client) -> None:
 
     hopping.connection.write_inbound(response(1, 0, backlog=1))
     hopping.connection.write_inbound(response(2, 0, backlog=1))
-    assert (first.unannounced_credit, second.unannounced_credit) == (2, 2)
+    assert (first.buffer_manager.num_unannounced, second.buffer_manager.num_unannounced) == (2, 2)
     loop.run_pending()
     assert hopping.sent() == [AddCredit(receiver_of(1), 2), AddCredit(receiver_of(2), 2)]
 
     hopping.block()
     hopping.connection.write_inbound(response(1, 1, backlog=1))
-    assert (first.unannounced_credit, second.unannounced_credit) == (1, 0)
+    assert (first.buffer_manager.num_unannounced, second.buffer_manager.num_unannounced) == (1, 0)
     loop.run_pending()
     assert hopping.sent() == []
 
     hopping.unblock()
     assert hopping.sent() == [AddCredit(receiver_of(1), 1)]
-    assert (first.unannounced_credit, second.unannounced_credit) == (0, 0)
+    assert (first.buffer_manager.num_unannounced, second.buffer_manager.num_unannounced) == (0, 0)
 
 
 def test_notify_credit_available_after_released(hopping: Client) -> None:
@@ -589,7 +589,7 @@ def test_notify_credit_available_after_released(hopping: Client) -> None:
     gate, [channel] = hopping.open_channels(1, num_floating=6)
     hopping.sent()
     hopping.connection.write_inbound(response(backlog=1))
-    assert channel.unannounced_credit == 2
+    assert channel.buffer_manager.num_unannounced == 2
 
     gate.close()
     loop.run_pending()

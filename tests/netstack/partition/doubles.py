@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 from netstack.buffer.buffer_builder import BufferBuilder, BufferConsumer
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.errors import ProducerFailedError
 from netstack.partition.pipelined_subpartition import PipelinedSubpartition
 from netstack.partition.result_subpartition import BufferAndBacklog, PipelinedSubpartitionView
@@ -78,7 +78,7 @@ class ManualTimers:
             call()
 
 
-class Arena:
+class Arena(BufferRecycler):
     """Makes builders and counts the segments that came home."""
 
     def __init__(self) -> None:

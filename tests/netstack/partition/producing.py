@@ -41,14 +41,13 @@ class RecordingStateWriter:
     """Keeps the sizes of what it gets, and recycles it."""
 
     def __init__(self) -> None:
-        self.output: list[tuple[int, ResultSubpartitionInfo, int, list[int]]] = []
+        self.output: list[tuple[int, ResultSubpartitionInfo, list[int]]] = []
         self.futures: list[tuple[int, InFlightData]] = []
 
     def add_input_data(
         self,
         checkpoint_id: int,
         channel: InputChannelInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         raise AssertionError("a producer has no input")
@@ -57,13 +56,12 @@ class RecordingStateWriter:
         self,
         checkpoint_id: int,
         subpartition: ResultSubpartitionInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
-        self.output.append((checkpoint_id, subpartition, start_sequence_number, recycled_sizes(buffers)))
+        self.output.append((checkpoint_id, subpartition, recycled_sizes(buffers)))
 
     def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
     ) -> None:
         self.futures.append((checkpoint_id, data))
 

@@ -3,11 +3,8 @@
 import os
 from pathlib import Path
 
-import pytest
-
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
-from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from tests.netstack.partition.doubles import SEGMENT as SIZE
@@ -62,19 +59,14 @@ def test_flush_bounded_blocking_result_partition(tmp_path: Path) -> None:
     assert network.num_available == network.num_total
 
 
-@pytest.mark.parametrize("kind", list(BoundedDataKind))
-def test_a_partition_holds_one_descriptor(kind: BoundedDataKind, tmp_path: Path) -> None:
+def test_a_partition_holds_one_descriptor(tmp_path: Path) -> None:
     """SortMergeResultPartition's role: 64 producers with 64 consumers need no 4,096 files, neither while they write nor
     later.
-
-    A mapping holds another one.
     """
     network = NetworkBufferPool(80, SIZE)
     pool = network.create_buffer_pool(owner="map", num_required=65, max_buffers=70)
     before = num_descriptors()
-    partition = BoundedBlockingResultPartition(
-        partition_id_of(), 64, pool, "map", tmp_path, kind=kind, has_named_file=False
-    )
+    partition = BoundedBlockingResultPartition(partition_id_of(), 64, pool, "map", tmp_path)
     for _ in range(3):
         for index in range(64):
             partition.emit_record(bytes([index]) * SIZE, index)
@@ -92,7 +84,7 @@ def test_a_partition_holds_one_descriptor(kind: BoundedDataKind, tmp_path: Path)
     network.destroy()
 
     assert contents == [bytes([index]) * SIZE for index in range(64)]
-    assert counts == [1, 1, 1 if kind is BoundedDataKind.FILE else 2]
+    assert counts == [1, 1, 1]
     assert num_descriptors() == before
 
 

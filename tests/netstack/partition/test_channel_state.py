@@ -12,9 +12,9 @@ def test_it_recycles_everything() -> None:
     builder.append_and_commit(b"abc")
     builder.close()
 
-    NO_CHANNEL_STATE.add_input_data(1, InputChannelInfo(0, 1), 2, [consumer.build()])
-    NO_CHANNEL_STATE.add_output_data(1, ResultSubpartitionInfo(0, 1), 2, [consumer.build()])
-    NO_CHANNEL_STATE.add_output_data_future(1, ResultSubpartitionInfo(0, 1), 2, data)
+    NO_CHANNEL_STATE.add_input_data(1, InputChannelInfo(0, 1), [consumer.build()])
+    NO_CHANNEL_STATE.add_output_data(1, ResultSubpartitionInfo(0, 1), [consumer.build()])
+    NO_CHANNEL_STATE.add_output_data_future(1, ResultSubpartitionInfo(0, 1), data)
     data.complete([consumer.build()])
 
     consumer.close()

@@ -11,7 +11,6 @@ from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingResultPartition
-from netstack.partition.bounded_data import BoundedDataKind
 from netstack.partition.buffer_writing_result_partition import ResultPartitionType
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_subpartition import ResultSubpartitionView
@@ -125,7 +124,7 @@ def test_partitions_whose_readers_want_bytes_take_none(options: dict[str, Any]) 
 def test_a_blocking_partition_takes_none(tmp_path: Path) -> None:
     network = NetworkBufferPool(16, SEGMENT)
     pool = network.create_buffer_pool(owner="map", num_required=2, max_buffers=10)
-    partition = BoundedBlockingResultPartition(partition_id_of(), 1, pool, "map", tmp_path, kind=BoundedDataKind.FILE)
+    partition = BoundedBlockingResultPartition(partition_id_of(), 1, pool, "map", tmp_path)
 
     assert not partition.emit_content(Content(), 0)
     assert not partition.takes_contents(0)
@@ -318,7 +317,7 @@ def test_a_barrier_that_overtakes_a_content_copies_its_bytes(it: Setup) -> None:
 
     it.partition.broadcast_event(UNALIGNED, is_priority=True)
 
-    assert [(checkpoint, sizes) for checkpoint, info, _, sizes in state.output if info.subpartition_index == 0] == [
+    assert [(checkpoint, sizes) for checkpoint, info, sizes in state.output if info.subpartition_index == 0] == [
         (1, [3, 32 * 1024, 8 * 1024, 2])
     ]
     it.partition.flush_all()

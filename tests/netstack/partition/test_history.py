@@ -104,7 +104,7 @@ def test_hist_40521_two_priority_events_in_flight(num_polls_between: int) -> Non
     assert [one.sequence_number for one in found] == [0, 1, 2, 3]
     assert found[0].next_data_type is (DataType.DATA_BUFFER if num_polls_between else DataType.PRIORITIZED_EVENT_BUFFER)
     assert it.listener.priority_sequence_numbers == ([0, 1] if num_polls_between else [0])
-    assert [entry[3] for entry in it.state.output] == [[1, 2], [1, 2]]
+    assert [entry[2] for entry in it.state.output] == [[1, 2], [1, 2]]
     it.close()
 
 
@@ -176,7 +176,7 @@ def test_hist_22424_memory_stays_while_its_producer_writes() -> None:
     assert builder is not None
 
     view.release()
-    in_use = partition._pool.statistics().num_used
+    in_use = partition._pool.best_effort_used
     partition.emit_record(b"def", 0)
 
     assert (in_use, builder.finish()) == (1, 6)
@@ -266,7 +266,6 @@ class Strict:
         self,
         checkpoint_id: int,
         channel: InputChannelInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         raise AssertionError("a producer has no input")
@@ -275,7 +274,6 @@ class Strict:
         self,
         checkpoint_id: int,
         subpartition: ResultSubpartitionInfo,
-        start_sequence_number: int,
         buffers: Sequence[NetworkBuffer],
     ) -> None:
         self.called()
@@ -283,7 +281,7 @@ class Strict:
             buffer.recycle()
 
     def add_output_data_future(
-        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, start_sequence_number: int, data: InFlightData
+        self, checkpoint_id: int, subpartition: ResultSubpartitionInfo, data: InFlightData
     ) -> None:
         self.called()
         data.on_done(self.on_done)

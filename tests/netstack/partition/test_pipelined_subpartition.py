@@ -537,7 +537,7 @@ def test_queued_bytes_are_what_can_still_be_read(it: Reading) -> None:
     state = RecordingStateWriter()
     it.subpartition.channel_state = state
     it.subpartition.add(unaligned_barrier(9))
-    assert state.output == [(9, (7, 3), -1, [4])]
+    assert state.output == [(9, (7, 3), [4])]
 
 
 # ---------------------------------------------------------------- views and ends

@@ -367,7 +367,7 @@ def test_unaligned_barriers_overtake_and_keep_what_is_in_flight(it: Producing) -
 
     it.partition.broadcast_event(CheckpointBarrier(4, 0, UNALIGNED), is_priority=True)
 
-    assert state.output == [(4, (3, 0), -1, [3, 2]), (4, (3, 1), -1, [2])]
+    assert state.output == [(4, (3, 0), [3, 2]), (4, (3, 1), [2])]
     assert [(it.poll(0), it.poll(0), it.poll(0)), (it.poll(1), it.poll(1))] == [(34, 3, 2), (34, 2)]
 
 

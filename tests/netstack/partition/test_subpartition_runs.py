@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from netstack.buffer.buffer_builder import BufferConsumer
 from netstack.buffer.buffer_compressor import BufferCompressor
 from netstack.buffer.content_consumer import SegmentConsumer
-from netstack.buffer.memory_segment import MemorySegment
+from netstack.buffer.memory_segment import BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_segments
 from netstack.errors import ResourceBrokenError
 from netstack.partition.bounded_blocking_result_partition import BoundedBlockingSubpartition
-from netstack.partition.bounded_data import BoundedData, BoundedDataFile, BoundedDataKind
+from netstack.partition.bounded_data import BoundedData, BoundedDataFile
 from netstack.partition.pipelined_approximate_subpartition import PipelinedApproximateSubpartition
 from netstack.partition.pipelined_subpartition import ADD_REFUSED, NO_BUFFER_SIZE, PipelinedSubpartition
 from netstack.partition.result_subpartition import BufferAndBacklog, SegmentRun
@@ -40,7 +40,7 @@ from tests.waiting import PATIENCE_S
 SIZE = 16
 
 
-class Pool:
+class Pool(BufferRecycler):
     """A recycler that counts what is out."""
 
     def __init__(self) -> None:
@@ -510,7 +510,7 @@ def test_a_disk_that_is_full_in_the_middle_closes_every_buffer(
 ) -> None:
     """Those that were written, the one that was not, and those behind it."""
     pool, parent = Pool(), RecordingParent()
-    data = BoundedData(BoundedDataKind.FILE, BoundedDataFile(tmp_path))
+    data = BoundedData(BoundedDataFile(tmp_path))
     subpartition = BoundedBlockingSubpartition(0, parent, data)
     num_left = num_good
 

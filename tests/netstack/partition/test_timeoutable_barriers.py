@@ -57,7 +57,7 @@ def test_barrier_overtaking(it: Reading) -> None:
     it.subpartition.add(unaligned_barrier(5))
 
     assert (it.listener.count, it.listener.priority_sequence_numbers) == (1, [0])
-    assert it.state.output == [(5, (7, 3), -1, [1, 2, 4])]
+    assert it.state.output == [(5, (7, 3), [1, 2, 4])]
     assert next_one(it) == (34, True, 2, False)
     assert [next_one(it), next_one(it)] == [(1, True, 1, False), (2, True, 0, True)]
     assert [next_one(it), next_one(it), it.view.next_buffer()] == [(4, False, 0, False), (4, False, 0, False), None]

@@ -1,10 +1,12 @@
 """``OutboundRun``: the bytes of as many buffers, and segments that go home exactly once."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netstack.buffer.memory_segment import FREEING_RECYCLER, MemorySegment
+from netstack.buffer.memory_segment import FREEING_RECYCLER, BufferRecycler, MemorySegment
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.config import NetstackConfig
@@ -20,24 +22,16 @@ CONFIG = NetstackConfig(segment_size_bytes=1024, network_memory_bytes=64 * 1024,
 MAX = 2**31 - 1
 
 
-class CountingRecycler:
+class CountingRecycler(BufferRecycler):
     """Remembers what came back, in which calls."""
 
     def __init__(self) -> None:
         self.returned: list[list[MemorySegment]] = []
 
-    @property
-    def home(self) -> "CountingRecycler":
-        return self
-
-    @property
-    def home_index(self) -> int:
-        return 0
-
     def recycle(self, segment: MemorySegment) -> None:
         self.returned.append([segment])
 
-    def recycle_run(self, segments: list[MemorySegment], index: int) -> None:
+    def recycle_run(self, segments: Sequence[MemorySegment]) -> None:
         self.returned.append(list(segments))
 
 

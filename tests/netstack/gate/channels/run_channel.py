@@ -32,12 +32,11 @@ class Fixture:
             partition_id_of(),
             0,
             self.client,
-            state_writer=self.writer,
-            channel_info=InputChannelInfo(3, 0),
         )
+        self.channel.set_channel_state_writer(self.writer, InputChannelInfo(3, 0))
         self.channel.assign_exclusive_segments(self.network, num_exclusive)
         self.channel.receiver.expected_sequence_number = first
-        self.channel.set_floating_pool(self.pool)
+        self.channel.buffer_manager.pool = self.pool
         if gate is not None:
             gate.add_channel(self.channel)
             gate.request_partitions()

@@ -15,7 +15,15 @@ from netstack.errors import LocalProtocolError, RemoteProtocolError, ResourceBro
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions
 from netstack.wire.messages import DataType
-from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, is_unlocked, remote_channel
+from tests.netstack.gate.doubles import (
+    RecordingClient,
+    RecordingGate,
+    data,
+    event,
+    is_unlocked,
+    remote_channel,
+    room_of,
+)
 from tests.waiting import PATIENCE_S
 
 SEGMENT = 32
@@ -35,7 +43,7 @@ class Fixture:
             channel = remote_channel(
                 self.gate, self.client, self.network, index=index, num_segments=num_segments, is_requested=False
             )
-            channel.set_floating_pool(self.pool)
+            channel.buffer_manager.pool = self.pool
             channel.request_subpartition()
             self.channels.append(channel)
 
@@ -44,7 +52,7 @@ class Fixture:
         return self.channels[0]
 
     def exclusive(self) -> NetworkBuffer:
-        buffer = self.channel.receiver.request_buffer()
+        buffer = room_of(self.channel)
         assert buffer is not None
         return buffer
 
@@ -124,12 +132,12 @@ def test_as_many_buffers_as_required(walk: Fixture) -> None:
 
     walk.channel.receiver.on_sender_backlog(12)
     assert (walk.state(), walk.pool.num_available) == ((14, 14, False), 0)
-    unannounced = walk.channel.unannounced_credit
+    unannounced = walk.channel.buffer_manager.num_unannounced
     floating.recycle()
     assert (walk.state(), walk.pool.num_available) == ((14, 14, False), 1)
     exclusive.recycle()
     assert (walk.state(), walk.pool.num_available) == ((14, 14, False), 2)
-    assert walk.channel.unannounced_credit == unannounced, "the exchange is no credit"
+    assert walk.channel.buffer_manager.num_unannounced == unannounced, "the exchange is no credit"
 
 
 def test_more_buffers_than_required(walk: Fixture) -> None:
@@ -162,7 +170,7 @@ def test_floating_buffers_are_spread_over_the_channels_that_wait() -> None:
 
     assert before == [(2, 10, True)] * 3
     assert [it.state(index) for index in range(3)] == [(3, 10, True)] * 3
-    assert [channel.unannounced_credit for channel in it.channels] == [1, 1, 1]
+    assert [channel.buffer_manager.num_unannounced for channel in it.channels] == [1, 1, 1]
     it.end()
 
 
@@ -175,9 +183,9 @@ def test_taking_a_buffer_lowers_what_is_required() -> None:
     found = []
     for channel in it.channels:
         channel.receiver.on_sender_backlog(2)
-        channel.take_unannounced_credit()
+        channel.buffer_manager.take_unannounced()
         seen = [channel.buffer_manager.num_required]
-        while (buffer := channel.receiver.request_buffer()) is not None:
+        while (buffer := room_of(channel)) is not None:
             taken.append(buffer)
             seen.append(channel.buffer_manager.num_required)
         found.append(seen)
@@ -195,7 +203,7 @@ def test_credit_is_announced_with_one_order() -> None:
     it.channel.receiver.on_sender_backlog(3)
     it.channel.receiver.on_sender_backlog(5)
 
-    assert (it.client.orders[1:], it.channel.take_unannounced_credit()) == ([("credit", 0)], 5)
+    assert (it.client.orders[1:], it.channel.buffer_manager.take_unannounced()) == ([("credit", 0)], 5)
     assert (it.channel.num_credits_granted, it.channel.num_credits_available) == (7, 7)
     it.end()
 
@@ -204,7 +212,7 @@ def test_floating_buffers_arrive_as_what_the_sender_says() -> None:
     """Size, kind and compression of the message, in a buffer that goes back to the gate's pool."""
     it = Fixture(4, 2, 1)
     it.channel.receiver.on_sender_backlog(1)
-    it.channel.take_unannounced_credit()
+    it.channel.buffer_manager.take_unannounced()
 
     buffer = it.channel.receiver.allocate(7, DataType.DATA_BUFFER_WITH_CLEAR_END, is_compressed=True)
 
@@ -249,7 +257,7 @@ def test_a_blocked_channel_without_exclusive_buffers_gives_its_floating_ones_bac
         for channel in it.channels:
             channel.check_invariants()
         available.append([channel.buffer_manager.num_available_buffers for channel in it.channels])
-        unannounced.append([channel.unannounced_credit for channel in it.channels])
+        unannounced.append([channel.buffer_manager.num_unannounced for channel in it.channels])
 
     for channel in it.channels:
         channel.receiver.on_sender_backlog(2)
@@ -276,10 +284,10 @@ def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_anno
     """
     it = Fixture(4, 2, 0)
     channel = it.channel
-    refused = channel.receiver.request_buffer()
+    refused = room_of(channel)
 
     channel.receiver.on_sender_backlog(5)
-    granted = channel.take_unannounced_credit()
+    granted = channel.buffer_manager.take_unannounced()
     channel.receiver.on_response(data(channel, 0, b"x", backlog=4))
     channel.receiver.on_response(data(channel, 1, b"y", backlog=3))
     polled = [channel.next_buffer(), channel.next_buffer()]
@@ -289,7 +297,7 @@ def test_hist_16641_a_channel_without_exclusive_buffers_gets_credit_from_an_anno
         found.buffer.recycle()
 
     assert (refused, granted, orders) == (None, 2, [("request", 0), ("credit", 0)])
-    assert (it.client.orders[2:], channel.take_unannounced_credit()) == ([("credit", 0)], 2), (
+    assert (it.client.orders[2:], channel.buffer_manager.take_unannounced()) == ([("credit", 0)], 2), (
         "the pool's offers are credit again"
     )
     it.end()
@@ -303,11 +311,11 @@ def test_hist_16404_a_blocked_channel_does_not_hoard_the_only_floating_buffer() 
     first, second = it.channels
     first.receiver.on_sender_backlog(1)
     second.receiver.on_sender_backlog(1)
-    starved = second.unannounced_credit
+    starved = second.buffer_manager.num_unannounced
 
     first.receiver.on_response(event(first, 0, ALIGNED_BARRIER))
 
-    assert (starved, first.unannounced_credit, second.unannounced_credit) == (0, 0, 1)
+    assert (starved, first.buffer_manager.num_unannounced, second.buffer_manager.num_unannounced) == (0, 0, 1)
     assert it.client.orders[-1] == ("credit", 1)
     it.end()
 
@@ -317,12 +325,16 @@ def test_a_buffer_between_the_barrier_and_the_resume_is_not_credit_twice() -> No
     it = Fixture(4, 2, 0)
     channel = it.channel
     channel.receiver.on_sender_backlog(2)
-    channel.take_unannounced_credit()  # the announcement is on its way
+    channel.buffer_manager.take_unannounced()  # the announcement is on its way
 
     channel.receiver.on_response(event(channel, 0, ALIGNED_BARRIER))
     channel.resume_consumption()
 
-    assert (channel.num_credits_available, channel.unannounced_credit, it.pool.best_effort_used) == (0, 0, 0)
+    assert (channel.num_credits_available, channel.buffer_manager.num_unannounced, it.pool.best_effort_used) == (
+        0,
+        0,
+        0,
+    )
     with pytest.raises(RemoteProtocolError, match="1 buffers sent, 0 credits granted"):
         channel.receiver.on_response(data(channel, 1))
     it.end()
@@ -349,9 +361,11 @@ def test_hist_9755_an_error_while_credit_is_announced_is_the_channels_error() ->
 
     with pytest.raises(ResourceBrokenError, match="cannot announce credit: OSError: no connection"):
         failing.next_buffer()
-    assert (it.pool.num_available, successful.unannounced_credit) == (0, 0), "the buffer is the failed channel's"
+    assert (it.pool.num_available, successful.buffer_manager.num_unannounced) == (0, 0), (
+        "the buffer is the failed channel's"
+    )
     failing.release()
-    assert successful.unannounced_credit == 1, "and on its release goes to the next one in line"
+    assert successful.buffer_manager.num_unannounced == 1, "and on its release goes to the next one in line"
     it.end()
 
 
@@ -359,7 +373,7 @@ def test_credit_before_the_request_is_a_bug() -> None:
     """RemoteInputChannelTest: testFailureInNotifyBufferAvailable's channel that was never requested."""
     it = Fixture(4, 1, 0)
     channel = remote_channel(it.gate, it.client, it.network, index=7, num_segments=0, is_requested=False)
-    channel.set_floating_pool(it.pool)
+    channel.buffer_manager.pool = it.pool
 
     channel.receiver.on_sender_backlog(1)
 
@@ -412,7 +426,7 @@ def test_a_released_channel_wants_nothing() -> None:
     held.recycle()
     it.channels[0].receiver.on_sender_backlog(9)
 
-    assert (it.channels[0].unannounced_credit, it.channels[1].unannounced_credit) == (0, 1)
+    assert (it.channels[0].buffer_manager.num_unannounced, it.channels[1].buffer_manager.num_unannounced) == (0, 1)
     manager = it.channels[0].buffer_manager
     assert (manager.num_available_buffers, manager.num_required, manager.is_waiting) == (0, 11, False)
     it.end()
@@ -460,7 +474,7 @@ def test_every_credit_has_a_buffer_behind_it(steps: list[tuple[str, int]]) -> No
             case "recycle" if held:
                 held.pop(number % len(held)).recycle()
             case "announce":
-                channel.take_unannounced_credit()
+                channel.buffer_manager.take_unannounced()
             case "barrier":
                 channel.receiver.on_response(event(channel, numbers[number % 2], ALIGNED_BARRIER))
                 numbers[number % 2] += 1
@@ -522,11 +536,8 @@ def test_hist_18595_9676_recycling_and_releasing_two_channels_crosswise_never_de
         first, second = it.channels
         for channel in it.channels:
             channel.receiver.on_sender_backlog(6)
-            channel.take_unannounced_credit()
-        buffers = [
-            [taken for _ in range(3) if (taken := channel.receiver.request_buffer()) is not None]
-            for channel in it.channels
-        ]
+            channel.buffer_manager.take_unannounced()
+        buffers = [[taken for _ in range(3) if (taken := room_of(channel)) is not None] for channel in it.channels]
 
         def work(channel: RemoteInputChannel, others: list[NetworkBuffer]) -> None:
             for buffer in others:
@@ -568,7 +579,7 @@ def test_hist_22946_the_pool_is_asked_outside_the_channels_lock() -> None:
             return it.pool.add_buffer_listener(it.channel.buffer_manager)
 
     it.client.notify_credit_available = lambda channel: seen.append(is_unlocked(it.channel))  # type: ignore[method-assign]  # looks at the lock
-    it.channel.buffer_manager.set_floating_pool(WatchedPool())  # type: ignore[arg-type]  # as above
+    it.channel.buffer_manager.pool = WatchedPool()  # type: ignore[assignment]  # as above
     exclusive = it.exclusive()
     it.channel.receiver.on_sender_backlog(20)
     it.channel.receiver.on_sender_backlog(2)
@@ -592,12 +603,12 @@ def test_credit_is_announced_in_lumps_of_half_the_initial_credit() -> None:
 
     for buffer in held[:3]:
         buffer.recycle()
-    assert (it.client.orders, it.channel.unannounced_credit) == ([], 3)
+    assert (it.client.orders, it.channel.buffer_manager.num_unannounced) == ([], 3)
     it.channel.check_invariants()
     held[3].recycle()
 
     assert it.client.orders == [("credit", 0)]
-    assert it.channel.take_unannounced_credit() == 4
+    assert it.channel.buffer_manager.take_unannounced() == 4
     it.exclusive().recycle()
     assert it.client.orders == [("credit", 0)], "seven left"
     it.end()
@@ -617,11 +628,11 @@ def test_a_sender_without_credit_is_told_of_every_new_one() -> None:
     held.append(it.exclusive())
 
     assert it.client.orders == [("credit", 0)]
-    assert it.channel.take_unannounced_credit() == 3
+    assert it.channel.buffer_manager.take_unannounced() == 3
     held += [it.exclusive() for _ in range(3)]
     for buffer in held[3:5]:
         buffer.recycle()
-        assert it.channel.take_unannounced_credit() == 1
+        assert it.channel.buffer_manager.take_unannounced() == 1
         held.append(it.exclusive())
     assert it.client.orders == [("credit", 0)] * 3
     for buffer in held[5:]:
@@ -638,7 +649,7 @@ def test_an_announcement_under_way_is_not_asked_for_again() -> None:
     first.recycle()
     second.recycle()
     assert it.client.orders == [("credit", 0)]
-    assert it.channel.take_unannounced_credit() == 2
+    assert it.channel.buffer_manager.take_unannounced() == 2
     it.exclusive().recycle()
 
     assert it.client.orders == [("credit", 0)] * 2

@@ -1,7 +1,7 @@
 """``LocalInputChannel``: the same partition, without the network."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,13 +18,14 @@ from netstack.gate.channels.input_channel import InputChannel, ProducerState, Re
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
+from netstack.partition.channel_state import InputChannelInfo
 from netstack.partition.result_partition import ResultPartition
 from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, EndOfData, Event, OtherEvent, StopMode
 from netstack.wire.messages import DataType
 from tests.netstack.buffer.test_content_buffer import Content
 from tests.netstack.gate.doubles import RecordingGate
-from tests.netstack.gate.manual_timers import Due, ManualTimers
+from tests.netstack.gate.manual_timers import ManualTimers
 from tests.netstack.gate.state_writer import RecordingStateWriter
 from tests.netstack.partition.doubles import partition_id_of
 from tests.waiting import PATIENCE_S
@@ -272,94 +273,24 @@ def local(it: Fixture, **options: Any) -> LocalInputChannel:
     return it.channel
 
 
-def test_a_missing_partition_is_asked_for_with_growing_delays(it: Fixture) -> None:
-    """LocalInputChannelTest: testPartitionRequestExponentialBackoff: 500, 1000, 2000, 3000 ms, then the error at the
-    next poll.
-    """
-    timers = ManualTimers()
-    channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
-
-    channel.request_subpartition()
-    for _ in range(4):
-        assert channel.next_buffer() is None
-        timers.ring()
-
-    assert (timers.delays_ms, timers.num_due) == ([500, 1000, 2000, 3000], 0)
-    with pytest.raises(PartitionNotFoundError, match="is not registered"):
-        channel.next_buffer()
-
-
-def test_a_partition_that_comes_meanwhile_is_found_by_the_next_attempt(it: Fixture) -> None:
-    """And nothing is due any more."""
-    timers = ManualTimers()
-    channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
-    channel.request_subpartition()
-
-    it.manager.register(it.partition)
-    it.partition.emit_record(b"abc", 0)
-    it.partition.flush_all()
-    timers.ring()
-
-    assert (it.poll(), timers.num_due) == ((DataType.DATA_BUFFER, b"abc", False), 0)
-
-
-def test_without_a_backoff_a_missing_partition_is_an_error_at_once(it: Fixture) -> None:
-    """LocalInputChannelTest: testPartitionNotFoundExceptionWhileRequestingPartition, ...WhileRetriggeringRequest: no
-    attempt is left.
-    """
-    channel = local(it, backoff=RequestBackoff(), timers=ManualTimers())
+def test_what_was_not_requested_is_not_repeated(it: Fixture) -> None:
+    """LocalInputChannelTest: ...WhileRetriggeringRequest; after the release it is nothing, either."""
+    channel = local(it)
 
     with pytest.raises(LocalProtocolError, match="once more before it was requested"):
         channel.retrigger_subpartition_request()
     channel.request_subpartition()
-
-    with pytest.raises(PartitionNotFoundError, match="is not registered"):
-        channel.next_buffer()
-
-
-def test_a_backoff_without_timers_is_a_bug(it: Fixture) -> None:
-    """Nobody could ask again."""
-    with pytest.raises(LocalProtocolError, match="a back-off of 5 ms, but no timers"):
-        local(it, backoff=RequestBackoff(5, 5)).request_subpartition()
-
-
-def test_release_ends_the_retries(it: Fixture) -> None:
-    """LocalInputChannelTest: testConcurrentReleaseAndRetriggerPartitionRequest, in both orders; nothing is due, nothing
-    is asked.
-    """
-    timers = ManualTimers()
-    channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
-    channel.request_subpartition()
-
     channel.release()
     channel.retrigger_subpartition_request()
 
-    assert (timers.num_due, timers.delays_ms, channel.next_buffer()) == (0, [500], None)
-
-
-def test_a_retry_that_starts_during_the_release_is_cancelled(it: Fixture) -> None:
-    """LocalInputChannelTest: testConcurrentReleaseAndRetriggerPartitionRequest, the narrow case."""
-    timers = ManualTimers()
-    channel = local(it, backoff=RequestBackoff(500, 3000), timers=timers)
-    original = timers.call_later
-
-    def release_meanwhile(delay_s: float, call: Callable[[], None]) -> Due:
-        retry = original(delay_s, call)
-        channel.release()
-        return retry
-
-    timers.call_later = release_meanwhile  # type: ignore[method-assign]  # a forced interleaving
-
-    channel.request_subpartition()
-
-    assert timers.num_due == 0
+    assert channel.next_buffer() is None
 
 
 def test_the_wait_for_a_partition_ends_like_a_remote_one(it: Fixture) -> None:
     """After the same time; then the producer is looked after, and the wait is repeated or fails with the reason."""
     timers = ManualTimers()
     it.manager = ResultPartitionManager(timers=timers)
-    channel = local(it, wait_timeout_ms=10_000.0, backoff=RequestBackoff(0, 10_000, listener_timeout_ms=10_000))
+    channel = local(it, wait_timeout_ms=10_000.0, backoff=RequestBackoff(10_000, 10_000))
 
     channel.request_subpartition()
     timers.ring()
@@ -377,7 +308,7 @@ def test_a_wait_that_is_repeated_finds_the_partition(it: Fixture) -> None:
     """The second wait is a registration like the first."""
     timers = ManualTimers()
     manager = it.manager = ResultPartitionManager(timers=timers)
-    channel = local(it, wait_timeout_ms=10.0, backoff=RequestBackoff(0, 100, listener_timeout_ms=10))
+    channel = local(it, wait_timeout_ms=10.0, backoff=RequestBackoff(100, 10))
     channel.request_subpartition()
     timers.ring()
     channel.on_producer_state(ProducerState.READY)
@@ -392,7 +323,7 @@ def test_a_wait_that_is_repeated_finds_the_partition(it: Fixture) -> None:
 
 def test_a_view_that_is_open_is_not_opened_again(it: Fixture) -> None:
     """A late answer about the producer: the partition came by itself meanwhile."""
-    channel = local(it, backoff=RequestBackoff(0, 100, listener_timeout_ms=10))
+    channel = local(it, backoff=RequestBackoff(100, 10))
     it.manager.register(it.partition)
     channel.request_subpartition()
 
@@ -481,7 +412,8 @@ def test_what_is_polled_before_the_barrier_is_persisted(it: Fixture) -> None:
     after.
     """
     writer = RecordingStateWriter()
-    channel = local(it, state_writer=writer)
+    channel = local(it)
+    channel.set_channel_state_writer(writer, InputChannelInfo(0, 0))
     it.manager.register(it.partition)
     channel.request_subpartition()
     barrier = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))
@@ -507,7 +439,8 @@ def test_a_checkpoint_whose_successor_has_come_is_refused(it: Fixture) -> None:
     one, and the newer one goes on.
     """
     writer = RecordingStateWriter()
-    channel = local(it, state_writer=writer)
+    channel = local(it)
+    channel.set_channel_state_writer(writer, InputChannelInfo(0, 0))
     it.manager.register(it.partition)
     channel.request_subpartition()
     it.partition.broadcast_event(CheckpointBarrier(7, 2, CheckpointOptions()))
@@ -626,7 +559,8 @@ def test_many_channels_are_read_at_once(tiny_switch_interval: None) -> None:
 def test_a_content_is_handed_over_and_its_bytes_are_persisted(it: Fixture, is_pending: bool) -> None:
     """In buffers as large as others are; outside of a checkpoint there are no bytes at all."""
     writer = RecordingStateWriter()
-    channel = local(it, state_writer=writer)
+    channel = local(it)
+    channel.set_channel_state_writer(writer, InputChannelInfo(0, 0))
     it.manager.register(it.partition)
     channel.request_subpartition()
     barrier = CheckpointBarrier(1, 2, CheckpointOptions(alignment=Alignment.UNALIGNED))

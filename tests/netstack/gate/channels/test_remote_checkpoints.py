@@ -45,9 +45,8 @@ class Fixture:
             partition_id_of(),
             0,
             RecordingClient(),
-            state_writer=self.writer,
-            channel_info=InputChannelInfo(3, 0),
         )
+        self.channel.set_channel_state_writer(self.writer, InputChannelInfo(3, 0))
         self.channel.assign_exclusive_segments(self.network, 8)
         self.channel.receiver.expected_sequence_number = first
         self.number = first
@@ -91,7 +90,7 @@ class Fixture:
         return found
 
     def in_flight(self) -> list[int]:
-        return sizes_of(self.channel.in_flight_buffers())
+        return sizes_of(self.channel._in_flight.in_flight_locked(self.channel.receiver.received.rest))
 
     def end(self) -> None:
         self.channel.check_invariants()

@@ -19,7 +19,7 @@ from netstack.gate.channels.remote_input_channel import RemoteInputChannel
 from netstack.ids import input_channel_id
 from netstack.wire.events import EndOfData, EndOfPartition, StopMode
 from netstack.wire.messages import BufferResponse, DataType
-from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel
+from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel, room_of
 from tests.netstack.partition.doubles import partition_id_of
 from tests.waiting import PATIENCE_S
 
@@ -205,12 +205,12 @@ def test_a_sender_that_overdraws_is_refused(it: Fixture) -> None:
     with pytest.raises(RemoteProtocolError, match="3 buffers sent, 2 credits granted"):
         it.channel.receiver.on_response(data(it.channel, 2))
 
-    assert it.channel.receiver.request_buffer() is None
+    assert room_of(it.channel) is None
 
 
 def test_a_wrong_sequence_number_surfaces_at_the_next_poll(it: Fixture) -> None:
     """0, then 29: nothing is raised on the loop, the poll names both numbers, no segment is lost."""
-    first, second = it.channel.receiver.request_buffer(), it.channel.receiver.request_buffer()
+    first, second = room_of(it.channel), room_of(it.channel)
     assert first is not None
     assert second is not None
     it.channel.receiver.on_buffer(first, 0, -1)
@@ -237,7 +237,11 @@ def test_an_empty_buffer_gives_its_credit_back(it: Fixture) -> None:
     it.channel.receiver.on_response(data(it.channel, 0, b"", backlog=3))
     it.channel.receiver.on_response(data(it.channel, 1, b"x"))
 
-    assert (it.channel.unannounced_credit, it.channel.sender_backlog, it.channel.num_queued_buffers) == (1, 0, 1)
+    assert (it.channel.buffer_manager.num_unannounced, it.channel.sender_backlog, it.channel.num_queued_buffers) == (
+        1,
+        0,
+        1,
+    )
     assert it.client.orders == [("request", 0), ("credit", 0)]
 
 
@@ -277,7 +281,7 @@ def test_recycled_buffers_are_announced_as_one_sum(it: Fixture) -> None:
 
     for buffer in buffers:
         buffer.recycle()
-    taken = (it.channel.take_unannounced_credit(), it.channel.take_unannounced_credit())
+    taken = (it.channel.buffer_manager.take_unannounced(), it.channel.buffer_manager.take_unannounced())
 
     assert (it.client.orders, taken) == ([("request", 0), ("credit", 0)], (2, 0))
     assert (it.channel.num_credits_granted, it.channel.num_credits_available) == (4, 2)
@@ -295,7 +299,7 @@ def test_after_the_release_recycled_segments_go_home(it: Fixture) -> None:
     held = it.network.num_available
     buffer.recycle()
 
-    assert (held, it.network.num_available, it.channel.take_unannounced_credit()) == (7, 8, 0)
+    assert (held, it.network.num_available, it.channel.buffer_manager.take_unannounced()) == (7, 8, 0)
     assert it.client.orders == [("request", 0), ("cancel", 0)]
 
 
@@ -326,13 +330,13 @@ def test_granted_is_spent_plus_available(steps: list[str], num_segments: int) ->
             case "announce" if it.client.orders[-1][0] == "credit":
                 it.client.orders.clear()
                 it.client.orders.append(("announced", 0))
-                credit += it.channel.take_unannounced_credit()
+                credit += it.channel.buffer_manager.take_unannounced()
             case _:
                 pass
         it.channel.check_invariants()
         assert it.channel.num_credits_available == credit
         has_order = it.client.orders[-1] == ("credit", 0)
-        assert it.channel.unannounced_credit == 0 or has_order or credit > num_segments // 2, (
+        assert it.channel.buffer_manager.num_unannounced == 0 or has_order or credit > num_segments // 2, (
             "a sender that runs low is told"
         )
     for buffer in held:
@@ -383,7 +387,7 @@ def test_a_released_channel_takes_nothing_and_says_nothing(it: Fixture) -> None:
     it.channel.acknowledge_all_records_processed()
     it.channel.request_subpartition()
 
-    assert (it.channel.receiver.request_buffer(), it.channel.next_buffer(), it.channel.num_queued_buffers) == (
+    assert (room_of(it.channel), it.channel.next_buffer(), it.channel.num_queued_buffers) == (
         None,
         None,
         0,
@@ -394,7 +398,7 @@ def test_a_released_channel_takes_nothing_and_says_nothing(it: Fixture) -> None:
 
 def test_a_buffer_on_its_way_during_the_release_goes_home(it: Fixture) -> None:
     """The loop had taken a segment before the release and delivers it after."""
-    buffer = it.channel.receiver.request_buffer()
+    buffer = room_of(it.channel)
     assert buffer is not None
     it.channel.release()
 
@@ -449,7 +453,7 @@ def test_hist_17823_receiving_polling_and_releasing_race(tiny_switch_interval: N
         def receive(it: Fixture = it) -> None:
             number = 0
             while not it.channel.is_released and number < 200:
-                it.channel.take_unannounced_credit()
+                it.channel.buffer_manager.take_unannounced()
                 if it.channel.num_credits_available > 0:
                     it.channel.receiver.on_response(data(it.channel, number))
                     number += 1
@@ -487,7 +491,7 @@ def test_no_credit_is_lost_between_loop_and_task(tiny_switch_interval: None) -> 
             if credit == 0:
                 assert ordered.wait(PATIENCE_S), f"no order came: {it.channel!r}"
                 ordered.clear()
-                credit += it.channel.take_unannounced_credit()
+                credit += it.channel.buffer_manager.take_unannounced()
                 assert credit > 0
             it.channel.receiver.on_response(data(it.channel, number, b"%d" % number))
             credit -= 1

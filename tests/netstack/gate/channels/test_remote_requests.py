@@ -20,7 +20,7 @@ from netstack.ids import input_channel_id
 from netstack.testing.embedded_event_loop import ManualClock
 from netstack.wire.events import CheckpointBarrier, EndOfData, OtherEvent, StopMode, serialize_event
 from netstack.wire.messages import BufferResponse, DataType
-from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel
+from tests.netstack.gate.doubles import RecordingClient, RecordingGate, data, event, remote_channel, room_of
 from tests.netstack.gate.manual_timers import ManualStateChecker
 from tests.netstack.partition.doubles import partition_id_of
 from tests.waiting import PATIENCE_S
@@ -75,12 +75,13 @@ def it() -> Iterator[Fixture]:
 
 def test_a_request_is_repeated_until_the_producer_has_waited_long_enough(it: Fixture) -> None:
     """RemoteInputChannelTest: testPartitionRequestExponentialBackoff: 500, 1000, 1500, 2000, and that is the end."""
-    channel = it.channel(RequestBackoff(0, 1000, listener_timeout_ms=500))
+    backoff = RequestBackoff(1000, 500)
+    channel = it.channel(backoff)
     seen = []
 
     for _ in range(4):
         channel.retrigger_subpartition_request()
-        seen.append(channel.current_backoff_ms)
+        seen.append(backoff.waited_ms)
 
     assert (seen, it.client.delays_ms) == ([500, 1000, 1500, 2000], [0, 0, 0, 0])
     with pytest.raises(PartitionNotFoundError, match="was not found at its producer"):
@@ -89,13 +90,13 @@ def test_a_request_is_repeated_until_the_producer_has_waited_long_enough(it: Fix
 
 def test_a_request_is_repeated_once(it: Fixture) -> None:
     """RemoteInputChannelTest: testPartitionRequestSingleBackoff: 500, then the error."""
-    channel = it.channel(RequestBackoff(0, 500, listener_timeout_ms=500))
+    channel = it.channel(RequestBackoff(500, 500))
 
     channel.retrigger_subpartition_request()
-    before = (channel.current_backoff_ms, channel.next_buffer())
+    before = channel.next_buffer()
     channel.retrigger_subpartition_request()
 
-    assert before == (500, None)
+    assert before is None
     with pytest.raises(PartitionNotFoundError):
         channel.next_buffer()
 
@@ -109,16 +110,6 @@ def test_without_a_backoff_the_first_failure_is_the_last(it: Fixture) -> None:
     with pytest.raises(PartitionNotFoundError, match=str(partition_id_of())):
         channel.next_buffer()
     assert it.client.orders == [("request", 0)]
-
-
-def test_an_older_producer_is_asked_again_after_a_growing_delay(it: Fixture) -> None:
-    """Flink up to 1.17 does not keep requests: 100, 200 and 300 ms, by the client's timer."""
-    channel = it.channel(RequestBackoff(100, 300))
-
-    for _ in range(3):
-        channel.retrigger_subpartition_request()
-
-    assert it.client.delays_ms == [0, 100, 200, 300]
 
 
 def test_what_was_not_requested_is_not_repeated(it: Fixture) -> None:
@@ -138,7 +129,7 @@ def test_a_failed_request_asks_for_the_state_of_the_producer(it: Fixture) -> Non
     """RemoteInputChannelTest: testOnFailedPartitionRequest: ready means once more, failed and unknown are errors."""
     checker = ManualStateChecker()
     gates = [SingleInputGate(f"reduce {number}", state_checker=checker) for number in range(3)]
-    channels = [it.channel(RequestBackoff(0, 1000, listener_timeout_ms=500), gate) for gate in gates]
+    channels = [it.channel(RequestBackoff(1000, 500), gate) for gate in gates]
     it.client.orders.clear()
 
     for channel in channels:
@@ -269,9 +260,9 @@ def test_partial_buffers_are_queued_one_by_one(it: Fixture) -> None:
     facts = [(bytes(one.buffer.view), one.buffer.is_compressed, one.sequence_number) for one in found]
     credit = []
     for one in found[:3]:
-        credit.append(channel.unannounced_credit)
+        credit.append(channel.buffer_manager.num_unannounced)
         one.buffer.recycle()
-    credit.append(channel.unannounced_credit)
+    credit.append(channel.buffer_manager.num_unannounced)
     found[3].buffer.recycle()
 
     assert facts == [(b"aa", True, 0), (b"b", True, 1), (b"ccc", True, 2), (b"next", False, 3)]
@@ -337,7 +328,7 @@ def test_partial_buffers_out_of_order_are_refused_once(it: Fixture) -> None:
 def test_a_reordered_buffer_is_the_error_of_the_next_poll(it: Fixture) -> None:
     """RemoteInputChannelTest: testExceptionOnReordering: 0 then 29: the first stays unrecycled until the release."""
     channel = it.channel()
-    first, second = channel.receiver.request_buffer(), channel.receiver.request_buffer()
+    first, second = room_of(channel), room_of(channel)
     assert first is not None
     assert second is not None
 
@@ -371,13 +362,7 @@ def test_a_channel_describes_itself_in_one_row() -> None:
 
     assert (row.index, row.kind, row.state, row.is_blocked, row.last_activity_ns) == (4, "remote", "open", True, 5)
     assert row.partition == f"{partition_id_of()}/3"
-    assert (row.num_credits_available, row.num_credits_granted, row.num_unannounced, row.num_required_buffers) == (
-        1,
-        2,
-        1,
-        2,
-    )
-    assert (row.num_exclusive_available, row.num_floating_available, row.sender_backlog) == (2, 0, 0)
+    assert (row.num_credits_available, row.num_credits_granted, row.sender_backlog) == (1, 2, 0)
     assert (row.num_bytes_in, row.num_buffers_in, row.num_queued_buffers, row.queue_size_bytes) == (5, 1, 1, 34)
     channel.resume_consumption()
     assert not channel.statistics().is_blocked

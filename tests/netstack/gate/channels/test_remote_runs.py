@@ -114,7 +114,7 @@ def receive_all(is_run: bool, script: Sequence[tuple[int, int, int]]) -> object:
         if len(held) > 3:
             recycle_all(held)  # the order in which they come back decides who is offered what
             held.clear()
-        it.channel.take_unannounced_credit()
+        it.channel.buffer_manager.take_unannounced()
         manager = it.channel.buffer_manager
         it.channel.check_invariants()
         credit = (manager.num_granted, manager.num_spent, manager.num_required, manager.is_waiting)
@@ -253,7 +253,7 @@ def test_no_wake_up_is_lost_between_loop_and_task(seed: int) -> None:
     def receive() -> None:
         number = 0
         while number < num_total and not is_over.is_set():
-            it.channel.take_unannounced_credit()
+            it.channel.buffer_manager.take_unannounced()
             buffers = it.channel.receiver.allocate_run(4, min(rng.randint(1, 8), num_total - number))
             for position, buffer in enumerate(buffers):
                 buffer.view[:] = (number + position).to_bytes(4, "big")
@@ -288,7 +288,7 @@ def test_a_run_takes_floating_buffers_first(it: Fixture) -> None:
     """And is marked as plain data, whatever was in them before."""
     held = it.buffers(7)
     it.channel.receiver.on_sender_backlog(4)
-    it.channel.take_unannounced_credit()
+    it.channel.buffer_manager.take_unannounced()
     assert it.channel.buffer_manager.num_floating_available == 4
 
     found = it.channel.receiver.allocate_run(3, 5)
@@ -308,10 +308,10 @@ def test_a_run_is_cut_at_the_credit_that_was_announced(it: Fixture) -> None:
     """Free buffers that the sender was not told of are not his."""
     held = it.buffers(8)
     recycle_all(held[:3])
-    assert it.channel.unannounced_credit == 3
+    assert it.channel.buffer_manager.num_unannounced == 3
 
     assert it.channel.receiver.allocate_run(4, 5) == []
-    assert it.channel.take_unannounced_credit() == 3
+    assert it.channel.buffer_manager.take_unannounced() == 3
     found = it.channel.receiver.allocate_run(4, 5)
 
     assert len(found) == 3
@@ -331,7 +331,7 @@ def test_the_run_that_spends_the_last_credit_announces_what_was_saved_up(it: Fix
     assert it.client.orders == [("request", 0), ("credit", 0)]
     recycle_all(held)
     assert it.client.orders == [("request", 0), ("credit", 0)]
-    assert it.channel.take_unannounced_credit() == 8
+    assert it.channel.buffer_manager.take_unannounced() == 8
 
 
 def test_a_run_that_comes_back_is_one_announcement(it: Fixture) -> None:
@@ -343,14 +343,14 @@ def test_a_run_that_comes_back_is_one_announcement(it: Fixture) -> None:
     recycle_all(held[3:])
 
     assert it.client.orders == [("request", 0), ("credit", 0)]
-    assert it.channel.take_unannounced_credit() == 6
+    assert it.channel.buffer_manager.take_unannounced() == 6
 
 
 def test_exclusive_segments_that_come_back_replace_floating_ones(it: Fixture) -> None:
     """Each one, as far as nobody requires more."""
     held = it.buffers(7)
     it.channel.receiver.on_sender_backlog(3)
-    it.channel.take_unannounced_credit()
+    it.channel.buffer_manager.take_unannounced()
     floating = it.channel.buffer_manager.num_floating_available
     it.channel.receiver.on_sender_backlog(0)
 
