@@ -43,6 +43,9 @@ _MAX_CONTENTION: Final = 8
 _FORGOTTEN: Final = 4  # with each slice, such a part of the ones before
 _MAX_CONTENTION_IF_SLOW: Final = 16
 _NUM_QUICK: Final = 100_000
+# After one slice that waited and did not compute: on a busy machine a thread stands for 100 ms now and then, and small
+# slices of columns cost as much for each 100,000 rows as ten million rows in large ones.
+_NUM_QUICK_AFTER_WAIT: Final = 10_000
 # At the start nothing is known of the consumers: so many records fill the buffers between two tasks.
 _NUM_QUICK_AT_START: Final = 20_000
 _ROOM_TO_GROW: Final = 2  # times the buffers that the last default action took, since the next one makes twice as much
@@ -77,18 +80,18 @@ class Caution:
         """That of a task with outputs."""
         return cls(_NUM_QUICK_AT_START, grows=True)
 
-    def begin(self, *, is_too_much: bool = False, grows: bool = False) -> None:
+    def begin(self, *, is_too_much: bool = False, grows: bool = False, num_quick: int = _NUM_QUICK) -> None:
         """Something was slow.
 
         ``is_too_much``: the task had to wait in the middle of writing what a default action had made.  ``grows``:
-            nothing but the consumers
-        was slow, and what the task makes at once may follow the room that they leave.
+            nothing but the consumers was slow, and what the task makes at once may follow the room that they leave.
+            ``num_quick``: so many quick records end it.
         """
         self._grows = grows
         self._limit = min(self._limit, MAX_RECORDS_IF_CAUTIOUS)
         if is_too_much and self.num_left:
             self._limit = max(1, self._limit // _MAX_GROWTH)
-        self.num_left, self.num_left_now = _NUM_QUICK, 0
+        self.num_left, self.num_left_now = num_quick, 0
 
     def look_at_room(self, num_obtainable: int, num_spare: int, num_buffers_out: int) -> None:
         """The outputs can get ``num_obtainable`` buffers, ``num_spare`` besides one for each channel;
@@ -115,8 +118,10 @@ class Caution:
     def records_were_processed(self, num_records: int, taken_ns: int, cpu_ns: int) -> None:
         """A slice has ended."""
         self.num_left_now -= num_records
-        if max(cpu_ns, taken_ns if taken_ns > cpu_ns * _MAX_CONTENTION_IF_SLOW else 0) > SLOW_NS:
+        if cpu_ns > SLOW_NS:
             self.begin()
+        elif taken_ns > max(SLOW_NS, cpu_ns * _MAX_CONTENTION_IF_SLOW):
+            self.begin(num_quick=_NUM_QUICK if self.num_left else _NUM_QUICK_AFTER_WAIT)
         elif self.num_left:
             self.num_left = max(0, self.num_left - num_records)
             if not self.num_left:

@@ -27,7 +27,7 @@ from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError
-from netstack.gate.input_gate import BatchInputGate, BufferOrEvent, EndOfDataStatus, wait_for_next
+from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, wait_for_next
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,
@@ -41,7 +41,7 @@ from netstack.wire.events import (
 
 
 class CheckpointedInputGate:
-    """Reads a gate, or a union of gates; implements ``InputGate``.
+    """Reads a gate.
 
     Threading: the task thread, except ``available_future``.
     Life cycle: read until ``close``.
@@ -56,7 +56,7 @@ class CheckpointedInputGate:
 
     def __init__(
         self,
-        gate: BatchInputGate,
+        gate: SingleInputGate,
         handler: CheckpointBarrierHandler,
         channels: Sequence[Channel],
         executor: MailboxExecutor,
@@ -108,14 +108,14 @@ class CheckpointedInputGate:
     @property
     def next_is_data(self) -> bool:
         """Whether the next poll certainly finds data, and no event or error."""
-        return not self._kept and isinstance(self._gate, SingleInputGate) and self._gate.next_is_data
+        return not self._kept and self._gate.next_is_data
 
     @property
     def next_is_event(self) -> bool:
         """Whether the next poll certainly finds an event or an error, and no data."""
         if self._kept:
             return self._kept[0].event is not None
-        return isinstance(self._gate, SingleInputGate) and self._gate.next_is_event
+        return self._gate.next_is_event
 
     def priority_event_available_future(self) -> AvailabilityFuture:
         """Done while there is a priority event to poll."""

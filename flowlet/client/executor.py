@@ -182,10 +182,8 @@ def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
     )
     raise JobSubmissionError(
         f"the functions of job {job_graph.name!r} have {size} bytes, the limit is {MAX_MESSAGE_BYTES}: vertex "
-        f"{largest.name!r} has "
-        f"{sizes[largest.id]}, {reason}{others}; read large data in open() of a function class, from a file that every "
-        "TaskManager can "
-        "read or that env.register_cached_file() sends"
+        f"{largest.name!r} has {sizes[largest.id]}, {reason}{others}; read large data in open() of a function class, "
+        "from a file that every TaskManager can read or that env.register_cached_file() sends"
     )
 
 
@@ -252,8 +250,7 @@ def _split_set(vertex: JobVertex) -> SplitSet | None:
     kind = type(enumerator).__name__
     raise JobSubmissionError(
         f"vertex {vertex.name!r}: its source has an enumerator of its own, a {kind}; the JobManager runs no code of "
-        "users and knows "
-        "only those of flowlet, so let each reader find its share"
+        "users and knows only those of flowlet, so let each reader find its share"
     )
 
 

@@ -200,14 +200,12 @@ class ResultBuffer:
         if self._guarantee is Guarantee.NONE and self._has_handed_out:
             raise LostResultsError(
                 "the job restarted after results were read, and without checkpoints they would come again; enable "
-                "checkpoints "
-                "(execution.checkpointing.interval), or no restarts (restart-strategy.type: none)"
+                "checkpoints (execution.checkpointing.interval), or no restarts (restart-strategy.type: none)"
             )
         if self._guarantee is Guarantee.EXACTLY_ONCE and checkpoint_id < self._completed:
             raise LostResultsError(
                 f"the job restarted from checkpoint {checkpoint_id}, and results up to checkpoint {self._completed} "
-                "were handed out: they "
-                "would come again"
+                "were handed out: they would come again"
             )
         if self._guarantee is not Guarantee.NONE:
             self._check_nothing_lost(checkpoint_id, num_runs)

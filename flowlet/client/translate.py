@@ -48,13 +48,11 @@ from netstack.log_lines import LogLines
 _log = LogLines(__name__)
 _BEGINS_ANEW = (
     "it begins anew after a restart, and records that it emits again count again; override restore_position(), or make "
-    "it a "
-    "CheckpointedFunction, to prevent that"
+    "it a CheckpointedFunction, to prevent that"
 )
 _PUSHED = (
     "flowlet.gate.acknowledge is processed, so partitions that producers pushed since the last checkpoint are lost by "
-    "a restart, also if "
-    "they were acknowledged"
+    "a restart, also if they were acknowledged"
 )
 
 
@@ -84,8 +82,7 @@ def submit(
         if dependencies.executable is not None:
             raise JobGraphError(
                 f"set_python_executable({dependencies.executable!r}) has no effect on TaskManagers that run already: "
-                "start them with that "
-                "Python, and leave it out"
+                "start them with that Python, and leave it out"
             )
         target = RemoteTarget(*address, retry=job_graph.client_retry)
     job = execute(job_graph, target, dependencies, keep)

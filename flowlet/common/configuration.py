@@ -92,8 +92,7 @@ class Configuration:
         if not is_name(key) or not isinstance(value, str):
             raise ConfigError(
                 f"an option is a text, and so is its name, got {key!r}: {value!r}; use set_boolean(), set_integer() or "
-                "set_float() for "
-                "other values"
+                "set_float() for other values"
             )
         self._options[key] = value
         self._values.pop(key, None)

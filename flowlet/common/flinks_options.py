@@ -65,11 +65,10 @@ IGNORED: Final = _by_name(
         " execution.checkpointing.cleaner.parallel-mode execution.checkpointing.during-recovery.enabled",
         ROCKSDB: "state.backend.rocksdb.checkpoint.transfer.thread.num state.backend.rocksdb.thread.num"
         " state.backend.rocksdb.predefined-options state.backend.rocksdb.write-batch-size "
-        "state.backend.rocksdb.files.open"
-        " state.backend.rocksdb.use-bloom-filter state.backend.rocksdb.bloom-filter.bits-per-key"
-        " state.backend.rocksdb.bloom-filter.block-based-mode state.backend.rocksdb.compression.per.level"
-        " state.backend.rocksdb.rescaling.use-delete-files-in-range state.backend.rocksdb.use-ingest-db-restore-mode"
-        " state.backend.rocksdb.restore-overlap-fraction-threshold",
+        "state.backend.rocksdb.files.open state.backend.rocksdb.use-bloom-filter "
+        "state.backend.rocksdb.bloom-filter.bits-per-key state.backend.rocksdb.bloom-filter.block-based-mode "
+        "state.backend.rocksdb.compression.per.level state.backend.rocksdb.rescaling.use-delete-files-in-range "
+        "state.backend.rocksdb.use-ingest-db-restore-mode state.backend.rocksdb.restore-overlap-fraction-threshold",
     }
 )
 

@@ -96,8 +96,7 @@ MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
     for feature, names in {
         _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
-        " datastream.connectors.kinesis datastream.connectors.pulsar"
-        " datastream.connectors.rabbitmq java_gateway",
+        " datastream.connectors.kinesis datastream.connectors.pulsar datastream.connectors.rabbitmq java_gateway",
         _FORMATS: "datastream.formats.avro datastream.formats.orc",
         _INPUT_FORMATS: "common.io",
         _TABLES: "table",
@@ -116,8 +115,7 @@ MISSING_NAMES: Final = {
         _OLD_SINKS: "StreamingFileSink BucketingSink",
         _EVENT_TIME: "TimeCharacteristic",
         _WATERMARKS: "AssignerWithPeriodicWatermarks AssignerWithPunctuatedWatermarks "
-        "BoundedOutOfOrdernessTimestampExtractor"
-        " AscendingTimestampExtractor",
+        "BoundedOutOfOrdernessTimestampExtractor AscendingTimestampExtractor",
         _HEAP_BACKEND: "MemoryStateBackend FsStateBackend",
         "it is called EmbeddedRocksDBStateBackend": "RocksDBStateBackend",
         "it is called ExternalizedCheckpointRetention, as in PyFlink 2": "ExternalizedCheckpointCleanup",

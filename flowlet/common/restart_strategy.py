@@ -116,8 +116,7 @@ class RestartStrategies:
             """What it does, for people."""
             return (
                 f"Failure rate restart with maximum of {self._rate} failures within interval {_iso(self._interval)} "
-                "and fixed delay "
-                f"{_iso(self._delay)}."
+                f"and fixed delay {_iso(self._delay)}."
             )
 
         def options(self) -> Mapping[str, str]:

@@ -55,8 +55,7 @@ class Encoder:
         if mark:
             raise JobGraphError(
                 f"simple_string_encoder: {charset_name} begins every text with a byte order mark, which would be "
-                "inside files; use "
-                "UTF-8, or one with a fixed order, such as UTF-16LE"
+                "inside files; use UTF-8, or one with a fixed order, such as UTF-16LE"
             )
         return LineEncoder(charset_name)
 

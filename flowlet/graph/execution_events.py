@@ -6,7 +6,7 @@ Source: Flink ``DefaultScheduler``, ``ExecutionGraphHandler``.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from flowlet.common.job_status import JobStatus
 from flowlet.messages.execution_state import ExecutionState
@@ -15,7 +15,12 @@ from netstack.late import dataclass
 if TYPE_CHECKING:
     from flowlet.messages.control_messages import FailureInfo, ToTaskManager
 
-SubtaskKey = tuple[str, int]  # vertex id, subtask
+
+class Subtask(NamedTuple):
+    """A subtask of the job, in every run."""
+
+    vertex_id: str
+    subtask: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +33,9 @@ class ExecutionVertex:
     attempt_number: int = 0  # how often the subtask was started before
 
     @property
-    def key(self) -> SubtaskKey:
+    def key(self) -> Subtask:
         """The subtask, in every run."""
-        return self.vertex_id, self.subtask
+        return Subtask(self.vertex_id, self.subtask)
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,58 +35,12 @@ from dataclasses import field, replace
 from typing import Final, assert_never
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_events import (
-    CancelRequested,
-    Deploy,
-    Effect,
-    Event,
-    ExecutionReported,
-    ExecutionStateChanged,
-    ExecutionVertex,
-    GlobalFailure,
-    JobStatusChanged,
-    ReleaseSlots,
-    RequestSlots,
-    RestartAfter,
-    RestartDue,
-    SchedulingFailed,
-    SendMessage,
-    SlotsAllocated,
-    SubtaskKey,
-    TaskManagerLost,
-)
+from flowlet.graph import execution_events as events
 from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
 from flowlet.messages.control_messages import CancelTask, FailureInfo, ReleaseResults
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
 from netstack.late import dataclass
-
-__all__ = [
-    "MAX_FAILED_RUNS",
-    "SYMPTOMS",
-    "CancelRequested",
-    "Deploy",
-    "Effect",
-    "Event",
-    "Execution",
-    "ExecutionGraph",
-    "ExecutionReported",
-    "ExecutionStateChanged",
-    "ExecutionVertex",
-    "FailedRun",
-    "GlobalFailure",
-    "JobStatusChanged",
-    "ReleaseSlots",
-    "RequestSlots",
-    "RestartAfter",
-    "RestartDue",
-    "SchedulingFailed",
-    "SendMessage",
-    "SlotsAllocated",
-    "SubtaskKey",
-    "TaskManagerLost",
-    "is_symptom",
-]
 
 # The exceptions of a task that lost the other end of a data exchange; the cause is at that other end.
 SYMPTOMS: Final = frozenset(
@@ -132,7 +86,7 @@ class _Restart:
 class Execution:
     """One attempt; only its graph changes it."""
 
-    vertex: ExecutionVertex
+    vertex: events.ExecutionVertex
     state: ExecutionState = ExecutionState.CREATED
     tm_id: str | None = None
     start_ms: int | None = None  # of the deployment
@@ -151,7 +105,7 @@ class ExecutionGraph:
 
     executions: dict[bytes, Execution]  # the newest of each subtask
     strategy: RestartStrategy
-    regions: Sequence[Collection[SubtaskKey]]
+    regions: Sequence[Collection[events.Subtask]]
     order: RegionOrder
     fails_as_one: bool = False  # whether a failure of one region is one of all that have begun
     status: JobStatus = JobStatus.CREATED
@@ -165,7 +119,7 @@ class ExecutionGraph:
     timestamps: dict[JobStatus, int] = field(default_factory=dict)
     num_ignored_events: int = 0
     _num_unfinished: int = 0
-    _region_of: dict[SubtaskKey, int] = field(default_factory=dict)
+    _region_of: dict[events.Subtask, int] = field(default_factory=dict)
     _restarts: dict[int, _Restart] = field(default_factory=dict)  # by region
     # By region: the last one because another process did not answer.
     _unreached: dict[int, _Restart] = field(default_factory=dict)
@@ -173,15 +127,15 @@ class ExecutionGraph:
     _kept: dict[bytes, str] = field(default_factory=dict)  # by attempt whose results are kept: its TaskManager
     _now_ms: int = 0
     _elapsed_ms: int = 0
-    _effects: list[Effect] = field(default_factory=list)
+    _effects: list[events.Effect] = field(default_factory=list)
 
     @classmethod
     def create(
         cls,
-        vertices: Iterable[ExecutionVertex],
+        vertices: Iterable[events.ExecutionVertex],
         created_ms: int,
         strategy: RestartStrategy | None = None,
-        regions: Sequence[Collection[SubtaskKey]] | None = None,
+        regions: Sequence[Collection[events.Subtask]] | None = None,
         order: RegionOrder | None = None,
         *,
         fails_as_one: bool = False,
@@ -260,7 +214,7 @@ class ExecutionGraph:
         """The attempts of these regions, in the order of deployment."""
         return [execution for execution in self.executions.values() if self._region_of[execution.vertex.key] in regions]
 
-    def handle(self, event: Event, now_ms: int, elapsed_ms: int | None = None) -> list[Effect]:
+    def handle(self, event: events.Event, now_ms: int, elapsed_ms: int | None = None) -> list[events.Effect]:
         """Apply one event; return the effects in order.  An event that does not fit only increments a counter.
 
         ``now_ms``: the wall clock, for people.  ``elapsed_ms``: a clock that nobody sets, by which restarts are
@@ -269,19 +223,19 @@ class ExecutionGraph:
         self._now_ms = now_ms
         self._elapsed_ms = now_ms if elapsed_ms is None else elapsed_ms
         match event:
-            case SlotsAllocated(locations):
+            case events.SlotsAllocated(locations):
                 self._deploy(locations)
-            case SchedulingFailed(failure):
+            case events.SchedulingFailed(failure):
                 self._scheduling_failed(failure)
-            case CancelRequested(reason):
+            case events.CancelRequested(reason):
                 self._cancel_requested(reason)
-            case ExecutionReported():
+            case events.ExecutionReported():
                 self._execution_reported(event)
-            case TaskManagerLost(tm_id, failure):
+            case events.TaskManagerLost(tm_id, failure):
                 self._task_manager_lost(tm_id, failure)
-            case GlobalFailure(failure):
+            case events.GlobalFailure(failure):
                 self._fail(range(len(self.regions)), failure)
-            case RestartDue(vertices):
+            case events.RestartDue(vertices):
                 self._begin_next_run(vertices)
             case _:
                 assert_never(event)
@@ -300,7 +254,7 @@ class ExecutionGraph:
             execution.start_ms = self._now_ms
             self._move(execution, ExecutionState.SCHEDULED)
             self._move(execution, ExecutionState.DEPLOYING)
-            self._effects.append(Deploy(execution.attempt, execution.tm_id))
+            self._effects.append(events.Deploy(execution.attempt, execution.tm_id))
 
     def _go_on(self) -> None:
         """The job runs, unless regions wait for a restart."""
@@ -315,7 +269,7 @@ class ExecutionGraph:
         self._record_failure(failure)
         self._end_as(JobStatus.FAILING)
 
-    def _begin_next_run(self, vertices: Sequence[ExecutionVertex]) -> None:
+    def _begin_next_run(self, vertices: Sequence[events.ExecutionVertex]) -> None:
         by_key = {vertex.key: vertex for vertex in vertices}
         restart = self._restarts.get(self._region_of[vertices[0].key])
         if restart is None or restart.num_unfinished:
@@ -337,7 +291,7 @@ class ExecutionGraph:
         self._num_unfinished += len(by_key)
         if self.is_waiting_for_slots:
             if not is_waiting:
-                self._effects.append(RequestSlots())
+                self._effects.append(events.RequestSlots())
         else:  # until the stage of these regions begins, nothing holds up the rest
             self._go_on()
 
@@ -347,7 +301,7 @@ class ExecutionGraph:
             self.failure = None
             self._end_as(JobStatus.CANCELLING)
 
-    def _execution_reported(self, event: ExecutionReported) -> None:
+    def _execution_reported(self, event: events.ExecutionReported) -> None:
         execution = self.executions.get(event.attempt)
         if execution is None or execution.tm_id != event.tm_id:
             self.num_ignored_events += 1
@@ -358,7 +312,7 @@ class ExecutionGraph:
         else:
             self._accept_report(execution, event)
 
-    def _accept_report(self, execution: Execution, event: ExecutionReported) -> None:
+    def _accept_report(self, execution: Execution, event: events.ExecutionReported) -> None:
         self._move(execution, event.state)
         region = self._region_of[execution.vertex.key]
         if event.state is ExecutionState.FAILED:
@@ -390,7 +344,7 @@ class ExecutionGraph:
         # As long as a region of this stage was unfinished, none of the next one waited.
         waiting = self.waiting if self._runs(region) else []
         if waiting and all(self._stage_of(each) > self.order.stages[region] for each in waiting):
-            self._effects.append(RequestSlots())
+            self._effects.append(events.RequestSlots())
 
     def _has_finished(self, region: int) -> bool:
         return not self._num_to_finish[region] and region not in self._restarts
@@ -398,7 +352,7 @@ class ExecutionGraph:
     def _release(self, execution: Execution) -> None:
         tm_id = self._kept.pop(execution.attempt, None)
         if tm_id is not None:
-            self._effects.append(SendMessage(tm_id, ReleaseResults(execution.attempt)))
+            self._effects.append(events.SendMessage(tm_id, ReleaseResults(execution.attempt)))
 
     def _task_manager_lost(self, tm_id: str, failure: FailureInfo) -> None:
         lost = [
@@ -548,7 +502,7 @@ class ExecutionGraph:
             elif ExecutionState.CANCELING in EXECUTION_TRANSITIONS[execution.state]:
                 assert execution.tm_id is not None, "set when it was scheduled"
                 self._move(execution, ExecutionState.CANCELING)
-                self._effects.append(SendMessage(execution.tm_id, CancelTask(execution.attempt)))
+                self._effects.append(events.SendMessage(execution.tm_id, CancelTask(execution.attempt)))
 
     def _end_if_done(self, regions: Sequence[int]) -> None:
         """Attempts of these regions have ended."""
@@ -566,16 +520,16 @@ class ExecutionGraph:
         """The last attempts of its regions have ended."""
         restart.is_scheduled = True
         if not self._num_unfinished:
-            self._effects.append(ReleaseSlots())
+            self._effects.append(events.ReleaseSlots())
         passed_ms = max(0, self._elapsed_ms - restart.failed_ms)  # an event may have the time of one before it
-        self._effects.append(RestartAfter(max(0, restart.delay_ms - passed_ms), restart.regions))
+        self._effects.append(events.RestartAfter(max(0, restart.delay_ms - passed_ms), restart.regions))
 
     def _end_job_if_done(self) -> None:
         if not self._num_unfinished and self.status in _END_OF:
             for execution in self.executions.values():
                 self._release(execution)
             self._move_job(_END_OF[self.status])
-            self._effects.append(ReleaseSlots())
+            self._effects.append(events.ReleaseSlots())
 
     def _move(self, execution: Execution, state: ExecutionState) -> None:
         assert state in EXECUTION_TRANSITIONS[execution.state], f"{execution.state} -> {state}"
@@ -587,13 +541,13 @@ class ExecutionGraph:
             restart = self._restarts.get(self._region_of[execution.vertex.key])
             if restart is not None:
                 restart.num_unfinished -= 1
-        self._effects.append(ExecutionStateChanged(execution.attempt, state))
+        self._effects.append(events.ExecutionStateChanged(execution.attempt, state))
 
     def _move_job(self, status: JobStatus) -> None:
         assert status in JOB_TRANSITIONS[self.status], f"{self.status} -> {status}"
         self.status = status
         self.timestamps[status] = self._now_ms
-        self._effects.append(JobStatusChanged(status))
+        self._effects.append(events.JobStatusChanged(status))
 
     def check_invariants(self) -> None:
         """Raise AssertionError if the state is inconsistent; for tests."""

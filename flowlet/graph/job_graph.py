@@ -271,8 +271,7 @@ def _check_edge(edge: JobEdge, vertices: dict[str, JobVertex]) -> None:
     if isinstance(edge.partitioner, KeyGroups) and edge.partitioner.max_parallelism != target.max_parallelism:
         raise JobGraphError(
             f"{edge}: it has {edge.partitioner.max_parallelism} key groups, but {target} has max parallelism "
-            f"{target.max_parallelism}; "
-            "both must be the same"
+            f"{target.max_parallelism}; both must be the same"
         )
 
 

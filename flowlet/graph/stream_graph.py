@@ -120,8 +120,7 @@ def build_stream_graph(
     if not ordered:
         raise JobGraphError(
             f"job {name!r} has no operators: apply at least one, such as map(), print() or sink_to(), to a stream of "
-            "this environment "
-            "(and again after each execute())"
+            "this environment (and again after each execute())"
         )
     builder = _Builder(settings)
     for transformation in ordered:
@@ -265,8 +264,7 @@ class _Builder:
         if known != output_type:
             raise JobGraphError(
                 f"operator {operator.operator_name!r}: its side output {tag_id!r} is read as {known} and as "
-                f"{output_type}; "
-                "use one OutputTag for it, or another id"
+                f"{output_type}; use one OutputTag for it, or another id"
             )
 
     def _add_node(self, transformation: OperatorTransformation, sources: list[StreamNode]) -> StreamNode:
@@ -279,8 +277,7 @@ class _Builder:
         if transformation.parallelism > max_parallelism:
             raise JobGraphError(
                 f"operator {transformation.operator_name!r}: its parallelism {transformation.parallelism} exceeds its "
-                "max parallelism "
-                f"{max_parallelism}; lower the one or raise the other"
+                f"max parallelism {max_parallelism}; lower the one or raise the other"
             )
         timeout = transformation.buffer_timeout_ms
         node = StreamNode(
@@ -313,8 +310,7 @@ class _Builder:
             if other.transformation.uid == transformation.uid:
                 raise JobGraphError(
                     f"operators {other.name!r} and {transformation.operator_name!r} have the same uid "
-                    f"{transformation.uid!r}; "
-                    "give each its own"
+                    f"{transformation.uid!r}; give each its own"
                 )
         return stable_id("uid", transformation.uid)
 

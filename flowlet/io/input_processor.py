@@ -12,7 +12,7 @@ Runs:       where it pays, a gate is polled for several buffers at once, unless 
             each credit returns as early as it can, and several at once are no cheaper (0.8 us each, 1.0 us in two
             halves of a run of 8).
 Source:     Flink ``StreamOneInputProcessor``, ``AbstractStreamTaskNetworkInput``, ``StreamTaskNetworkOutput``.  The
-            gates of a union take turns as in ``UnionInputGate``; channels are numbered across gates, in order.
+            gates of a union take turns; channels are numbered across gates, in order.
 """
 
 from collections import deque

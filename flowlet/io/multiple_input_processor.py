@@ -13,17 +13,15 @@ from flowlet.operators.multiple_input_operator import InputStatus, MultipleInput
 
 
 class MultipleInputProcessor:
-    """Reads several inputs in turns, as far as the operator selects them; task thread only, except
-    ``current_watermark``.
+    """Reads several inputs in turns; task thread only, except ``current_watermark``.
 
-    ``inputs`` has one processor per input of the head; ``selection`` knows which of them the operator wants.
+    ``inputs`` has one processor per input of the head; ``selection`` knows which of them have data.
     """
 
     def __init__(self, inputs: Sequence[InputProcessor], selection: MultipleInputSelectionHandler) -> None:
         self._inputs = tuple(inputs)
         self._selection = selection
         self._last = len(self._inputs) - 1
-        self._has_begun = False
 
     def __repr__(self) -> str:
         return f"<MultipleInputProcessor of {list(self._inputs)!r}, {self._selection!r}>"
@@ -36,12 +34,11 @@ class MultipleInputProcessor:
     @property
     def waiting_for(self) -> str:
         """What the task waits for if there is no input, in words."""
-        waits = [
+        return "; ".join(
             f"input {index + 1}: {each.waiting_for}"
             for index, each in enumerate(self._inputs)
-            if self._selection.is_selected(index)
-        ]
-        return "; ".join(waits)
+            if self._selection.is_unfinished(index)
+        )
 
     def process_input(self, max_buffers: int, should_stop: Callable[[], bool]) -> InputStatus:
         """As ``InputProcessor.process_input``, on the input whose turn it is."""
@@ -54,9 +51,6 @@ class MultipleInputProcessor:
     def _process(
         self, process: Callable[[InputProcessor], InputStatus], status_without_input: InputStatus
     ) -> InputStatus:
-        if not self._has_begun:
-            self._selection.next_selection()
-            self._has_begun = True
         if self._selection.are_all_inputs_finished:
             return InputStatus.END_OF_INPUT
         self._look_for_available()
@@ -69,21 +63,21 @@ class MultipleInputProcessor:
     @property
     def is_available(self) -> bool:
         """Whether ``process_input`` would find something."""
-        return any(each.is_available for each in self._selected())
+        return any(each.is_available for each in self._unfinished())
 
     @property
     def has_rest(self) -> bool:
-        """As ``InputProcessor.has_rest``, of the selected inputs."""
-        return any(each.has_rest for each in self._selected())
+        """As ``InputProcessor.has_rest``, of the inputs that have not ended."""
+        return any(each.has_rest for each in self._unfinished())
 
     @property
     def next_is_event(self) -> bool:
         """Whether the next ``process_input`` certainly finds an event, whichever input it reads."""
-        available = [each for each in self._selected() if each.is_available]
+        available = [each for each in self._unfinished() if each.is_available]
         return bool(available) and all(each.next_is_event for each in available)
 
-    def _selected(self) -> Iterator[InputProcessor]:
-        return (each for index, each in enumerate(self._inputs) if self._selection.is_selected(index))
+    def _unfinished(self) -> Iterator[InputProcessor]:
+        return (each for index, each in enumerate(self._inputs) if self._selection.is_unfinished(index))
 
     def advance_to_end_of_event_time(self) -> None:
         """As ``InputProcessor.advance_to_end_of_event_time``, for every input."""
@@ -96,10 +90,9 @@ class MultipleInputProcessor:
             each.close()
 
     def watch(self, on_available: Callable[[], None]) -> None:
-        """As ``InputProcessor.watch``, for the selected inputs."""
-        for index, each in enumerate(self._inputs):
-            if self._selection.is_selected(index):
-                each.watch(on_available)
+        """As ``InputProcessor.watch``, for the inputs that have not ended."""
+        for each in self._unfinished():
+            each.watch(on_available)
 
     def _look_for_available(self) -> None:
         for index, each in enumerate(self._inputs):

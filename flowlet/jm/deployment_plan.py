@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from flowlet.graph.execution_events import Subtask
 from flowlet.graph.partitioner import consumers_of, producers_of
 from flowlet.messages.control_messages import (
     EdgeMessage,
@@ -55,9 +56,9 @@ class DeploymentPlan:
     def __repr__(self) -> str:
         return f"<DeploymentPlan of {self._job.job_id}, {len(self._locations)} tasks>"
 
-    def place_of(self, vertex_id: str, subtask: int) -> tuple[str, bytes]:
+    def place_of(self, subtask: Subtask) -> tuple[str, bytes]:
         """The TaskManager and the attempt of a subtask."""
-        attempt = self._attempts[vertex_id, subtask]
+        attempt = self._attempts[subtask]
         return self._locations[attempt].tm_id, attempt
 
     def describe_task(

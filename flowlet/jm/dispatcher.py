@@ -375,8 +375,7 @@ class Dispatcher:
         if not master.graph.is_waiting_for_slots:
             self._stop_waiting(master)
             return
-        wanted = self._wanted_slots(master) if self._slots.holds_any(master.job_id) else ()
-        slots = self._slots.allocate(master.job_id, needed_slots(master.job), wanted)
+        slots = self._slots.allocate(master.job_id, needed_slots(master.job), self._wanted_slots(master))
         if slots is None:
             return
         self._stop_waiting(master)

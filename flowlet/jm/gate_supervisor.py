@@ -24,23 +24,13 @@ from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.gates import GateWrites, JobGates
 from flowlet.jm.job_document import Document
 from flowlet.jm.scheduler import attempt_id
-from flowlet.messages.control_messages import (
-    EmitMark,
-    FinishGate,
-    GateReported,
-    JobGraphMessage,
-    MarkCompleted,
-    MarkOrder,
-    MarkPassed,
-    MarkReport,
-    MarkRequested,
-)
+from flowlet.messages import control_messages as messages
 
 
 class MarkCoordinator:
     """The completion marks of one run of a job.  Threading: one thread.  Every method returns the orders to send."""
 
-    def __init__(self, job: JobGraphMessage, attempt_number: int = 0) -> None:
+    def __init__(self, job: messages.JobGraphMessage, attempt_number: int = 0) -> None:
         targets = {edge.target for edge in job.edges}
         attempts = {
             each.id: [attempt_id(job.job_id, each.id, index, attempt_number) for index in range(each.parallelism)]
@@ -65,18 +55,18 @@ class MarkCoordinator:
         """The attempts that the mark on its way has not passed."""
         return sorted(self._missing)
 
-    def requested(self, after: int) -> Sequence[MarkOrder]:
+    def requested(self, after: int) -> Sequence[messages.MarkOrder]:
         """A source has emitted mark ``after`` and wants a later one."""
         self._wanted = max(self._wanted, after + 1)
         return self._go_on()
 
-    def passed(self, attempt: bytes, number: int) -> Sequence[MarkOrder]:
+    def passed(self, attempt: bytes, number: int) -> Sequence[messages.MarkOrder]:
         """A mark has passed a task."""
         if number != self._last:
             return []
         return self._without(attempt)
 
-    def finished(self, attempt: bytes) -> Sequence[MarkOrder]:
+    def finished(self, attempt: bytes) -> Sequence[messages.MarkOrder]:
         """A task has FINISHED, so it has processed everything."""
         self._unfinished.discard(attempt)
         return self._without(attempt)
@@ -85,22 +75,22 @@ class MarkCoordinator:
         """The job runs no more; idempotent."""
         self._is_closed = True
 
-    def _without(self, attempt: bytes) -> Sequence[MarkOrder]:
+    def _without(self, attempt: bytes) -> Sequence[messages.MarkOrder]:
         if self._is_closed or attempt not in self._missing:
             return []
         self._missing.remove(attempt)
         if self._missing:
             return []
-        completed = [MarkCompleted(each, self._last) for each in self._gates if each in self._unfinished]
+        completed = [messages.MarkCompleted(each, self._last) for each in self._gates if each in self._unfinished]
         return [*completed, *self._go_on()]
 
-    def _go_on(self) -> Sequence[MarkOrder]:
+    def _go_on(self) -> Sequence[messages.MarkOrder]:
         """Send the next mark, if it is wanted and none is on its way."""
         if self._is_closed or self._missing or self._wanted <= self._last:
             return []
         self._last += 1
         self._missing = set(self._unfinished)
-        return [EmitMark(each, self._last) for each in self._sources if each in self._unfinished]
+        return [messages.EmitMark(each, self._last) for each in self._sources if each in self._unfinished]
 
 
 class GateSupervisor:
@@ -121,8 +111,8 @@ class GateSupervisor:
 
     def __init__(
         self,
-        job: JobGraphMessage,
-        send: Callable[[str, FinishGate | MarkOrder], None],
+        job: messages.JobGraphMessage,
+        send: Callable[[str, messages.FinishGate | messages.MarkOrder], None],
         states: JobCheckpoints,
         executions: Callable[[], Iterable[Execution]],
         locations: Mapping[bytes, TaskManagerLocation],
@@ -154,7 +144,7 @@ class GateSupervisor:
         """As ``JobGates.documents``."""
         return self._gates.documents()
 
-    def run_begins(self, job: JobGraphMessage, attempt_number: int) -> None:
+    def run_begins(self, job: messages.JobGraphMessage, attempt_number: int) -> None:
         """A run of all tasks is about to be deployed; it begins with the newest complete checkpoint."""
         self._marks = MarkCoordinator(job, attempt_number)
         for vertex_id in self._gates.vertex_ids:
@@ -186,19 +176,19 @@ class GateSupervisor:
         """No mark is sent or completed any more."""
         self._marks.close()
 
-    def reported(self, vertex_id: str, subtask: int, message: GateReported) -> None:
+    def reported(self, vertex_id: str, subtask: int, message: messages.GateReported) -> None:
         """Record the counts of a subtask, and end the gate if it is complete."""
         if self._gates.report(vertex_id, subtask, message.counts, message.completed):
             self._finish(vertex_id)
 
-    def mark_reported(self, message: MarkReport) -> None:
+    def mark_reported(self, message: messages.MarkReport) -> None:
         """A task wants a mark, or one has passed it."""
         match message:
-            case MarkRequested() if self._waits_for_checkpoints:
+            case messages.MarkRequested() if self._waits_for_checkpoints:
                 self._states.request()
-            case MarkRequested(_, after):
+            case messages.MarkRequested(_, after):
                 self._send_marks(self._marks.requested(after))
-            case MarkPassed(attempt, number):
+            case messages.MarkPassed(attempt, number):
                 self._send_marks(self._marks.passed(attempt, number))
 
     def task_finished(self, attempt: bytes) -> None:
@@ -235,8 +225,8 @@ class GateSupervisor:
         for each in self._executions():
             location = self._locations.get(each.attempt)
             if each.vertex.vertex_id == vertex_id and location is not None and not each.state.is_terminal:
-                self._send(location.tm_id, FinishGate(each.attempt))
+                self._send(location.tm_id, messages.FinishGate(each.attempt))
 
-    def _send_marks(self, orders: Sequence[MarkOrder]) -> None:
+    def _send_marks(self, orders: Sequence[messages.MarkOrder]) -> None:
         for order in orders:
             self._send(self._locations[order.attempt].tm_id, order)

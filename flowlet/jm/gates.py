@@ -123,10 +123,9 @@ class GateWrites:
         if self._num_wanted is not None and num_partitions != self._num_wanted:
             raise WriteError(
                 f"write {job!r} (epoch {epoch}) has {num_partitions} partitions, but the gate waits for a write of "
-                f"{self._num_wanted}, so "
-                f"it does not end the gate, although its records were processed: use producers={num_partitions} in "
-                "from_remote_gate, "
-                f"repartition({self._num_wanted}) in Spark, or no producers= and finish_gate"
+                f"{self._num_wanted}, so it does not end the gate, although its records were processed: use "
+                f"producers={num_partitions} in from_remote_gate, repartition({self._num_wanted}) in Spark, or no "
+                "producers= and finish_gate"
             )
         write.num_committed = num_partitions
         return self._is_complete(job, write)

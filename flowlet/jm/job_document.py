@@ -16,7 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from flowlet.graph.execution_graph import Execution, ExecutionGraph, FailedRun, SubtaskKey
+from flowlet.graph.execution_events import Subtask
+from flowlet.graph.execution_graph import Execution, ExecutionGraph, FailedRun
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.messages.control_messages import (
     FailureInfo,
@@ -74,7 +75,7 @@ class JobView:
     retained_checkpoint: str | None = None
     mark_waits_for: Sequence[str] = ()  # the tasks that have not passed the completion mark on its way
     # What attempts before the newest ones have counted.
-    former: Mapping[SubtaskKey, Counter[str]] = field(default_factory=dict)
+    former: Mapping[Subtask, Counter[str]] = field(default_factory=dict)
 
 
 def job_document(view: JobView, now_ms: int) -> Document:

@@ -17,31 +17,11 @@ from typing import Any, ClassVar, Final, Protocol, assert_never
 import msgspec
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_graph import (
-    SYMPTOMS,
-    CancelRequested,
-    Deploy,
-    Effect,
-    Event,
-    Execution,
-    ExecutionGraph,
-    ExecutionReported,
-    ExecutionStateChanged,
-    GlobalFailure,
-    JobStatusChanged,
-    ReleaseSlots,
-    RequestSlots,
-    RestartAfter,
-    RestartDue,
-    SchedulingFailed,
-    SendMessage,
-    SlotsAllocated,
-    SubtaskKey,
-    TaskManagerLost,
-)
+from flowlet.graph import execution_events as events
+from flowlet.graph.execution_graph import SYMPTOMS, Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import create_restart_strategy
 from flowlet.jm import failures
-from flowlet.jm.alignment.watermark_alignment import SourceSubtask, WatermarkAnnouncer
+from flowlet.jm.alignment.watermark_alignment import WatermarkAnnouncer
 from flowlet.jm.checkpoints.coordinator_events import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.client_lease import client_lease
@@ -61,29 +41,7 @@ from flowlet.jm.scheduler import (
 )
 from flowlet.jm.source_coordinator import JobSources
 from flowlet.jm.submission import without_code
-from flowlet.messages.control_messages import (
-    AllowSourceWatermark,
-    CheckpointAcknowledged,
-    CheckpointDeclined,
-    CheckpointReport,
-    DeployTask,
-    EdgeMessage,
-    FailureInfo,
-    FinalCheckpointAwaited,
-    FromTask,
-    GateReported,
-    InputChannelDescriptor,
-    JobGraphMessage,
-    MarkPassed,
-    MarkReport,
-    MarkRequested,
-    SourceWatermarkReported,
-    SplitsRequested,
-    TaskMetrics,
-    TaskStateChanged,
-    TaskStuck,
-    ToTaskManager,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
@@ -102,7 +60,7 @@ class JobOwner(Protocol):
     One implementer: ``Dispatcher`` imports this module, which therefore cannot import it.
     """
 
-    def send(self, tm_id: str, message: ToTaskManager) -> None:
+    def send(self, tm_id: str, message: messages.ToTaskManager) -> None:
         """Send a message; to a TaskManager that is not registered any more nothing is sent."""
 
     def request_slots(self, master: "JobMaster") -> None:
@@ -131,7 +89,7 @@ class JobMaster:
 
     def __init__(
         self,
-        job: JobGraphMessage,
+        job: messages.JobGraphMessage,
         owner: JobOwner,
         clock: WallClock,
         timers: LoopClock | None = None,
@@ -178,13 +136,13 @@ class JobMaster:
         self._restart_timers: dict[tuple[int, ...], asyncio.TimerHandle] = {}  # by the regions that start together
         self._failing_since_s: float | None = None  # time.monotonic()
         self._lease = client_lease(job, timers, self.cancel)
-        self._effects: deque[Effect] = deque()  # to be carried out, in this order
+        self._effects: deque[events.Effect] = deque()  # to be carried out, in this order
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
-        self._metrics: dict[bytes, TaskMetrics] = {}
-        self._former: dict[SubtaskKey, Counter[str]] = {}  # what attempts before the newest one have counted
+        self._metrics: dict[bytes, messages.TaskMetrics] = {}
+        self._former: dict[events.Subtask, Counter[str]] = {}  # what attempts before the newest one have counted
         self._locations: dict[bytes, TaskManagerLocation] = {}
-        self._stuck: dict[bytes, TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
+        self._stuck: dict[bytes, messages.TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(
             job,
             owner.send,
@@ -195,8 +153,8 @@ class JobMaster:
             fail=self._source_failed,
         )
         self._readers = ReaderAcknowledgements({})  # of the newest run; replaced by start()
-        self._alignment = WatermarkAnnouncer(job, self._allow_watermark)
-        self._sources = JobSources(owner.send, self._place_of, self._checkpoints, self._source_failed)
+        self._alignment = WatermarkAnnouncer(job, self._send_to)
+        self._sources = JobSources(self._send_to, self._checkpoints, self._source_failed)
         self._plan: DeploymentPlan | None = None
         self._changed = asyncio.Event()  # set and replaced at every change, so that each waiter wakes once per change
 
@@ -260,7 +218,7 @@ class JobMaster:
             self._owner.request_slots(self)
 
     def _not_recovered(self, error: Exception) -> None:
-        self._handle(SchedulingFailed(failures.not_recovered(error, self._clock())))
+        self._handle(events.SchedulingFailed(failures.not_recovered(error, self._clock())))
 
     def start(self, locations: Mapping[bytes, TaskManagerLocation]) -> None:
         """Deploy the tasks that wait for it; ``locations`` has the TaskManager of each of their attempts."""
@@ -272,7 +230,7 @@ class JobMaster:
         coordinators = self._sources.prepare(vertex for vertex in self.job.vertices if vertex.id in started)
         self.gates.run_begins(self.job, self.graph.attempt_number)
         self._readers = reader_acknowledgements(self.job, self.graph.executions)
-        self._handle(SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
+        self._handle(events.SlotsAllocated({attempt: location.tm_id for attempt, location in locations.items()}))
         self.gates.run_deployed()
         self._alignment.start()
         for coordinator in coordinators:
@@ -290,11 +248,11 @@ class JobMaster:
             if first is None
             else failures.no_slots_to_restart(first, message, now_ms)
         )
-        self._handle(SchedulingFailed(failure))
+        self._handle(events.SchedulingFailed(failure))
 
     def fail_recovery(self) -> None:
         """Fail a job that may not run a second time."""
-        self._handle(SchedulingFailed(failures.job_manager_lost(self._clock())))
+        self._handle(events.SchedulingFailed(failures.job_manager_lost(self._clock())))
 
     def suspend(self) -> None:
         """Decide nothing any more: this JobManager stops, and another one goes on with the job."""
@@ -318,11 +276,11 @@ class JobMaster:
                 former.update(counters_of(self._metrics[execution.attempt]))
             for of_run in (self._metrics, self._locations, self._stuck, self._restored_ids):
                 of_run.pop(execution.attempt, None)
-        self._handle(RestartDue([next_attempt(self.job_id, execution.vertex) for execution in ended]))
+        self._handle(events.RestartDue([next_attempt(self.job_id, execution.vertex) for execution in ended]))
 
     def cancel(self, reason: str | None = None) -> None:
         """Cancel the job; in every state, idempotent.  ``reason``: why, if nobody asked for it."""
-        self._handle(CancelRequested(reason))
+        self._handle(events.CancelRequested(reason))
 
     def client_heartbeat(self) -> None:
         """The job's client is there."""
@@ -334,13 +292,13 @@ class JobMaster:
         if self._lease is not None:
             self._lease.client_left()
 
-    def handle(self, tm_id: str, message: FromTask) -> bool:
+    def handle(self, tm_id: str, message: messages.FromTask) -> bool:
         """Handle a task's message; False if it is ignored: the task does not run there, or it does not fit."""
         if not self._is_running_on(tm_id, message.attempt):
             return False
         return self.HANDLERS[type(message)](self, message)
 
-    def _task_state_changed(self, message: TaskStateChanged) -> bool:
+    def _task_state_changed(self, message: messages.TaskStateChanged) -> bool:
         if message.metrics is not None:
             self._metrics[message.attempt] = message.metrics
         before = self.graph.num_ignored_events
@@ -350,10 +308,10 @@ class JobMaster:
             is_final = not self._checkpoints.fall_back(self._restored_ids[message.attempt])
             failure = msgspec.structs.replace(failure, suppresses_restarts=is_final)
         tm_id = self._locations[message.attempt].tm_id
-        self._handle(ExecutionReported(message.attempt, tm_id, message.state, failure))
+        self._handle(events.ExecutionReported(message.attempt, tm_id, message.state, failure))
         return self.graph.num_ignored_events == before
 
-    def task_metrics(self, tm_id: str, attempt: bytes, metrics: TaskMetrics) -> bool:
+    def task_metrics(self, tm_id: str, attempt: bytes, metrics: messages.TaskMetrics) -> bool:
         """Keep the latest metrics of a task; False if the task does not run on that TaskManager."""
         location = self._locations.get(attempt)
         if location is None or location.tm_id != tm_id:
@@ -362,7 +320,7 @@ class JobMaster:
             self._metrics[attempt] = metrics
         return True
 
-    def _task_stuck(self, message: TaskStuck) -> bool:
+    def _task_stuck(self, message: messages.TaskStuck) -> bool:
         """Record where a cancelled task stands, for those who wait for its end; False if it was not cancelled."""
         if self.graph.executions[message.attempt].state is not ExecutionState.CANCELING:
             return False
@@ -384,51 +342,47 @@ class JobMaster:
         state = f"job {self.job.name!r} is {self.graph.status.name}"
         return f"{state} and keeps its slots, because cancelled tasks of it do not end: {'; '.join(places)}"
 
-    def _source_watermark_reported(self, message: SourceWatermarkReported) -> bool:
-        return self._alignment.report(self._source_subtask(message.attempt), message.timestamp)
+    def _source_watermark_reported(self, message: messages.SourceWatermarkReported) -> bool:
+        return self._alignment.report(self.graph.executions[message.attempt].vertex.key, message.timestamp)
 
-    def _splits_requested(self, message: SplitsRequested) -> bool:
+    def _splits_requested(self, message: messages.SplitsRequested) -> bool:
         vertex = self.graph.executions[message.attempt].vertex
         return self._sources.splits_requested(vertex.vertex_id, vertex.subtask)
 
     def _source_failed(self, error: Exception, name: str) -> None:
-        self._handle(GlobalFailure(failures.source_failed(error, name, self._clock())))
+        self._handle(events.GlobalFailure(failures.source_failed(error, name, self._clock())))
 
-    def _place_of(self, source: SourceSubtask) -> tuple[str, bytes]:
+    def _send_to(self, subtask: events.Subtask, message_for: Callable[[bytes], messages.ToTask]) -> None:
+        """Send what is made for the newest attempt of a subtask."""
         assert self._plan is not None, "start() made it"
-        return self._plan.place_of(source.source_id, source.subtask)
-
-    def _source_subtask(self, attempt: bytes) -> SourceSubtask:
-        vertex = self.graph.executions[attempt].vertex
-        return SourceSubtask(vertex.vertex_id, vertex.subtask)
-
-    def _allow_watermark(self, receiver: SourceSubtask, max_allowed: int) -> None:
-        tm_id, attempt = self._place_of(receiver)
-        self._owner.send(tm_id, AllowSourceWatermark(attempt, max_allowed))
+        tm_id, attempt = self._plan.place_of(subtask)
+        self._owner.send(tm_id, message_for(attempt))
 
     def task_manager_lost(self, location: TaskManagerLocation, reason: str) -> None:
         """Fail the tasks that ran there; does nothing if there were none."""
-        self._handle(TaskManagerLost(location.tm_id, failures.task_manager_lost(location, reason, self._clock())))
+        self._handle(
+            events.TaskManagerLost(location.tm_id, failures.task_manager_lost(location, reason, self._clock()))
+        )
 
-    def edge(self, edge_id: str) -> EdgeMessage | None:
+    def edge(self, edge_id: str) -> messages.EdgeMessage | None:
         """The edge with this id, or None."""
         return next((edge for edge in self.job.edges if edge.id == edge_id), None)
 
-    def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
+    def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
         """The channels through which the client reads ``edge`` in the newest run; call after ``start``."""
         assert self._plan is not None, "start() made it"
         return self._plan.external_channels(edge)
 
-    def _gate_reported(self, message: GateReported) -> bool:
+    def _gate_reported(self, message: messages.GateReported) -> bool:
         vertex = self.graph.executions[message.attempt].vertex
         self.gates.reported(vertex.vertex_id, vertex.subtask, message)
         return True
 
-    def _mark_reported(self, message: MarkReport) -> bool:
+    def _mark_reported(self, message: messages.MarkReport) -> bool:
         self.gates.mark_reported(message)
         return True
 
-    def _checkpoint_reported(self, message: CheckpointReport) -> bool:
+    def _checkpoint_reported(self, message: messages.CheckpointReport) -> bool:
         tm_id = self._locations[message.attempt].tm_id
         return not self._readers.reported(tm_id, message) or self._checkpoints.report(tm_id, message)
 
@@ -444,7 +398,7 @@ class JobMaster:
         already.
         """
         if not self._is_over(attempt):
-            self._handle(GlobalFailure(failures.results_broken(reason, self._clock())))
+            self._handle(events.GlobalFailure(failures.results_broken(reason, self._clock())))
 
     def checkpoints_document(self) -> Document:
         """The job's checkpoints for people."""
@@ -530,7 +484,7 @@ class JobMaster:
         return failure is not None and failure.exception_type in SYMPTOMS
 
     async def wait_until_deployed(
-        self, timeout_s: float, after_attempt: int = -1, edge: EdgeMessage | None = None
+        self, timeout_s: float, after_attempt: int = -1, edge: messages.EdgeMessage | None = None
     ) -> bool:
         """Wait for a run with a higher number to get its slots, or the job to end; False if neither happened within
         ``timeout_s``.
@@ -545,7 +499,7 @@ class JobMaster:
             timeout_s,
         )
 
-    def _is_produced(self, edge: EdgeMessage | None) -> bool:
+    def _is_produced(self, edge: messages.EdgeMessage | None) -> bool:
         return edge is None or all(each.attempt in self._locations for each in self.graph.executions_of(edge.source))
 
     async def wait_for_checkpoint(self, timeout_s: float, attempt: int, after_checkpoint: int) -> bool:
@@ -566,7 +520,7 @@ class JobMaster:
             return False
         return True
 
-    def _cause_of(self, message: TaskStateChanged) -> FailureInfo | None:
+    def _cause_of(self, message: messages.TaskStateChanged) -> messages.FailureInfo | None:
         location = self._locations.get(message.attempt)
         if message.failure is not None or location is None:
             return message.failure
@@ -581,7 +535,7 @@ class JobMaster:
         """By a clock that nobody sets: how long a job ran without a failure does not depend on the wall clock."""
         return round((time.monotonic() if self._timers is None else self._timers.time()) * 1000)
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         """Apply an event; from within an effect, its own effects follow those that are still to be carried out."""
         effects = [] if self._is_suspended else self.graph.handle(event, self._clock(), self._elapsed_ms())
         if effects:
@@ -609,25 +563,25 @@ class JobMaster:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: events.Effect) -> None:
         match effect:
-            case Deploy(attempt, tm_id):
+            case events.Deploy(attempt, tm_id):
                 assert self._plan is not None, "start() made it"
                 vertex = self.graph.executions[attempt].vertex
                 restored = self._checkpoints.restored_state(vertex.vertex_id, vertex.subtask)
                 task = self._plan.describe_task(vertex.vertex_id, vertex.subtask, restored)
-                self._owner.send(tm_id, DeployTask(task))
-            case SendMessage(tm_id, message):
+                self._owner.send(tm_id, messages.DeployTask(task))
+            case events.SendMessage(tm_id, message):
                 self._owner.send(tm_id, message)
-            case ExecutionStateChanged(attempt, state):
+            case events.ExecutionStateChanged(attempt, state):
                 self._task_changed(attempt, state)
-            case JobStatusChanged(status):
+            case events.JobStatusChanged(status):
                 self._status_changed(status)
-            case ReleaseSlots():
+            case events.ReleaseSlots():
                 self._run_ended()
-            case RestartAfter(delay_ms, regions):
+            case events.RestartAfter(delay_ms, regions):
                 self._restart_after(delay_ms, regions)
-            case RequestSlots():
+            case events.RequestSlots():
                 self._owner.request_slots(self)
             case _:
                 assert_never(effect)
@@ -636,7 +590,7 @@ class JobMaster:
         vertex = self.graph.executions[attempt].vertex
         if state.is_terminal:
             self._stuck.pop(attempt, None)
-            self._alignment.forget(self._source_subtask(attempt))
+            self._alignment.forget(vertex.key)
         if state in _FAILING:  # an enumerator must not answer readers on a TaskManager that was just lost
             self._sources.close(vertex.vertex_id)
         if state is ExecutionState.FINISHED:
@@ -695,15 +649,15 @@ class JobMaster:
         if self._plan is not None:
             self._plan = DeploymentPlan(self.job, self._locations)
 
-    HANDLERS: ClassVar[Mapping[type[FromTask], Callable[["JobMaster", Any], bool]]] = {
-        TaskStateChanged: _task_state_changed,
-        TaskStuck: _task_stuck,
-        SourceWatermarkReported: _source_watermark_reported,
-        SplitsRequested: _splits_requested,
-        GateReported: _gate_reported,
-        MarkRequested: _mark_reported,
-        MarkPassed: _mark_reported,
-        CheckpointAcknowledged: _checkpoint_reported,
-        CheckpointDeclined: _checkpoint_reported,
-        FinalCheckpointAwaited: _checkpoint_reported,
+    HANDLERS: ClassVar[Mapping[type[messages.FromTask], Callable[["JobMaster", Any], bool]]] = {
+        messages.TaskStateChanged: _task_state_changed,
+        messages.TaskStuck: _task_stuck,
+        messages.SourceWatermarkReported: _source_watermark_reported,
+        messages.SplitsRequested: _splits_requested,
+        messages.GateReported: _gate_reported,
+        messages.MarkRequested: _mark_reported,
+        messages.MarkPassed: _mark_reported,
+        messages.CheckpointAcknowledged: _checkpoint_reported,
+        messages.CheckpointDeclined: _checkpoint_reported,
+        messages.FinalCheckpointAwaited: _checkpoint_reported,
     }

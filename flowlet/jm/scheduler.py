@@ -25,7 +25,7 @@ Absent:     slots of different sizes; giving back single slots while tasks of th
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from flowlet.graph.execution_graph import ExecutionVertex, SubtaskKey
+from flowlet.graph.execution_events import ExecutionVertex, Subtask
 from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.partitioner import producers_of
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage, VertexMessage
@@ -70,7 +70,7 @@ def execution_vertices(job: JobGraphMessage, attempt_number: int = 0) -> list[Ex
     this JobManager.
     """
     return [
-        ExecutionVertex(attempt_id(job.job_id, vertex.id, subtask, attempt_number), vertex.id, subtask, attempt_number)
+        _execution_vertex(job.job_id, vertex.id, subtask, attempt_number)
         for vertex in job.vertices
         for subtask in range(vertex.parallelism)
     ]
@@ -78,10 +78,11 @@ def execution_vertices(job: JobGraphMessage, attempt_number: int = 0) -> list[Ex
 
 def next_attempt(job_id: str, last: ExecutionVertex) -> ExecutionVertex:
     """The attempt that follows ``last``."""
-    number = last.attempt_number + 1
-    return ExecutionVertex(
-        attempt_id(job_id, last.vertex_id, last.subtask, number), last.vertex_id, last.subtask, number
-    )
+    return _execution_vertex(job_id, *last.key, last.attempt_number + 1)
+
+
+def _execution_vertex(job_id: str, vertex_id: str, subtask: int, attempt_number: int) -> ExecutionVertex:
+    return ExecutionVertex(attempt_id(job_id, vertex_id, subtask, attempt_number), vertex_id, subtask, attempt_number)
 
 
 def attempt_id(job_id: str, vertex_id: str, subtask: int, attempt_number: int = 0) -> bytes:
@@ -114,15 +115,13 @@ def slot_indices(job: JobGraphMessage) -> dict[str, list[int]]:
     }
     for vertex in job.vertices:
         tasks = num_tasks[stages[vertex.id], vertex.slot_sharing_group]
-        indices = _slots_of_pointwise_source(vertex, job, places) or sorted(_least_loaded(tasks, vertex.parallelism))
+        # sorted() is stable: of slots with equally many tasks the first ones.
+        least_loaded = sorted(range(len(tasks)), key=tasks.__getitem__)[: vertex.parallelism]
+        indices = _slots_of_pointwise_source(vertex, job, places) or sorted(least_loaded)
         for index in indices:
             tasks[index] += 1
         places[vertex.id] = indices
     return places
-
-
-def _least_loaded(num_tasks: list[int], most: int) -> list[int]:
-    return sorted(range(len(num_tasks)), key=num_tasks.__getitem__)[:most]  # sorted is stable: of equal slots the first
 
 
 def _slots_of_pointwise_source(
@@ -134,14 +133,10 @@ def _slots_of_pointwise_source(
     for edge in job.edges:
         if edge.target != vertex.id or not edge.is_pointwise:
             continue
-        for source in job.vertices:
-            if source.id == edge.source and _width(source) == _width(vertex):
-                return places.get(source.id)
+        source = next(each for each in job.vertices if each.id == edge.source)
+        if source.slot_sharing_group == vertex.slot_sharing_group and source.parallelism == vertex.parallelism:
+            return places.get(source.id)
     return None
-
-
-def _width(vertex: VertexMessage) -> tuple[str, int]:
-    return vertex.slot_sharing_group, vertex.parallelism
 
 
 @dataclass(slots=True)
@@ -185,10 +180,6 @@ class SlotPool:
         del self._task_managers[tm_id]
         self._taken = {job: [None if held == tm_id else held for held in slots] for job, slots in self._taken.items()}
 
-    def holds_any(self, job_id: str) -> bool:
-        """Whether the job has slots, be they lost."""
-        return job_id in self._taken
-
     def num_missing(self, job_id: str, num_slots: int, wanted: Collection[int]) -> int:
         """How many more slots the job needs; arguments as for ``allocate``."""
         held = self._taken.get(job_id)
@@ -230,10 +221,10 @@ class SlotPool:
         """The error text for a job that cannot start."""
         free = "" if self.num_free == self.num_slots else f" ({self.num_free} free)"
         managers = "1 TaskManager" if len(self._task_managers) == 1 else f"{len(self._task_managers)} TaskManagers"
+        slots = f"{num_slots} slot{'' if num_slots == 1 else 's'}"
         return (
-            f"job needs {_count(num_slots, 'slot')}, the cluster has {self.num_slots}{free} on {managers} after "
-            f"{waited_s:g} s: "
-            "start more TaskManagers or lower the parallelism"
+            f"job needs {slots}, the cluster has {self.num_slots}{free} on {managers} after "
+            f"{waited_s:g} s: start more TaskManagers or lower the parallelism"
         )
 
     def check_invariants(self) -> None:
@@ -245,32 +236,33 @@ class SlotPool:
             assert each.num_free + held[tm_id] == each.num_slots, (tm_id, each, held[tm_id])
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def pipelined_regions(job: JobGraphMessage) -> list[list[SubtaskKey]]:
+def pipelined_regions(job: JobGraphMessage) -> list[list[Subtask]]:
     """The regions of a job, each with its subtasks in the order of deployment."""
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
-    joined = _Partition((vertex_id, subtask) for vertex_id, width in parallelisms.items() for subtask in range(width))
+    subtasks = {key: [Subtask(key, index) for index in range(width)] for key, width in parallelisms.items()}
+    joined = _Partition(each for of_vertex in subtasks.values() for each in of_vertex)
     if fails_as_one(job) and not any(edge.is_blocking for edge in job.edges):
         joined.join(joined.members)
     for edge in job.edges:
-        if edge.target is not None and not edge.is_blocking:
-            _join_ends(joined, edge, edge.target, parallelisms)
-    of_group: dict[str, list[SubtaskKey]] = {}
+        if edge.target is None or edge.is_blocking:
+            continue
+        if not edge.is_pointwise:
+            joined.join(subtasks[edge.source] + subtasks[edge.target])
+            continue
+        for consumer, read in _read_by(edge, edge.target, parallelisms):
+            joined.join([Subtask(edge.target, consumer), *(Subtask(edge.source, each) for each in read)])
+    of_group: dict[str, list[Subtask]] = {}
     for vertex in job.vertices:
-        subtasks = [(vertex.id, subtask) for subtask in range(vertex.parallelism)]
         if vertex.split_set is not None:
-            joined.join(subtasks)
+            joined.join(subtasks[vertex.id])
         if vertex.watermark_alignment is not None:
-            of_group.setdefault(vertex.watermark_alignment.group, []).extend(subtasks)
+            of_group.setdefault(vertex.watermark_alignment.group, []).extend(subtasks[vertex.id])
     for members in of_group.values():
         joined.join(members)
     return joined.parts()
 
 
-def region_order(job: JobGraphMessage, regions: Sequence[Sequence[SubtaskKey]]) -> RegionOrder:
+def region_order(job: JobGraphMessage, regions: Sequence[Sequence[Subtask]]) -> RegionOrder:
     """Which of the regions read the finished results of which others."""
     region_of = {subtask: number for number, region in enumerate(regions) for subtask in region}
     parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
@@ -278,7 +270,8 @@ def region_order(job: JobGraphMessage, regions: Sequence[Sequence[SubtaskKey]]) 
     for edge in job.edges:
         if edge.target is not None and edge.is_blocking:
             for consumer, read in _read_by(edge, edge.target, parallelisms):
-                producers[region_of[edge.target, consumer]] |= {region_of[edge.source, each] for each in read}
+                region = region_of[Subtask(edge.target, consumer)]
+                producers[region] |= {region_of[Subtask(edge.source, each)] for each in read}
     return RegionOrder.of(producers)
 
 
@@ -286,10 +279,8 @@ def _read_by(edge: EdgeMessage, target: str, parallelisms: dict[str, int]) -> It
     """Each consumer with the producers that it reads."""
     num_producers, num_consumers = parallelisms[edge.source], parallelisms[target]
     for consumer in range(num_consumers):
-        yield (
-            consumer,
-            producers_of(consumer, num_producers, num_consumers) if edge.is_pointwise else range(num_producers),
-        )
+        partners = producers_of(consumer, num_producers, num_consumers)
+        yield consumer, partners if edge.is_pointwise else range(num_producers)
 
 
 def fails_as_one(job: JobGraphMessage) -> bool:
@@ -299,44 +290,28 @@ def fails_as_one(job: JobGraphMessage) -> bool:
     return is_read or has_gate or not job.settings.restart.is_regional
 
 
-def _join_ends(joined: "_Partition", edge: EdgeMessage, target: str, parallelisms: dict[str, int]) -> None:
-    num_producers, num_consumers = parallelisms[edge.source], parallelisms[target]
-    if not edge.is_pointwise:
-        joined.join(
-            [(edge.source, each) for each in range(num_producers)] + [(target, each) for each in range(num_consumers)]
-        )
-        return
-    for consumer in range(num_consumers):
-        joined.join(
-            [
-                (target, consumer),
-                *((edge.source, each) for each in producers_of(consumer, num_producers, num_consumers)),
-            ]
-        )
-
-
 class _Partition:
     """Subtasks in disjoint sets, at first each in its own."""
 
-    def __init__(self, members: Iterable[SubtaskKey]) -> None:
+    def __init__(self, members: Iterable[Subtask]) -> None:
         self._parent = {each: each for each in members}
 
     @property
-    def members(self) -> list[SubtaskKey]:
+    def members(self) -> list[Subtask]:
         return list(self._parent)
 
-    def join(self, members: list[SubtaskKey]) -> None:
+    def join(self, members: list[Subtask]) -> None:
         first = self._root(members[0])
         for each in members:
             self._parent[self._root(each)] = first
 
-    def parts(self) -> list[list[SubtaskKey]]:
-        found: dict[SubtaskKey, list[SubtaskKey]] = {}
+    def parts(self) -> list[list[Subtask]]:
+        found: dict[Subtask, list[Subtask]] = {}
         for each in self._parent:
             found.setdefault(self._root(each), []).append(each)
         return list(found.values())
 
-    def _root(self, member: SubtaskKey) -> SubtaskKey:
+    def _root(self, member: Subtask) -> Subtask:
         while (parent := self._parent[member]) != member:
             self._parent[member] = self._parent[parent]  # halves the way of the next one
             member = parent

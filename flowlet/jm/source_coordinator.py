@@ -17,17 +17,18 @@ Absent:     reassigning the splits of a failed reader: all readers of a source r
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from flowlet.errors import StateRestoreError
-from flowlet.jm.alignment.watermark_alignment import SourceSubtask
+from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.messages.control_messages import AddSplits, NoMoreSplits, VertexMessage
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.enumerators import enumerator_for
-from flowlet.splits.split_kinds import AnySplit, SplitSet
+from flowlet.splits.split_kinds import SplitSet
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground, call_in_background
 from netstack.loop.loop_timers import Cancellable, ScheduleTimer
@@ -37,6 +38,8 @@ _STATE_VERSION: Final = 1
 _State = tuple[int, bytes | None]  # the version; the enumerator's state, None: its splits were not discovered
 _state_decoder: Final = msgspec.msgpack.Decoder(_State)
 _NOT_DISCOVERED: Final = msgspec.msgpack.encode((_STATE_VERSION, None))
+MessageFor = Callable[[bytes], AddSplits | NoMoreSplits]
+"""Makes a message for an attempt."""
 
 
 class SourceCoordinator:
@@ -48,8 +51,7 @@ class SourceCoordinator:
     Args:
         enumerator: neither ``discover`` nor ``restore`` has been called yet.
         num_readers: the parallelism of the vertex.
-        add_splits: sends a subtask its splits, with the size in bytes of those that are still unassigned.
-        no_more_splits: tells a subtask that all splits are assigned.
+        send: sends a subtask its splits, or that all are assigned.
         fail: fails the job; called at most once.
         call_later: calls a function on this thread after so many seconds.
         restored: what ``snapshot`` gave for the checkpoint from which the job goes on; None: it begins anew.
@@ -61,8 +63,7 @@ class SourceCoordinator:
         enumerator: SplitEnumerator,
         num_readers: int,
         *,
-        add_splits: Callable[[int, Sequence[AnySplit], int], None],
-        no_more_splits: Callable[[int], None],
+        send: Callable[[int, MessageFor], None],
         fail: Callable[[Exception], None],
         call_in_background: CallInBackground = call_in_background,
         call_later: ScheduleTimer | None = None,
@@ -71,8 +72,7 @@ class SourceCoordinator:
         self._name = name
         self._enumerator = enumerator
         self._num_readers = num_readers
-        self._add_splits = add_splits
-        self._no_more_splits = no_more_splits
+        self._send = send
         self._fail = fail
         self._call_in_background = call_in_background
         self._waiting: list[int] | None = []  # subtasks that asked before the enumerator was ready; None: it is ready
@@ -108,13 +108,14 @@ class SourceCoordinator:
         splits = self._enumerator.next_splits(subtask)
         if splits:
             self._without.discard(subtask)
-            self._add_splits(subtask, splits, self._enumerator.waiting_bytes)
+            waiting_bytes = self._enumerator.waiting_bytes
+            self._send(subtask, partial(AddSplits, splits=list(splits), waiting_bytes=waiting_bytes))
         elif not self._enumerator.is_discovered:
             self._begin_next_source(subtask)
         elif self._enumerator.discovery_interval_ms is not None or self._enumerator.has_next_source:
             self._without.add(subtask)
         else:
-            self._no_more_splits(subtask)
+            self._send(subtask, NoMoreSplits)
 
     def close(self) -> None:
         """Answer no further requests; a ``discover`` that is under way ends by itself."""
@@ -198,21 +199,18 @@ class JobSources:
         being cancelled.
 
     Args:
-        send: sends a message to a TaskManager.
-        place_of: the TaskManager and the newest attempt of a subtask.
+        send: sends a message to the newest attempt of a subtask.
         states: of the checkpoints.
         fail: fails the job; with the error and the name of the vertex.
     """
 
     def __init__(
         self,
-        send: Callable[[str, AddSplits | NoMoreSplits], None],
-        place_of: Callable[[SourceSubtask], tuple[str, bytes]],
+        send: Callable[[Subtask, MessageFor], None],
         states: JobCheckpoints,
         fail: Callable[[Exception, str], None],
     ) -> None:
         self._send = send
-        self._place_of = place_of
         self._states = states
         self._fail = fail
         self._coordinators: dict[str, SourceCoordinator] = {}  # by vertex id
@@ -255,18 +253,7 @@ class JobSources:
             vertex.name,
             enumerator_for(split_set),
             vertex.parallelism,
-            add_splits=lambda subtask, splits, waiting_bytes: self._add_splits(
-                SourceSubtask(vertex.id, subtask), splits, waiting_bytes
-            ),
-            no_more_splits=lambda subtask: self._no_more_splits(SourceSubtask(vertex.id, subtask)),
+            send=lambda subtask, message_for: self._send(Subtask(vertex.id, subtask), message_for),
             fail=lambda error: self._fail(error, vertex.name),
             restored=self._states.source_state(vertex.id),
         )
-
-    def _add_splits(self, reader: SourceSubtask, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
-        tm_id, attempt = self._place_of(reader)
-        self._send(tm_id, AddSplits(attempt, list(splits), waiting_bytes))
-
-    def _no_more_splits(self, reader: SourceSubtask) -> None:
-        tm_id, attempt = self._place_of(reader)
-        self._send(tm_id, NoMoreSplits(attempt))

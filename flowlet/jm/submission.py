@@ -80,8 +80,7 @@ def _check_restarts(job: JobGraphMessage) -> None:
         kind = job.settings.restart.kind.value
         raise JobGraphError(
             f"a job with a remote gate ({gates[0]!r}) is not restarted without checkpoints: set "
-            "execution.checkpointing.interval, or "
-            f"restart-strategy.type to none, not {kind}"
+            f"execution.checkpointing.interval, or restart-strategy.type to none, not {kind}"
         )
 
 
@@ -130,8 +129,7 @@ def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
         if code_bytes[vertex.id] > MAX_CODE_BYTES_PER_VERTEX:
             raise JobGraphError(
                 f"vertex {vertex.name!r}: its code and data have {code_bytes[vertex.id]} bytes, the limit is "
-                f"{MAX_CODE_BYTES_PER_VERTEX}; "
-                "read large data in a source instead of shipping it with a function"
+                f"{MAX_CODE_BYTES_PER_VERTEX}; read large data in a source instead of shipping it with a function"
             )
     return positions
 

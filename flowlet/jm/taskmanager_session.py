@@ -17,19 +17,7 @@ import msgspec
 
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_manager_config import JobManagerConfig
-from flowlet.messages.control_messages import (
-    PROTOCOL_VERSION,
-    FromTask,
-    Heartbeat,
-    JobManagerHeartbeat,
-    Registered,
-    RegisterTaskManager,
-    RegistrationRefused,
-    TaskManagerEnding,
-    ToJobManager,
-    ToTaskManager,
-    union_of,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.rpc.requests import POLICY_VIOLATION, Outbox, SessionEndedError, SessionTransport
 from netstack.flow.heartbeats import Silence
 from netstack.log_lines import LogLines
@@ -42,7 +30,9 @@ _MS_PER_S: Final = 1000
 _TM_ID: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}", re.ASCII)
 
 log = LogLines(__name__)
-_decoder: "Final[msgspec.msgpack.Decoder[ToJobManager]]" = msgspec.msgpack.Decoder(union_of(ToJobManager))
+_decoder: "Final[msgspec.msgpack.Decoder[messages.ToJobManager]]" = msgspec.msgpack.Decoder(
+    messages.union_of(messages.ToJobManager)
+)
 _encoder: Final = msgspec.msgpack.Encoder()
 
 
@@ -58,10 +48,10 @@ class TaskManagerSessionListener(Protocol):
     def task_manager_lost(self, session: "TaskManagerSession", reason: str) -> None:
         """The session has ended; no further call follows for it."""
 
-    def heartbeat(self, session: "TaskManagerSession", message: Heartbeat) -> None:
+    def heartbeat(self, session: "TaskManagerSession", message: messages.Heartbeat) -> None:
         """The TaskManager is alive, and these are the metrics of its tasks."""
 
-    def handle(self, session: "TaskManagerSession", message: FromTask) -> None:
+    def handle(self, session: "TaskManagerSession", message: messages.FromTask) -> None:
         """A message came from a task."""
 
 
@@ -87,7 +77,7 @@ class TaskManagerSession:
         self._jm_id = jm_id
         self._peer = peer  # for logs, until it has told its name
         self._outbox = Outbox(transport, MAX_QUEUED_MESSAGES, own="the JobManager's side", peer="it")
-        self._registration: RegisterTaskManager | None = None
+        self._registration: messages.RegisterTaskManager | None = None
         self._monotonic = monotonic
         self._last_heard_s = self._answered_s = monotonic()
 
@@ -117,11 +107,11 @@ class TaskManagerSession:
         return self._monotonic() - self._last_heard_s
 
     @property
-    def _registered(self) -> RegisterTaskManager:
+    def _registered(self) -> messages.RegisterTaskManager:
         assert self._registration is not None, "listeners learn of a session after its registration"
         return self._registration
 
-    def send(self, message: ToTaskManager) -> None:
+    def send(self, message: messages.ToTaskManager) -> None:
         """Send after all earlier messages; ignored once the session has ended."""
         self._outbox.send(message)
 
@@ -139,7 +129,11 @@ class TaskManagerSession:
             await self._refuse(refusal)
             return
         config = self._config
-        self.send(Registered(self._jm_id, config.heartbeat_interval_ms, round(config.heartbeat_timeout_s * _MS_PER_S)))
+        self.send(
+            messages.Registered(
+                self._jm_id, config.heartbeat_interval_ms, round(config.heartbeat_timeout_s * _MS_PER_S)
+            )
+        )
         self._outbox.start(f"writer to TaskManager {self.tm_id}")
         reason = "its connection broke off"
         try:
@@ -155,11 +149,11 @@ class TaskManagerSession:
                 finally:
                     await self._transport.close(reason)
 
-    async def _receive_registration(self) -> RegisterTaskManager | None:
+    async def _receive_registration(self) -> messages.RegisterTaskManager | None:
         timeout_s = self._config.registration_timeout_s
         try:
             message = await self._receive(timeout_s)
-            if isinstance(message, RegisterTaskManager):
+            if isinstance(message, messages.RegisterTaskManager):
                 return message
             reason = f"the first message must be a registration, not a {type(message).__name__}"
         except TimeoutError:
@@ -170,7 +164,7 @@ class TaskManagerSession:
         await self._transport.close(reason, code=POLICY_VIOLATION)
         return None
 
-    async def _receive(self, timeout_s: float) -> ToJobManager:
+    async def _receive(self, timeout_s: float) -> messages.ToJobManager:
         content = await self._transport.receive(timeout_s)
         try:
             return _decoder.decode(content)
@@ -182,7 +176,7 @@ class TaskManagerSession:
         log.warning("TaskManager refused", tm_id=self._registration.tm_id[:64], reason=reason)
         with suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
-                await self._transport.send(_encoder.encode(RegistrationRefused(reason)))
+                await self._transport.send(_encoder.encode(messages.RegistrationRefused(reason)))
         await self._transport.close(reason, code=POLICY_VIOLATION)
 
     async def _read(self) -> str:
@@ -205,16 +199,16 @@ class TaskManagerSession:
             if problem is not None:
                 return problem
 
-    def _dispatch(self, message: ToJobManager) -> str | None:
+    def _dispatch(self, message: messages.ToJobManager) -> str | None:
         match message:
-            case FromTask():
+            case messages.FromTask():
                 self._listener.handle(self, message)
-            case Heartbeat():
+            case messages.Heartbeat():
                 self._answer()
                 self._listener.heartbeat(self, message)
-            case TaskManagerEnding(reason=reason):
+            case messages.TaskManagerEnding(reason=reason):
                 return reason[:_MAX_REASON_CHARS]
-            case RegisterTaskManager():
+            case messages.RegisterTaskManager():
                 return "it registered twice on one connection"
             case _:
                 return f"it sent a {type(message).__name__}, which no handler takes"
@@ -225,15 +219,15 @@ class TaskManagerSession:
         now_s = self._last_heard_s
         if (now_s - self._answered_s) * _MS_PER_S >= self._config.heartbeat_interval_ms:
             self._answered_s = now_s
-            self.send(JobManagerHeartbeat())
+            self.send(messages.JobManagerHeartbeat())
 
 
-def check_registration(message: RegisterTaskManager, config: JobManagerConfig) -> str | None:
+def check_registration(message: messages.RegisterTaskManager, config: JobManagerConfig) -> str | None:
     """Why this TaskManager must be refused, or None."""
-    if message.protocol_version != PROTOCOL_VERSION:
+    if message.protocol_version != messages.PROTOCOL_VERSION:
         return (
-            f"it speaks protocol version {message.protocol_version}, this JobManager {PROTOCOL_VERSION}: use the "
-            "same release of flowlet"
+            f"it speaks protocol version {message.protocol_version}, this JobManager {messages.PROTOCOL_VERSION}: "
+            "use the same release of flowlet"
         )
     if _TM_ID.fullmatch(message.tm_id) is None:
         return "its id must be 1 to 64 letters, digits and _ . : -"

@@ -33,10 +33,8 @@ from flowlet.common.typeinfo import Types
 from flowlet.datastream.state import MapState, MapStateDescriptor
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.keyed_operator import KeyedInput, write_current_key
-from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
+from flowlet.operators.keyed_operator import TwoInputRecordOperator, write_current_key
 from flowlet.operators.process_operator import write_results
-from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.time_api import InternalTimerService, Timer
 
@@ -174,7 +172,7 @@ class _Side:
         self.kept: JoinBuffer  # set by open
 
 
-class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
+class IntervalJoinOperator(TwoInputRecordOperator):
     """Runs a ``ProcessJoinFunction``.
 
     Args:
@@ -198,12 +196,10 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
         is_batch: bool = False,
         name: str = "Interval Join",
     ) -> None:
-        super().__init__(name)
-        self.state_refusal = None
+        super().__init__(key_selectors, name)
         self._is_batch = is_batch
         lower, upper = bounds
         self._sides = (_Side(0, (lower, upper), late_tags[0]), _Side(1, (-upper, -lower), late_tags[1]))
-        self._keys = tuple(KeyedInput(self, selector) for selector in key_selectors)
         self._function = self._add(function, "process_element")
 
     def open(self) -> None:
@@ -215,19 +211,7 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
             side.kept = JoinBuffer(state(first, MapStateDescriptor), state(more, MapStateDescriptor))
         self._context = JoinContext()
         super().open()
-        self._loops = [self._loop_of(index) for index in range(self.num_inputs)]
-
-    def process_chunk1(self, chunk: Chunk) -> None:
-        """Join the records of the left input."""
-        self._process_input(0, chunk, None)
-
-    def process_chunk2(self, chunk: Chunk) -> None:
-        """Join the records of the right input."""
-        self._process_input(1, chunk, None)
-
-    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
-        """As ``process_input_chunk``, until a mail waits."""
-        return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
+        self._loops = [self._loop_of_side(index) for index in range(self.num_inputs)]
 
     def on_event_time(self, timer: Timer) -> None:
         """The watermark says that the records of a timestamp find no partner any more."""
@@ -239,19 +223,15 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
         raise AssertionError(f"a join has no timer of the clock, but {timer} fired")
 
     def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if not len(chunk):
-            return 0
-        if chunk.timestamps is None:
+        if len(chunk) and chunk.timestamps is None:
             raise FlowletError(
                 f"operator {self.name!r}: the records of an interval join need timestamps; call "
                 "assign_timestamps_and_watermarks(...) "
                 "on both streams before key_by(...)"
             )
-        return self._loops[index].run(
-            chunk.records(), chunk.timestamps, len(chunk), self._keys[index].keys_of(chunk), interrupts
-        )
+        return super()._process_input(index, chunk, interrupts)
 
-    def _loop_of(self, index: int) -> RecordLoop:
+    def _loop_of_side(self, index: int) -> RecordLoop:
         pairs_of = self._joined_by(self._sides[index], self._sides[1 - index])
 
         def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
@@ -260,7 +240,7 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
             write_current_key(code, self.ctx, key)
             self._write_pairs(code, f"{code.bind(pairs_of, 'pairs_of')}({record}, {timestamp})", record)
 
-        return RecordLoop(f"{self.name}, {('left', 'right')[index]}", write, self.out.loop_ends, self.ctx.attention)
+        return self._record_loop(write, ("left", "right")[index])
 
     def _write_pairs(self, code: LoopCode, pairs: str, record: str) -> None:
         """The statements that call the function with each pair and take its results through the chain."""

@@ -13,11 +13,10 @@ Rules:  in BATCH mode the broadcast stream is read first (``StreamOperator.input
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, ClassVar, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.record_loop import RecordLoop
-from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -30,73 +29,41 @@ from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError
 from flowlet.graph.transformation import selection_tag
 from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.keyed_operator import KeyedInput, is_state_used, write_current_key
-from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
+from flowlet.operators.keyed_operator import TwoInputRecordOperator, is_state_used, write_current_key
 from flowlet.operators.process_operator import ProcessContext, ProcessFunctionOperator
-from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
+from flowlet.operators.user_function import RecordOperator
 from flowlet.records import Chunk
 from flowlet.state.state_backends import OperatorBroadcastState, ReadOnlyOperatorBroadcastState
 from flowlet.timers.time_api import NO_KEY
 
 
-class _CoOperator(UserFunctionOperator, TwoInputStreamOperator):
+class _CoOperator(TwoInputRecordOperator):
     """Calls one method for the records of each input.
 
     Args:
         function: an object with both methods.
-        methods: their names.
         key_selectors: of the two keyed streams that it reads, for keyed state; None for streams without keys.
-        name: for people.
+        name: for people; None: ``title``.
     """
 
-    def __init__(
-        self, function: Any, methods: tuple[str, str], key_selectors: tuple[Any, Any] | None, name: str
-    ) -> None:
-        super().__init__(name)
-        self._keys = None if key_selectors is None else tuple(KeyedInput(self, selector) for selector in key_selectors)
-        self._used_keys: tuple[KeyedInput, ...] | None = None  # set by open, if the function uses keyed state
-        if key_selectors is not None:
-            self.state_refusal = None
-        self._methods = methods
-        self._function = self._add(function, *methods)
+    methods: ClassVar[tuple[str, str]]
+    title: ClassVar[str]
 
-    def setup(self, ctx: OperatorContext, output: Output) -> None:
-        """Tell the operator where it is and where its results go."""
-        super().setup(ctx, output)
-        self._loops = [self._loop_of(name) for name in self._methods]
+    def __init__(self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str | None = None) -> None:
+        super().__init__(key_selectors, self.title if name is None else name)
+        self._function = self._add(function, *self.methods)
 
     def open(self) -> None:
         """Open the function; from now on it is known whether it uses keyed state."""
         super().open()
-        if self._keys is not None and is_state_used(self.ctx):
-            self._used_keys = self._keys
+        if self.state_refusal is None and not is_state_used(self.ctx):
+            self._key_inputs = [None, None]
+        self._loops = [self._loop_of(name, self._write) for name in self.methods]
 
-    def process_chunk1(self, chunk: Chunk) -> None:
-        """Take each record of the first input through the chain."""
-        self._process_input(0, chunk, None)
-
-    def process_chunk2(self, chunk: Chunk) -> None:
-        """Take each record of the second input through the chain."""
-        self._process_input(1, chunk, None)
-
-    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
-        """As ``process_input_chunk``, until a mail waits."""
-        return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
-
-    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        keys = None if self._used_keys is None else self._used_keys[index].keys_of(chunk)
-        return self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
-
-    def _loop_of(self, name: str) -> RecordLoop:
-        method = self._function.method(name)
-        assert method is not None, "checked when it was made"
-
-        def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-            if key is not None:
-                write_current_key(code, self.ctx, key)
-            self._write_call(code, method, record, timestamp)
-
-        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends, self.ctx.attention)
+    def _write(self, method: Any, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
+        if key is not None:
+            write_current_key(code, self.ctx, key)
+        self._write_call(code, method, record, timestamp)
 
     @abstractmethod
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
@@ -112,8 +79,8 @@ class CoMapOperator(_CoOperator):
         name: for people.
     """
 
-    def __init__(self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str = "Co-Map") -> None:
-        super().__init__(function, ("map1", "map2"), key_selectors, name)
+    methods = ("map1", "map2")
+    title = "Co-Map"
 
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
         result = code.variable("v")
@@ -131,10 +98,8 @@ class CoFlatMapOperator(_CoOperator):
         name: for people.
     """
 
-    def __init__(
-        self, function: Any, key_selectors: tuple[Any, Any] | None = None, *, name: str = "Co-Flat Map"
-    ) -> None:
-        super().__init__(function, ("flat_map1", "flat_map2"), key_selectors, name)
+    methods = ("flat_map1", "flat_map2")
+    title = "Co-Flat Map"
 
     def _write_call(self, code: LoopCode, method: Any, record: str, timestamp: str | None) -> None:
         results, result = code.variable("results"), code.variable("v")
@@ -219,7 +184,7 @@ class _BroadcastContext(_StatesContext):
             self._key_context.current_key = NO_KEY
 
 
-class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
+class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputRecordOperator):
     """Runs a ``BroadcastProcessFunction``, or a ``KeyedBroadcastProcessFunction`` when there is a key selector.
 
     Input 2 is the broadcast stream.
@@ -244,21 +209,18 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
         is_batch: bool = False,
         name: str = "Co-Process-Broadcast",
     ) -> None:
-        super().__init__(name)
+        super().__init__((key_selector, None), name)
         self._is_batch = is_batch
-        self._is_keyed = key_selector is not None
-        if self._is_keyed:
-            self.state_refusal = None
         self._descriptors = tuple(descriptors)
-        self._keys = KeyedInput(self, key_selector) if self._is_keyed else None
         self._function = self._add(function, "process_element", "process_broadcast_element")
 
     def open(self) -> None:
         """Make states, contexts, timers and the loops, then open the function."""
         super().open()
-        name, ends, attention = self.name, self.out.loop_ends, self.ctx.attention
-        self._element_loop = RecordLoop(f"{name}, process_element", self._write_element, ends, attention)
-        self._broadcast_loop = RecordLoop(f"{name}, process_broadcast_element", self._write_broadcast, ends, attention)
+        self._loops = [
+            self._loop_of("process_element", partial(self._write_call, self._context)),
+            self._loop_of("process_broadcast_element", partial(self._write_call, self._broadcast_context)),
+        ]
 
     def _make_context(self, timers: TimerService) -> ProcessContext:
         states = {each.name: self.ctx.operator_state_backend.get_broadcast_state(each) for each in self._descriptors}
@@ -268,33 +230,10 @@ class BroadcastProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
         }
         return _StatesContext(timers, self, views)
 
-    def process_chunk1(self, chunk: Chunk) -> None:
-        """Call the function for each record of the stream that is not broadcast."""
-        self._process_input(1, chunk, None)
-
-    def process_chunk2(self, chunk: Chunk) -> None:
-        """Call the function for each record of the broadcast stream."""
-        self._process_input(2, chunk, None)
-
-    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
-        """As ``process_input_chunk``, until a mail waits."""
-        return self._process_input(input_id, chunk, self.ctx.interrupts)
-
-    def _process_input(self, input_id: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if not len(chunk):
-            return 0
-        if input_id == 1:
-            keys = None if self._keys is None else self._keys.keys_of(chunk)
-            return self._element_loop.run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
-        self.ctx.key_context.current_key = NO_KEY
-        return self._broadcast_loop.run(chunk.records(), chunk.timestamps, len(chunk), None, interrupts)
-
-    def _write_element(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        self._write_call(code, self._function.call, record, timestamp, key)
-
-    def _write_broadcast(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        method = self._function.method("process_broadcast_element")
-        self._write_call(code, method, record, timestamp, key, self._broadcast_context)
+    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        if index:  # records of the broadcast stream have no key
+            self.ctx.key_context.current_key = NO_KEY
+        return super()._process_input(index, chunk, interrupts)
 
 
 class SplitOperator(RecordOperator):

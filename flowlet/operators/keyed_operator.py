@@ -7,15 +7,20 @@ Side:   task.
 Source: Flink ``KeySelector``, ``setKeyContextElement1`` before the record is processed.
 """
 
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar
 
 from flowlet.chain.key_extractor import can_be_key, field_selected_by
 from flowlet.chain.loop_code import Blame, LoopCode
+from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import KeyTypeError, UserFunctionError
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.keys.exact_keys import PLAIN_TYPES, exact_key, exact_keys
-from flowlet.operators.user_function import RecordOperator, UserFunctionOperator
+from flowlet.mailbox.task_mailbox import Interrupts
+from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
+from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
 from flowlet.records import Chunk
 from flowlet.serde.type_serializer import preview
 
@@ -119,10 +124,8 @@ class KeyedInput:
             raise UserFunctionError(self._operator.name, self._operator.ctx.subtask, preview(failed)) from error
 
 
-class StatefulRecordOperator(RecordOperator):
-    """A ``RecordOperator`` whose function may use keyed state.
-
-    The key of each record is taken only if the function asked for a state in ``open``.
+class KeyedRecordOperator(RecordOperator):
+    """A ``RecordOperator`` whose function has the key of each record, and keyed state.
 
     Args:
         name: for people.
@@ -131,29 +134,92 @@ class StatefulRecordOperator(RecordOperator):
 
     def __init__(self, name: str, key_selector: Any) -> None:
         super().__init__(name)
-        self._key_input = None if key_selector is None else KeyedInput(self, key_selector)
-        self._used_keys: KeyedInput | None = None  # set by open, if the function uses keyed state
+        self._used_keys = None if key_selector is None else KeyedInput(self, key_selector)
         if key_selector is not None:
             self.state_refusal = None
 
-    def open(self) -> None:
-        """Open the functions; from now on it is known whether they use keyed state."""
-        super().open()
-        if self._key_input is not None and is_state_used(self.ctx):
-            self._used_keys = self._key_input
-
     def set_key_context(self, record: object) -> None:
-        """Make the record's key the current one, if the function uses keyed state."""
+        """Make the record's key the current one, if the function uses it."""
         if self._used_keys is not None:
             self.ctx.key_context.current_key = self._used_keys.keys([record])[0]
 
     def _keys_of(self, chunk: Chunk) -> list[Any] | None:
         return None if self._used_keys is None else self._used_keys.keys_of(chunk)
 
+
+class FunctionOperator(KeyedRecordOperator):
+    """Calls one method with each record.  The key of each record is taken only if the function asked for a state in
+    ``open``.
+
+    Args:
+        function: a callable, or an object with the method.
+        key_selector: of a keyed stream, for keyed state; None: the stream has no keys.
+        name: for people; None: ``title``.
+    """
+
+    method: ClassVar[str]
+    title: ClassVar[str]
+
+    def __init__(self, function: Any, key_selector: Any = None, *, name: str | None = None) -> None:
+        super().__init__(self.title if name is None else name, key_selector)
+        self.function = self._add(function, self.method)
+
+    def open(self) -> None:
+        """Open the functions; from now on it is known whether they use keyed state."""
+        super().open()
+        if self._used_keys is not None and not is_state_used(self.ctx):
+            self._used_keys = None
+
     def _write_key(self, code: LoopCode, record: str, key: str | None) -> None:
         """The statements that make the key of the record the current one, if the function uses keyed state."""
         if self._used_keys is not None:
             write_current_key(code, self.ctx, self._used_keys.write_key(code, record) if key is None else key)
+
+
+# Writes the statements that call a method of the user's function: the method, then as ``WriteRecord``.
+WriteCall = Callable[[Any, LoopCode, str, str | None, str | None], None]
+
+
+class TwoInputRecordOperator(UserFunctionOperator, MultipleInputStreamOperator):
+    """An operator that takes the records of each of its two inputs through a loop of their own.
+
+    Subclasses make ``_loops`` when they are opened.
+
+    Args:
+        key_selectors: of the inputs, for keyed state; None for a stream without keys.
+        name: for people.
+    """
+
+    num_inputs = 2
+    _function: UserFunction
+    _loops: Sequence[RecordLoop]
+
+    def __init__(self, key_selectors: Sequence[Any] | None, name: str) -> None:
+        super().__init__(name)
+        selectors = (None, None) if key_selectors is None else key_selectors
+        # None: keys are not needed.
+        self._key_inputs = [None if selector is None else KeyedInput(self, selector) for selector in selectors]
+        if selectors[0] is not None:
+            self.state_refusal = None
+
+    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
+        """Take each record of the input through the chain."""
+        self._process_input(input_id - 1, chunk, None)
+
+    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
+        """As ``process_input_chunk``, until a mail waits."""
+        return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
+
+    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
+        if not len(chunk):
+            return 0
+        key_input = self._key_inputs[index]
+        keys = None if key_input is None else key_input.keys_of(chunk)
+        return self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
+
+    def _loop_of(self, name: str, write: WriteCall) -> RecordLoop:
+        """The loop that calls a method of the function."""
+        return self._record_loop(partial(write, self._function.method(name)), name)
 
 
 def is_state_used(ctx: OperatorContext) -> bool:

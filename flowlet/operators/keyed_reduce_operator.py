@@ -76,7 +76,7 @@ class KeyedReduceOperator(KeyedAggregationOperator):
         if self._uses_state:  # then the loops are given keys, and find the slots themselves
             self._loops_find_slots = True
             self._leave_index()
-        self._loop = RecordLoop(self.name, self._write_advance, self.out.loop_ends, self.ctx.attention)
+        self._loop = self._record_loop(self._write_advance)
         self._silent_loop = RecordLoop(self.name, self._write_silent, [], self.ctx.attention)
         self._silent_results: list[Any] = []
 

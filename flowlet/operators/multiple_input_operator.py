@@ -1,25 +1,24 @@
-"""Operators with two inputs, or more; which of them an operator wants to read, and which is read next.
+"""Operators with two inputs, or more; which of them is read next.
 
 Side:       task.
 Invariants: the combined watermark only rises; it is the smallest among the inputs that are neither idle nor finished;
-            the operator is idle exactly when no input is active and not all have finished, and says so once.  Only
-            selected inputs are read, and inputs whose data has ended (until their partitions end).  Selected inputs
+            the operator is idle exactly when no input is active and not all have finished, and says so once.  Inputs
             with data take turns.  Each end is reported once.
-Source:     Flink ``InputSelection``, ``InputSelectable``; at most 63 inputs.  Flink ``TwoInputStreamOperator``,
-            ``MultipleInputStreamOperator``, ``AbstractInput``.  What the inputs say is combined as what the channels of
-            one input say: in Flink's ``CombinedWatermarkStatus`` an input that has finished beside an idle one pushes
-            the watermark to infinity (FLINK-38477).  Flink ``MultipleInputSelectionHandler``,
-            ``InputSelection.fairSelectNextIndex``, which does not check the other inputs when the last one to end was
-            stopped without draining; here both kinds of end are treated alike.
+Source:     Flink ``TwoInputStreamOperator``, ``MultipleInputStreamOperator``, ``AbstractInput``; at most 63 inputs.
+            What the inputs say is combined as what the channels of one input say: in Flink's
+            ``CombinedWatermarkStatus`` an input that has finished beside an idle one pushes the watermark to infinity
+            (FLINK-38477).  Flink ``MultipleInputSelectionHandler``, ``InputSelection.fairSelectNextIndex``, which does
+            not check the other inputs when the last one to end was stopped without draining; here both kinds of end
+            are treated alike.
+Absent:     Flink's ``InputSelectable``: no operator here chooses its inputs.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import Enum, auto
-from typing import Final, Protocol, runtime_checkable
+from typing import Final
 
 from flowlet.chain.stream_operator import Input, StreamOperator
-from flowlet.errors import FlowletError
 from flowlet.records import Chunk, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.watermarks.combined_watermarks import StatusWatermarkValve
 from netstack.late import dataclass
@@ -28,44 +27,6 @@ MAX_INPUTS: Final = 63
 
 
 @dataclass(frozen=True, slots=True)
-class InputSelection:
-    """A set of inputs, one bit each, the first input in the lowest bit."""
-
-    mask: int
-
-    @staticmethod
-    def of(*input_ids: int) -> "InputSelection":
-        """The selection of the inputs given, which count from 1.
-
-        Raises:
-            ValueError: there is none, or one that no operator has.
-        """
-        if not input_ids or not all(1 <= input_id <= MAX_INPUTS for input_id in input_ids):
-            raise ValueError(f"a selection needs inputs from 1 to {MAX_INPUTS}, got {input_ids}")
-        return InputSelection(sum(1 << (input_id - 1) for input_id in set(input_ids)))
-
-    def is_selected(self, input_id: int) -> bool:
-        """Whether it contains the input."""
-        return bool(self.mask >> (input_id - 1) & 1)
-
-
-ALL: Final = InputSelection((1 << MAX_INPUTS) - 1)
-FIRST: Final = InputSelection(1)
-SECOND: Final = InputSelection(2)
-
-
-@runtime_checkable
-class InputSelectable(Protocol):
-    """An operator that chooses its inputs; asked before the first record and after each one, so it gets chunks of one
-    record.
-
-    One implementer: ``MultipleInputSelectionHandler`` imports this module, which therefore cannot import it.
-    """
-
-    def next_selection(self) -> InputSelection:
-        """The inputs from which the next record may come."""
-
-
 class OperatorInput:
     """One input of an operator with several.
 
@@ -74,11 +35,8 @@ class OperatorInput:
         input_id: from 1.
     """
 
-    __slots__ = ("_input_id", "_operator")
-
-    def __init__(self, operator: "MultipleInputStreamOperator", input_id: int) -> None:
-        self._operator = operator
-        self._input_id = input_id
+    _operator: "MultipleInputStreamOperator"
+    _input_id: int
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Hand over records."""
@@ -144,27 +102,6 @@ class MultipleInputStreamOperator(StreamOperator, ABC):
                 self.process_watermark_status(element)
 
 
-class TwoInputStreamOperator(MultipleInputStreamOperator, ABC):
-    """An operator with a first and a second input."""
-
-    num_inputs = 2
-
-    @abstractmethod
-    def process_chunk1(self, chunk: Chunk) -> None:
-        """Records of the first input."""
-
-    @abstractmethod
-    def process_chunk2(self, chunk: Chunk) -> None:
-        """Records of the second input."""
-
-    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
-        """To ``process_chunk1`` or ``process_chunk2``."""
-        if input_id == 1:
-            self.process_chunk1(chunk)
-        else:
-            self.process_chunk2(chunk)
-
-
 class InputStatus(Enum):
     """What a call of ``process_input`` leaves behind."""
 
@@ -179,31 +116,24 @@ _ENDS_OF_DATA: Final = (InputStatus.END_OF_DATA, InputStatus.STOPPED)
 
 
 class MultipleInputSelectionHandler:
-    """Tracks what each of 1 to 63 inputs still has; counts inputs from 0, where selections count from 1.
+    """Tracks what each of 1 to 63 inputs still has; counts inputs from 0.
 
     Task thread only.
-
-    ``next_selection`` asks the operator which inputs it wants; None: it wants all.
     """
 
-    def __init__(self, num_inputs: int, next_selection: Callable[[], InputSelection] | None = None) -> None:
+    def __init__(self, num_inputs: int) -> None:
         if not 1 <= num_inputs <= MAX_INPUTS:
             raise ValueError(f"an operator has 1 to {MAX_INPUTS} inputs, got {num_inputs}")
         self._num_inputs = num_inputs
-        self._next_selection = next_selection
-        self._all = (1 << num_inputs) - 1
-        self._selected = self._all
-        self._available = self._all  # inputs that may have data; cleared when a read finds none
-        self._unfinished = self._all  # inputs before END_OF_INPUT
-        self._with_data = self._all  # inputs before END_OF_DATA
+        every = (1 << num_inputs) - 1
+        self._available = every  # inputs that may have data; cleared when a read finds none
+        self._unfinished = every  # inputs before END_OF_INPUT
+        self._with_data = every  # inputs before END_OF_DATA
         self._drains = True
         self._is_end_reported = False
 
     def __repr__(self) -> str:
-        masks = (
-            f"selected {self._selected:b}, available {self._available:b}, with data {self._with_data:b}, open "
-            f"{self._unfinished:b}"
-        )
+        masks = f"available {self._available:b}, with data {self._with_data:b}, open {self._unfinished:b}"
         return f"<MultipleInputSelectionHandler of {self._num_inputs}: {masks}>"
 
     @property
@@ -216,9 +146,9 @@ class MultipleInputSelectionHandler:
         """Whether all inputs that ended so far are to be drained."""
         return self._drains
 
-    def is_selected(self, index: int) -> bool:
-        """Whether the input may be read."""
-        return bool(self._selected & self._unfinished & (1 << index))
+    def is_unfinished(self, index: int) -> bool:
+        """Whether a partition of the input has not ended."""
+        return bool(self._unfinished & (1 << index))
 
     def is_available(self, index: int) -> bool:
         """Whether the input may have data."""
@@ -228,27 +158,9 @@ class MultipleInputSelectionHandler:
         """Note that the input may have data."""
         self._available |= (1 << index) & self._unfinished
 
-    def next_selection(self) -> None:
-        """Ask the operator for its next selection; once per record."""
-        if self._next_selection is None or not self._with_data:
-            self._selected = self._all
-            return
-        # The operator cannot select an input whose data has ended, but the ends of its partitions must be read.
-        ended = self._all & ~self._with_data
-        self._selected = self._next_selection().mask & self._all | ended
-
     def select_next(self, last: int) -> int | None:
-        """The first selected input after ``last`` that may have data; None if there is none.
-
-        Raises:
-            FlowletError: the operator selects only inputs that have ended, so it would wait for ever.
-        """
-        candidates = self._selected & self._unfinished
-        if not candidates & self._with_data and self._with_data:
-            raise FlowletError(
-                "an operator selects only inputs that have ended; select inputs that still have data, or all of them"
-            )
-        candidates &= self._available
+        """The first input after ``last`` that may have data; None if there is none."""
+        candidates = self._unfinished & self._available
         if not candidates:
             return None
         behind = candidates >> (last + 1) << (last + 1)
@@ -269,15 +181,9 @@ class MultipleInputSelectionHandler:
             case InputStatus.END_OF_INPUT:
                 self._unfinished &= ~bit
                 self._available &= ~bit
-        self.next_selection()
-        return self._overall(status)
-
-    def _overall(self, status: InputStatus) -> InputStatus:
         if status in _ENDS_OF_DATA and not self._with_data and not self._is_end_reported:
             self._is_end_reported = True
             return InputStatus.END_OF_DATA if self._drains else InputStatus.STOPPED
         if not self._unfinished:
             return InputStatus.END_OF_INPUT
-        if self._available & self._selected & self._unfinished:
-            return InputStatus.MORE_AVAILABLE
-        return InputStatus.NOTHING_AVAILABLE
+        return InputStatus.MORE_AVAILABLE if self._available & self._unfinished else InputStatus.NOTHING_AVAILABLE

@@ -13,22 +13,25 @@ Source:     Flink ``ProcessOperator``, ``KeyedProcessOperator``, ``CoProcessOper
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import Any, Final
 
 from flowlet.chain.chunking_output import MAX_WAITING
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.chain.record_loop import RecordLoop
 from flowlet.columns.column import UNCHANGING
 from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.time_domain import TimeDomain
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError, UserFunctionError
-from flowlet.mailbox.task_mailbox import Interrupts
-from flowlet.operators.keyed_operator import KeyedInput, StatefulRecordOperator, write_current_key
-from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
+from flowlet.operators.keyed_operator import (
+    FunctionOperator,
+    KeyedRecordOperator,
+    TwoInputRecordOperator,
+    write_current_key,
+)
 from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
-from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
+from flowlet.records import MIN_TIMESTAMP, Watermark
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import NO_KEY, InternalTimerService, Timer
 from netstack.log_lines import LogLines
@@ -164,7 +167,6 @@ class ProcessFunctionOperator(UserFunctionOperator):
     """What operators around process functions share."""
 
     current_watermark = MIN_TIMESTAMP
-    _is_keyed: bool
     _is_batch: bool
     _function: UserFunction
 
@@ -172,7 +174,7 @@ class ProcessFunctionOperator(UserFunctionOperator):
         """Make context and timers, then open the function."""
         timers = (
             KeyedTimers(self.ctx.timer_service(_TIMERS, self, is_batch=self._is_batch))
-            if self._is_keyed
+            if self.state_refusal is None
             else UnkeyedTimers(self)
         )
         self._context = self._make_context(timers)
@@ -243,16 +245,10 @@ class ProcessFunctionOperator(UserFunctionOperator):
         return UserFunctionError(self.name, self.ctx.subtask, None)
 
     def _write_call(
-        self,
-        code: LoopCode,
-        method: Any,
-        record: str,
-        timestamp: str | None,
-        key: str | None,
-        ctx: ProcessContext | None = None,
+        self, ctx: ProcessContext, method: Any, code: LoopCode, record: str, timestamp: str | None, key: str | None
     ) -> None:
         """The statements that call a method with the record and its context, and take each result through the chain."""
-        context = code.bind(self._context if ctx is None else ctx, "context")
+        context = code.bind(ctx, "context")
         code.at_start(f"{context}.enter(None)")
         code.at_end(f"{context}.leave()")
         if timestamp is not None:
@@ -350,7 +346,7 @@ def _advice(results: Any) -> TypeError:
     )
 
 
-class ProcessOperator(ProcessFunctionOperator):
+class ProcessOperator(ProcessFunctionOperator, KeyedRecordOperator):
     """Runs a ``ProcessFunction``, or a ``KeyedProcessFunction`` when there is a key selector.
 
     Args:
@@ -363,46 +359,18 @@ class ProcessOperator(ProcessFunctionOperator):
     def __init__(
         self, function: Any, key_selector: Any = None, *, is_batch: bool = False, name: str = "Process"
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, key_selector)
         self._is_batch = is_batch
-        self._is_keyed = key_selector is not None
-        if self._is_keyed:
-            self.state_refusal = None
-        self._keys = KeyedInput(self, key_selector) if self._is_keyed else None
         self._function = self._add(function, "process_element")
 
-    def open(self) -> None:
-        """Make context, timers and the loop, then open the function."""
-        super().open()
-        self._loop = RecordLoop(self.name, self.write_record, self.out.loop_ends, self.ctx.attention)
-
-    def set_key_context(self, record: object) -> None:
-        """Make the record's key the current one."""
-        if self._keys is not None:
-            self.ctx.key_context.current_key = self._keys.keys([record])[0]
-
-    def process_chunk(self, chunk: Chunk) -> None:
-        """Call the function for each record."""
-        self._process(chunk, None)
-
-    def process_some(self, chunk: Chunk) -> int:
-        """As ``process_chunk``, until a mail waits."""
-        return self._process(chunk, self.ctx.interrupts)
-
-    def _process(self, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if not len(chunk):
-            return 0
-        keys = None if self._keys is None else self._keys.keys_of(chunk)
-        return self._loop.run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
-
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-        """Call the function."""
-        if key is None and self._keys is not None:
-            key = self._keys.write_key(code, record)
-        self._write_call(code, self._function.call, record, timestamp, key)
+        """Call the function and take its results through the chain."""
+        if key is None and self._used_keys is not None:
+            key = self._used_keys.write_key(code, record)
+        self._write_call(self._context, self._function.call, code, record, timestamp, key)
 
 
-class CoProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
+class CoProcessOperator(ProcessFunctionOperator, TwoInputRecordOperator):
     """Runs a ``CoProcessFunction``, or a ``KeyedCoProcessFunction`` when there are key selectors.
 
     Args:
@@ -420,48 +388,18 @@ class CoProcessOperator(ProcessFunctionOperator, TwoInputStreamOperator):
         is_batch: bool = False,
         name: str = "Co-Process",
     ) -> None:
-        super().__init__(name)
+        super().__init__(key_selectors, name)
         self._is_batch = is_batch
-        self._is_keyed = key_selectors is not None
-        if self._is_keyed:
-            self.state_refusal = None
-        self._keys = None if key_selectors is None else tuple(KeyedInput(self, selector) for selector in key_selectors)
         self._function = self._add(function, "process_element1", "process_element2")
 
     def open(self) -> None:
         """Make context, timers and the loops, then open the function."""
         super().open()
-        self._loops = [self._loop_of("process_element1"), self._loop_of("process_element2")]
-
-    def process_chunk1(self, chunk: Chunk) -> None:
-        """Call the function for each record of the first input."""
-        self._process_input(0, chunk, None)
-
-    def process_chunk2(self, chunk: Chunk) -> None:
-        """Call the function for each record of the second input."""
-        self._process_input(1, chunk, None)
-
-    def process_input_some(self, input_id: int, chunk: Chunk) -> int:
-        """As ``process_input_chunk``, until a mail waits."""
-        return self._process_input(input_id - 1, chunk, self.ctx.interrupts)
-
-    def _process_input(self, index: int, chunk: Chunk, interrupts: Interrupts | None) -> int:
-        if not len(chunk):
-            return 0
-        keys = None if self._keys is None else self._keys[index].keys_of(chunk)
-        return self._loops[index].run(chunk.records(), chunk.timestamps, len(chunk), keys, interrupts)
-
-    def _loop_of(self, name: str) -> RecordLoop:
-        method = self._function.method(name)
-        assert method is not None, "checked when it was made"
-
-        def write(code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
-            self._write_call(code, method, record, timestamp, key)
-
-        return RecordLoop(f"{self.name}, {name}", write, self.out.loop_ends, self.ctx.attention)
+        write = partial(self._write_call, self._context)
+        self._loops = [self._loop_of("process_element1", write), self._loop_of("process_element2", write)]
 
 
-class MapOperator(StatefulRecordOperator):
+class MapOperator(FunctionOperator):
     """One record for each.
 
     Args:
@@ -470,9 +408,8 @@ class MapOperator(StatefulRecordOperator):
         name: for people.
     """
 
-    def __init__(self, function: Any, key_selector: Any = None, *, name: str = "Map") -> None:
-        super().__init__(name, key_selector)
-        self.function = self._add(function, "map")
+    method = "map"
+    title = "Map"
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Replace the record."""
@@ -484,7 +421,7 @@ class MapOperator(StatefulRecordOperator):
         self.out.write(code, result, timestamp, count=code.counts.get(id(self)))
 
 
-class FilterOperator(StatefulRecordOperator):
+class FilterOperator(FunctionOperator):
     """Only the records for which the function is true.
 
     Args:
@@ -493,9 +430,8 @@ class FilterOperator(StatefulRecordOperator):
         name: for people.
     """
 
-    def __init__(self, function: Any, key_selector: Any = None, *, name: str = "Filter") -> None:
-        super().__init__(name, key_selector)
-        self.function = self._add(function, "filter")
+    method = "filter"
+    title = "Filter"
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Go on with the record, or leave it."""
@@ -506,7 +442,7 @@ class FilterOperator(StatefulRecordOperator):
             self.out.write(code, record, timestamp)
 
 
-class FlatMapOperator(StatefulRecordOperator):
+class FlatMapOperator(FunctionOperator):
     """Any number of records for each.
 
     An iterator is not read further before its last result went through the chain, so it may give more than fits into
@@ -518,9 +454,8 @@ class FlatMapOperator(StatefulRecordOperator):
         name: for people.
     """
 
-    def __init__(self, function: Any, key_selector: Any = None, *, name: str = "Flat Map") -> None:
-        super().__init__(name, key_selector)
-        self.function = self._add(function, "flat_map")
+    method = "flat_map"
+    title = "Flat Map"
 
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Go on with each result."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.chain.operator_output import output_for
-from flowlet.chain.record_loop import RecordLoop
+from flowlet.chain.record_loop import RecordLoop, WriteRecord
 from flowlet.chain.stream_operator import OperatorContext, Output, StreamOperator
 from flowlet.common.not_yet import missing_attribute
 from flowlet.datastream.state import (
@@ -359,6 +359,11 @@ class UserFunctionOperator(StreamOperator):
             self.ctx.attention.check()
             function.checkpoints.aborted(self.ctx, checkpoint_id)
 
+    def _record_loop(self, write: WriteRecord, part: str | None = None) -> RecordLoop:
+        """A loop that ends where this operator's chain does; ``part``: what it runs, where the operator has several."""
+        title = self.name if part is None else f"{self.name}, {part}"
+        return RecordLoop(title, write, self.out.loop_ends, self.ctx.attention)
+
     def _add(self, function: Any, method: str, *more: str) -> UserFunction:
         added = UserFunction(function, method, *more)
         self._functions.append(added)
@@ -383,7 +388,7 @@ class RecordOperator(UserFunctionOperator):
     def setup(self, ctx: OperatorContext, output: Output) -> None:
         """Tell the operator where it is and where its results go."""
         super().setup(ctx, output)
-        self._loop = RecordLoop(self.name, self._write_head, self.out.loop_ends, ctx.attention)
+        self._loop = self._record_loop(self._write_head)
 
     def process_chunk(self, chunk: Chunk) -> None:
         """Take each record through the chain."""

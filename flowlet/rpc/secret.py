@@ -56,8 +56,7 @@ def load_secret(path: Path | None = None) -> bytes:
     except FileNotFoundError as error:
         raise ConfigError(
             f"secret file {path} does not exist; a JobManager makes it when it starts: start one, or name the file of "
-            "the one that runs "
-            f"(${_ENVIRONMENT_VARIABLE} does, too)"
+            f"the one that runs (${_ENVIRONMENT_VARIABLE} does, too)"
         ) from error
     except OSError as error:
         raise ConfigError(f"secret file {path}: {error.strerror or error}") from error

@@ -90,8 +90,7 @@ class RequestSigner:
         if status == HTTPStatus.MISDIRECTED_REQUEST:
             raise AuthenticationError(
                 f"{self._authority} refused the request, because the JobManager there has another address: name the "
-                "one that it shows "
-                f"when it starts, or start it with --advertise {self._authority}"
+                f"one that it shows when it starts, or start it with --advertise {self._authority}"
             )
         if status == HTTPStatus.UNAUTHORIZED and not is_second and time_ms is not None:
             check_answer(self._secret, nonce, status, time_ms.encode("utf-8", "replace"), headers.get(PROOF_HEADER))

@@ -122,9 +122,8 @@ def modules_beside(main: ModuleType, is_users_file: IsUsersFile) -> dict[str, Mo
         largest = max(found, key=lambda name: len(found[name].source))
         raise JobSubmissionError(
             f"the modules of the program in {folder} have {size} bytes, the limit is {MAX_MODULE_BYTES} (the largest "
-            f"is {largest} with "
-            f"{len(found[largest].source)}): install them where the TaskManagers run, and keep them out of the "
-            "program's folder"
+            f"is {largest} with {len(found[largest].source)}): install them where the TaskManagers run, and keep them "
+            "out of the program's folder"
         )
     return found
 

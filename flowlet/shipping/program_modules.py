@@ -80,8 +80,7 @@ class MainObjects:
         if pickled is None:
             raise AttributeError(
                 f"the main module of the job's program has no class or function {name!r} that could be sent with the "
-                "job; "
-                "define it in a module of its own and import it"
+                "job; define it in a module of its own and import it"
             )
         found = self._opened.get(pickled, _UNOPENED)
         if found is not _UNOPENED:

@@ -94,8 +94,7 @@ class CheckpointStorage(StateFiles):
             what = "savepoint" if manifest.is_savepoint else "checkpoint"
             raise StorageError(
                 f"checkpoint file {self._files.location(folder, MANIFEST)} is that of {what} {manifest.checkpoint_id} "
-                "of job "
-                f"{manifest.job_id}: put the original back, or restore another checkpoint"
+                f"of job {manifest.job_id}: put the original back, or restore another checkpoint"
             )
 
     def _settle(self, stored: StoredManifest, folder: Folder) -> None:
@@ -198,9 +197,8 @@ class SavepointStorage(StateFiles):
         if self._files.size(_HERE, MANIFEST) is None:
             raise StorageError(
                 f"{self.location} names no checkpoint or savepoint: there is no file {MANIFEST} in it; name the "
-                "directory "
-                "<execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-...; if you did, is "
-                "a mount missing?"
+                "directory <execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-...; if "
+                "you did, is a mount missing?"
             )
         return self._read_manifest(_HERE)
 
@@ -234,8 +232,7 @@ class SavepointStorage(StateFiles):
         if not manifest.is_savepoint:
             raise StorageError(
                 f"{self.location} is a checkpoint, which was moved: a checkpoint is restored only where it was "
-                "written, as "
-                "<directory>/<job id>/chk-<n>; put it back there, or restore a savepoint"
+                "written, as <directory>/<job id>/chk-<n>; put it back there, or restore a savepoint"
             )
 
 
@@ -246,7 +243,6 @@ def target_root(target: str) -> str:
     except StorageError as error:
         raise StorageError(
             f"a savepoint cannot be written to {target!r}: name an absolute path, its file: URL, or a URL such as "
-            "s3://bucket/folder that "
-            f"the JobManager and all TaskManagers reach ({str(error).split(';')[0]})"
+            f"s3://bucket/folder that the JobManager and all TaskManagers reach ({str(error).split(';')[0]})"
         ) from error
     return root_of(target)

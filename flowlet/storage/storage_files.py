@@ -174,8 +174,7 @@ class LocalFiles:
             if status.st_size > max_bytes:
                 raise StorageError(
                     f"checkpoint file {path} has {status.st_size} bytes instead of at most {max_bytes}: it was changed "
-                    "after it was "
-                    "written; put the original back, or restore another checkpoint"
+                    "after it was written; put the original back, or restore another checkpoint"
                 )
             return file.readall()
 
@@ -497,8 +496,7 @@ class ObjectFiles:
             if size > max_bytes:
                 raise StorageError(
                     f"checkpoint file {self.location(folder, name)} has {size} bytes instead of at most {max_bytes}: "
-                    "it was changed after "
-                    "it was written; put the original back, or restore another checkpoint"
+                    "it was changed after it was written; put the original back, or restore another checkpoint"
                 )
             content = self._fs.cat_file(self._path(folder, name))
             assert isinstance(content, bytes), "fsspec's contract"

@@ -35,7 +35,6 @@ from flowlet.io.multiple_input_processor import MultipleInputProcessor
 from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.multiple_input_operator import (
-    InputSelectable,
     InputStatus,
     MultipleInputSelectionHandler,
     MultipleInputStreamOperator,
@@ -256,7 +255,6 @@ class GateFedStreamTask(StreamTask):
         gates: list[SingleInputGate],
         head: HeadInput,
         *,
-        by_record: bool = False,
         collected: SortedInput | None = None,
     ) -> InputProcessor:
         """The processor of input ``number``, from 1; ``collected``: gets its elements instead of the head."""
@@ -271,7 +269,6 @@ class GateFedStreamTask(StreamTask):
             on_mark=partial(self._process_mark, self._num_mark_channels),
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
-            by_record=by_record,
             takes_late_data=self._chain.head.takes_late_data,
             slices=None if collected is not None else self._slices(),
         )
@@ -442,14 +439,8 @@ class MultipleInputStreamTask(GateFedStreamTask):
         if head.sorted_inputs or head.inputs_read_last:
             self._input = self._sorting_processor(gates)
             return
-        is_selectable = isinstance(head, InputSelectable)
-        selection = MultipleInputSelectionHandler(
-            len(inputs), head.next_selection if isinstance(head, InputSelectable) else None
-        )
-        processors = [
-            self._input_processor(index + 1, gates[index], each, by_record=is_selectable)
-            for index, each in enumerate(inputs)
-        ]
+        selection = MultipleInputSelectionHandler(len(inputs))
+        processors = [self._input_processor(index + 1, gates[index], each) for index, each in enumerate(inputs)]
         if isinstance(head, MultipleInputStreamOperator):
             self._watch(lambda index: f"input {index + 1}", head.combined_watermark)
         self._input = MultipleInputProcessor(processors, selection)

@@ -15,16 +15,7 @@ from typing import Final, Protocol
 import msgspec
 
 from flowlet.errors import FlowletError
-from flowlet.messages.control_messages import (
-    Heartbeat,
-    JobManagerHeartbeat,
-    Registered,
-    RegisterTaskManager,
-    RegistrationRefused,
-    ToJobManager,
-    ToTaskManager,
-    union_of,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.rpc.auth import AuthenticationError
 from flowlet.rpc.requests import (
     Outbox,
@@ -40,7 +31,9 @@ from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
 
-_DECODER: "Final[msgspec.msgpack.Decoder[ToTaskManager]]" = msgspec.msgpack.Decoder(union_of(ToTaskManager))
+_DECODER: "Final[msgspec.msgpack.Decoder[messages.ToTaskManager]]" = msgspec.msgpack.Decoder(
+    messages.union_of(messages.ToTaskManager)
+)
 DEFAULT_GIVE_UP_AFTER_S: Final = 300.0  # Flink's taskmanager.registration.timeout
 _MAX_QUEUED_MESSAGES: Final = 10_000  # tasks send a few per second: if this many wait, the JobManager does not read
 # A heartbeat reads the tasks' gauges, whose maxima are of the last 5 s (``TimerGauge``); rarer ones would miss some.
@@ -83,10 +76,10 @@ class JobManagerSessionListener(Protocol):
     def registered(self, jm_id: str) -> None:
         """A session has begun."""
 
-    def handle(self, message: ToTaskManager) -> None:
+    def handle(self, message: messages.ToTaskManager) -> None:
         """Carry out an order."""
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self) -> messages.Heartbeat:
         """The next heartbeat to send."""
 
     def session_lost(self, reason: str) -> Awaitable[None]:
@@ -102,7 +95,7 @@ class JobManagerConnection:
     def __init__(
         self,
         rpc: RpcGateway,
-        registration: RegisterTaskManager,
+        registration: messages.RegisterTaskManager,
         listener: JobManagerSessionListener,
         reconnect: ReconnectConfig,
         *,
@@ -122,7 +115,7 @@ class JobManagerConnection:
     def __repr__(self) -> str:
         return f"<JobManagerConnection {'off' if self._outbox is None else f'on, {self._outbox!r}'}>"
 
-    def send(self, message: ToJobManager) -> None:
+    def send(self, message: messages.ToJobManager) -> None:
         """Queue a message; dropped if there is no session.
 
         A message that finds no room ends the session, as the JobManager does when its own queue is full: a job whose
@@ -196,12 +189,12 @@ class JobManagerConnection:
             while True:
                 message = await self._receive(socket, silence)
                 match message:
-                    case Registered():
+                    case messages.Registered():
                         outbox, heartbeats = self._begin(socket, message)
                         silence = Silence(message.heartbeat_timeout_ms / _MS_PER_S, self._clock())
-                    case JobManagerHeartbeat():
+                    case messages.JobManagerHeartbeat():
                         pass  # any message is a sign of life
-                    case RegistrationRefused(reason=reason):
+                    case messages.RegistrationRefused(reason=reason):
                         raise RegistrationRefusedError(f"the JobManager refused this TaskManager: {reason}")
                     case _:
                         self._listener.handle(message)
@@ -216,7 +209,7 @@ class JobManagerConnection:
                 await asyncio.wait([heartbeats])  # waits for the cancelled task; ended by its next step
                 await outbox.end()
 
-    async def _receive(self, socket: SessionTransport, silence: Silence) -> ToTaskManager:
+    async def _receive(self, socket: SessionTransport, silence: Silence) -> messages.ToTaskManager:
         """The JobManager's next message.
 
         Raises SessionEndedError: the connection ended, or the JobManager was silent for too long.
@@ -231,7 +224,7 @@ class JobManagerConnection:
             silence.heard(self._clock())
             return _DECODER.decode(content)
 
-    def _begin(self, socket: SessionTransport, welcome: Registered) -> tuple[Outbox, asyncio.Task[None]]:
+    def _begin(self, socket: SessionTransport, welcome: messages.Registered) -> tuple[Outbox, asyncio.Task[None]]:
         self._last_contact = self._clock()
         self._has_registered = True
         outbox = Outbox(socket, _MAX_QUEUED_MESSAGES, own="the TaskManager's side", peer="the JobManager")

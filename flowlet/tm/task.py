@@ -24,26 +24,7 @@ from flowlet.common.job_settings import (
 )
 from flowlet.errors import ClosedOutputError, FlowletError, UserFunctionError
 from flowlet.logs import bind_task
-from flowlet.messages.control_messages import (
-    AddSplits,
-    AllowSourceWatermark,
-    CancelTask,
-    CheckpointAborted,
-    CheckpointCompleted,
-    CheckpointOrder,
-    EmitMark,
-    FailureInfo,
-    FinishGate,
-    FromTask,
-    MarkCompleted,
-    NoMoreSplits,
-    TaskDeploymentDescriptor,
-    TaskMetrics,
-    TaskStateChanged,
-    TaskStuck,
-    ToTask,
-    TriggerCheckpoint,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.deploy_blobs import PROGRAM_CLASSES
 from flowlet.shipping.job_file_cache import JobPaths
@@ -103,13 +84,14 @@ class TaskContext:
     tm_id: str
     network: NetworkEnvironment
     loop: EventLoopThread
-    report: "Callable[[Task, TaskStateChanged], None]"  # called on the loop thread
-    on_stuck: "Callable[[Task, TaskStuck], None]"  # loop thread: a cancelled task did not end within the fatal timeout
+    report: "Callable[[Task, messages.TaskStateChanged], None]"  # called on the loop thread
+    # Loop thread: a cancelled task did not end within the fatal timeout.
+    on_stuck: "Callable[[Task, messages.TaskStuck], None]"
     cancellation: CancellationConfig = CancellationConfig()
     scheduling: TaskScheduling = TaskScheduling.NORMAL
     runs_light_tasks: bool = False  # on the loop thread
     busy_tasks: BusyTasks | None = None  # watches task threads, and may lower their priority
-    send: Callable[[FromTask], None] = lambda _: None  # sends a message to the JobManager; loop thread
+    send: Callable[[messages.FromTask], None] = lambda _: None  # sends a message to the JobManager; loop thread
     checkpoints: CheckpointServices | None = None  # None: jobs with checkpoints are refused
     files: JobFiles | None = None  # None: jobs that ship files are refused
 
@@ -122,7 +104,7 @@ class Task:
         reported.
     """
 
-    def __init__(self, descriptor: TaskDeploymentDescriptor, context: TaskContext) -> None:
+    def __init__(self, descriptor: messages.TaskDeploymentDescriptor, context: TaskContext) -> None:
         self.descriptor = descriptor
         self.name = owner_name(descriptor)
         self.state = ExecutionState.CREATED  # Loop thread only.
@@ -137,10 +119,10 @@ class Task:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()  # Set by the loop thread under _lock.
         self._stream_task: StreamTask | None = None  # Written by the task thread, under _lock.
-        self._final_metrics: TaskMetrics | None = None  # Written by the task thread, under _lock.
+        self._final_metrics: messages.TaskMetrics | None = None  # Written by the task thread, under _lock.
         self._is_gate_finishing = False  # Set by the loop thread under _lock.
         # Set by the loop thread under _lock: came before the stream task was made.
-        self._early_mark: EmitMark | None = None
+        self._early_mark: messages.EmitMark | None = None
         self._is_stalled = False  # Written by threads that ask for metrics; a race costs one warning too many.
         self._cancelled_at = 0.0  # Loop thread only.
         self._watchdog: asyncio.TimerHandle | None = None  # Loop thread only.
@@ -165,8 +147,7 @@ class Task:
         except (RuntimeError, MemoryError) as error:
             failure = FlowletError(
                 f"its thread cannot be started ({error}); {threading.active_count()} threads run here: raise the limit "
-                "of processes "
-                "(ulimit -u, or the container's), or offer fewer slots"
+                "of processes (ulimit -u, or the container's), or offer fewer slots"
             )
             self._fail_without_thread(failure)
 
@@ -192,27 +173,27 @@ class Task:
         if self.state is not ExecutionState.CREATED and not self.state.is_terminal and not self._thread.is_alive():
             self._context.loop.execute_threadsafe(self._died)  # behind the reports that it has sent
 
-    def metrics(self) -> TaskMetrics:
+    def metrics(self) -> messages.TaskMetrics:
         """The current metrics; the final ones once the task has ended."""
         with self._lock:
             stream_task, final = self._stream_task, self._final_metrics
         if final is not None:
             return final
         if stream_task is None:
-            return TaskMetrics()
+            return messages.TaskMetrics()
         metrics = stream_task.metrics()
         self._warn_of_stall(metrics.watermark_held_back_by)
         return metrics
 
-    def handle(self, message: ToTask) -> None:
+    def handle(self, message: messages.ToTask) -> None:
         """Carry out an order of the JobManager; returns at once.  One that does not fit the task is ignored."""
         self.HANDLERS[type(message)](self, message)
 
-    def _cancel_ordered(self, _: CancelTask) -> None:
+    def _cancel_ordered(self, _: messages.CancelTask) -> None:
         _log.info("cancelling", job=self.descriptor.job_name, task=self.name)
         self.cancel()
 
-    def _finish_gate(self, _: FinishGate) -> None:
+    def _finish_gate(self, _: messages.FinishGate) -> None:
         """Let the task's remote gate accept no more producers, and end after the open partitions."""
         with self._lock:
             self._is_gate_finishing = True
@@ -220,19 +201,19 @@ class Task:
         if stream_task is not None:
             _seal_gate(stream_task)
 
-    def _allow_watermark(self, message: AllowSourceWatermark) -> None:
+    def _allow_watermark(self, message: messages.AllowSourceWatermark) -> None:
         if (source := self._running_source()) is not None:
             source.allow_watermark(message.max_allowed)
 
-    def _add_splits(self, message: AddSplits) -> None:
+    def _add_splits(self, message: messages.AddSplits) -> None:
         if (source := self._running_source()) is not None:
             source.add_splits(message.splits, message.waiting_bytes)
 
-    def _no_more_splits(self, _: NoMoreSplits) -> None:
+    def _no_more_splits(self, _: messages.NoMoreSplits) -> None:
         if (source := self._running_source()) is not None:
             source.no_more_splits()
 
-    def _emit_mark(self, message: EmitMark) -> None:
+    def _emit_mark(self, message: messages.EmitMark) -> None:
         with self._lock:
             stream_task = self._stream_task
             if stream_task is None:
@@ -240,11 +221,11 @@ class Task:
         if isinstance(stream_task, SourceStreamTask):
             stream_task.emit_mark(message.number)
 
-    def _mark_completed(self, message: MarkCompleted) -> None:
+    def _mark_completed(self, message: messages.MarkCompleted) -> None:
         if (source := self._running_source()) is not None:
             source.mark_completed(message.number)
 
-    def _handle_checkpoint(self, order: CheckpointOrder) -> None:
+    def _handle_checkpoint(self, order: messages.CheckpointOrder) -> None:
         if self._checkpointing is not None:
             self._checkpointing.handle(order, self._running())
 
@@ -288,7 +269,7 @@ class Task:
         loop, limits = self._context.loop.loop, self._limits
         waited_s = loop.time() - self._cancelled_at
         operator, stack = self._where()
-        report = TaskStuck(self.attempt, round(waited_s * 1000), operator, stack)
+        report = messages.TaskStuck(self.attempt, round(waited_s * 1000), operator, stack)
         job = self.descriptor.job_name
         _log.warning(
             "a cancelled task does not end",
@@ -327,9 +308,9 @@ class Task:
             stream_task.cancel()
         if self._checkpointing is not None:
             self._checkpointing.close()
-        self._changed(TaskStateChanged(self.attempt, ExecutionState.FAILED, failure, self._final_metrics))
+        self._changed(messages.TaskStateChanged(self.attempt, ExecutionState.FAILED, failure, self._final_metrics))
 
-    def _changed(self, change: TaskStateChanged) -> None:
+    def _changed(self, change: messages.TaskStateChanged) -> None:
         self.state = change.state
         self._context.report(self, change)
         if change.state.is_terminal:
@@ -409,7 +390,7 @@ class Task:
             self._stream_task, self._final_metrics = None, final_metrics
         self._post(state, failure)
 
-    def _send(self, message: FromTask) -> None:
+    def _send(self, message: messages.FromTask) -> None:
         """Send a message to the JobManager; any thread."""
         with contextlib.suppress(ResourceClosedError):  # the process is ending
             self._context.loop.execute_threadsafe(self._context.send, message)
@@ -419,25 +400,25 @@ class Task:
             return self._cancelled.wait(self._context.cancellation.consequence_grace_s)
         return self._cancelled.is_set()
 
-    def _post(self, state: ExecutionState, failure: FailureInfo | None = None) -> None:
+    def _post(self, state: ExecutionState, failure: messages.FailureInfo | None = None) -> None:
         end_stranded_child()
-        change = TaskStateChanged(self.attempt, state, failure, self._final_metrics)
+        change = messages.TaskStateChanged(self.attempt, state, failure, self._final_metrics)
         try:
             self._context.loop.execute_threadsafe(self._changed, change)
         except ResourceClosedError:
             _log.debug("state not reported, the process is ending", state=state.name)
 
-    HANDLERS: ClassVar[Mapping[type[ToTask], Callable[["Task", Any], None]]] = {
-        CancelTask: _cancel_ordered,
-        FinishGate: _finish_gate,
-        AllowSourceWatermark: _allow_watermark,
-        AddSplits: _add_splits,
-        NoMoreSplits: _no_more_splits,
-        EmitMark: _emit_mark,
-        MarkCompleted: _mark_completed,
-        TriggerCheckpoint: _handle_checkpoint,
-        CheckpointCompleted: _handle_checkpoint,
-        CheckpointAborted: _handle_checkpoint,
+    HANDLERS: ClassVar[Mapping[type[messages.ToTask], Callable[["Task", Any], None]]] = {
+        messages.CancelTask: _cancel_ordered,
+        messages.FinishGate: _finish_gate,
+        messages.AllowSourceWatermark: _allow_watermark,
+        messages.AddSplits: _add_splits,
+        messages.NoMoreSplits: _no_more_splits,
+        messages.EmitMark: _emit_mark,
+        messages.MarkCompleted: _mark_completed,
+        messages.TriggerCheckpoint: _handle_checkpoint,
+        messages.CheckpointCompleted: _handle_checkpoint,
+        messages.CheckpointAborted: _handle_checkpoint,
     }
 
 
@@ -447,7 +428,7 @@ def _seal_gate(stream_task: StreamTask) -> None:
         gate.seal()
 
 
-def _log_failure(error: BaseException, failure: FailureInfo) -> None:
+def _log_failure(error: BaseException, failure: messages.FailureInfo) -> None:
     """Log a failure; a user's error only as info, because the client shows the same text, and so for what ``program |
     head`` ends.
     """

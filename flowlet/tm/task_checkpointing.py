@@ -39,21 +39,7 @@ from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError
 from flowlet.logs import bind_task
-from flowlet.messages.control_messages import (
-    CheckpointAborted,
-    CheckpointAcknowledged,
-    CheckpointCompleted,
-    CheckpointDeclined,
-    CheckpointDurations,
-    CheckpointOrder,
-    FinalCheckpointAwaited,
-    FromTask,
-    RestoredState,
-    RestoredVertex,
-    StateHandle,
-    TaskDeploymentDescriptor,
-    TriggerCheckpoint,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.shipping.program_modules import MAIN_OBJECTS
@@ -91,8 +77,8 @@ class CheckpointServices:
 class _Kept:
     """Where the parts of one checkpoint lie; None: the subtask has none."""
 
-    operators: StateHandle | None = None
-    channels: StateHandle | None = None
+    operators: messages.StateHandle | None = None
+    channels: messages.StateHandle | None = None
 
 
 _NOTHING: Final = _Kept()
@@ -112,10 +98,10 @@ class TaskCheckpointing:
 
     def __init__(
         self,
-        descriptor: TaskDeploymentDescriptor,
+        descriptor: messages.TaskDeploymentDescriptor,
         name: str,
         services: CheckpointServices,
-        send: Callable[[FromTask], None],
+        send: Callable[[messages.FromTask], None],
     ) -> None:
         self._descriptor = descriptor
         self._name = name
@@ -182,10 +168,10 @@ class TaskCheckpointing:
             are_periodic=settings.is_periodic,
             shared_files=_shared_files(own, storage, None if restored is None else _former_classes(restored)),
             max_concurrent=settings.max_concurrent,
-            report_end=partial(self._send, FinalCheckpointAwaited(descriptor.attempt)),
+            report_end=partial(self._send, messages.FinalCheckpointAwaited(descriptor.attempt)),
         )
 
-    def _storage_of(self, restored: RestoredState | None) -> StateFiles | None:
+    def _storage_of(self, restored: messages.RestoredState | None) -> StateFiles | None:
         """Where the state lies that the task begins with; None: it begins with nothing, and takes no checkpoints."""
         if restored is not None and restored.former_savepoint:
             return self._services.open_savepoint(restored.former_savepoint)
@@ -194,7 +180,7 @@ class TaskCheckpointing:
         return self._storage
 
     def _read(
-        self, storage: StateFiles, restored: RestoredState, operators: Mapping[str, StreamOperator]
+        self, storage: StateFiles, restored: messages.RestoredState, operators: Mapping[str, StreamOperator]
     ) -> Mapping[str, object]:
         # Operators that had finished are not run again, so nobody needs their state; sinks still commit.
         if restored.is_finished:
@@ -204,7 +190,7 @@ class TaskCheckpointing:
         descriptor = self._descriptor
         ids = restored.former_operators if restored.former_job else list(operators)
         width = restored.former_parallelism or descriptor.parallelism
-        vertices = [RestoredVertex(width, ids, restored.parts, restored.former_finished), *restored.moved]
+        vertices = [messages.RestoredVertex(width, ids, restored.parts, restored.former_finished), *restored.moved]
         former = [
             FormerVertex(
                 vertex.parallelism,
@@ -227,7 +213,9 @@ class TaskCheckpointing:
                 f"task {self._name}: its state in checkpoint {restored.checkpoint_id} cannot be restored: {error}"
             ) from error
 
-    def _read_part(self, storage: StateFiles, restored: RestoredState, handle: StateHandle) -> Mapping[str, object]:
+    def _read_part(
+        self, storage: StateFiles, restored: messages.RestoredState, handle: messages.StateHandle
+    ) -> Mapping[str, object]:
         from flowlet.checkpoint.state_codec import (
             decode_state,  # here and below, as most tasks begin without a checkpoint
         )
@@ -239,8 +227,7 @@ class TaskCheckpointing:
             cause = f"{error}" or type(error).__name__
             raise StateRestoreError(
                 f"task {self._name}: its state in checkpoint {restored.checkpoint_id} ({handle.num_bytes} bytes "
-                f"{place}) cannot be "
-                f"restored: {cause}"
+                f"{place}) cannot be restored: {cause}"
             ) from error
         _log.info(
             "restored", checkpoint=restored.checkpoint_id, num_bytes=handle.num_bytes, operators=len(state.operators)
@@ -272,11 +259,11 @@ class TaskCheckpointing:
 
     # ---------------------------------------------------------------- orders of the JobManager, loop thread
 
-    def handle(self, order: CheckpointOrder, task: StreamTask | None) -> None:
+    def handle(self, order: messages.CheckpointOrder, task: StreamTask | None) -> None:
         """Carry out an order for ``task``; None: it was not made yet, or has ended.  Returns at once."""
         checkpoints = None if task is None else task.checkpoints
         match order:
-            case TriggerCheckpoint(checkpoint_id=checkpoint_id):
+            case messages.TriggerCheckpoint(checkpoint_id=checkpoint_id):
                 if task is None or checkpoints is None or task.state is not ExecutionState.RUNNING:
                     state = "not made" if task is None else f"{task.state}"
                     if task is not None and checkpoints is None:
@@ -287,17 +274,17 @@ class TaskCheckpointing:
                     )
                 else:
                     self._trigger(order, checkpoints)
-            case CheckpointCompleted(checkpoint_id=checkpoint_id):
+            case messages.CheckpointCompleted(checkpoint_id=checkpoint_id):
                 if checkpoints is not None:
                     checkpoints.notify_checkpoint_complete_async(checkpoint_id)
-            case CheckpointAborted(checkpoint_id=checkpoint_id):
+            case messages.CheckpointAborted(checkpoint_id=checkpoint_id):
                 with self._lock:
                     self._aborted.append(checkpoint_id)
                     self._unsent.discard(checkpoint_id)
                 if checkpoints is not None:
                     checkpoints.notify_checkpoint_aborted_async(checkpoint_id)
 
-    def _trigger(self, order: TriggerCheckpoint, checkpoints: TaskCheckpoints) -> None:
+    def _trigger(self, order: messages.TriggerCheckpoint, checkpoints: TaskCheckpoints) -> None:
         settings = self._descriptor.settings.checkpoints
         assert settings is not None, "a task with checkpoints has their settings"
         metadata = CheckpointMetadata(order.checkpoint_id, order.timestamp_ms, time.time_ns() // _NS_PER_MS)
@@ -352,7 +339,7 @@ class TaskCheckpointing:
             reason=error.reason.name,
             error=f"{error}",
         )
-        self._send(CheckpointDeclined(self._descriptor.attempt, checkpoint_id, error.reason.name, f"{error}"))
+        self._send(messages.CheckpointDeclined(self._descriptor.attempt, checkpoint_id, error.reason.name, f"{error}"))
 
     def close(self) -> None:
         """The task has ended: send nothing more, and do not write what was not begun; idempotent."""
@@ -417,7 +404,7 @@ class TaskCheckpointing:
             return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
         self._counts.acknowledged(checkpoint_id, metrics)
         self._send(
-            CheckpointAcknowledged(
+            messages.CheckpointAcknowledged(
                 self._descriptor.attempt,
                 checkpoint_id,
                 kept.operators,
@@ -439,13 +426,13 @@ class TaskCheckpointing:
             return True
 
 
-def _shared_of(state: SubtaskState) -> list[StateHandle]:
+def _shared_of(state: SubtaskState) -> list[messages.StateHandle]:
     """The files that the state names and that other checkpoints use, too."""
     keyed = [each.keyed for each in state.operators.values() if isinstance(each, OperatorState)]
     return [handle_of(file) for each in keyed if isinstance(each, IncrementalSnapshot) for file in each.shared.values()]
 
 
-def _former_classes(restored: RestoredState) -> RunningClasses | None:
+def _former_classes(restored: messages.RestoredState) -> RunningClasses | None:
     """A job that goes on after a failure has the very classes of its state; those of another
     program are found by name.
     """
@@ -464,7 +451,7 @@ def _shared_files(
     return SharedFiles(own, former, classes)
 
 
-def _options(settings: CheckpointSettings, order: TriggerCheckpoint) -> CheckpointOptions:
+def _options(settings: CheckpointSettings, order: messages.TriggerCheckpoint) -> CheckpointOptions:
     """How the job's checkpoints are taken (Flink ``CheckpointOptions.forConfig``); savepoints are never unaligned."""
     if order.location:
         alignment = Alignment.ALIGNED if settings.is_exactly_once else Alignment.AT_LEAST_ONCE
@@ -485,8 +472,8 @@ def _mode(settings: CheckpointSettings) -> BarrierMode | None:
     return BarrierMode.ALTERNATING if settings.is_unaligned else BarrierMode.ALIGNED
 
 
-def _durations(metrics: CheckpointMetrics) -> CheckpointDurations:
-    return CheckpointDurations(
+def _durations(metrics: CheckpointMetrics) -> messages.CheckpointDurations:
+    return messages.CheckpointDurations(
         start_delay_ms=metrics.start_delay_ns // _NS_PER_MS,
         alignment_ms=metrics.alignment_duration_ns // _NS_PER_MS,
         sync_ms=metrics.sync_duration_ns // _NS_PER_MS,

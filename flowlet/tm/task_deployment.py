@@ -100,8 +100,7 @@ class _FinishedMultipleInputOperator(MultipleInputStreamOperator):
 def _unexpected(name: str, chunk: Chunk) -> StateRestoreError:
     return StateRestoreError(
         f"operator {name!r} had finished when its checkpoint was taken, but a producer has sent it {len(chunk)} more "
-        "records: "
-        "was the producer restored from another checkpoint?"
+        "records: was the producer restored from another checkpoint?"
     )
 
 

@@ -17,20 +17,7 @@ from functools import partial
 
 from flowlet.common.job_settings import CANCELLATION_TIMEOUT_OPTION
 from flowlet.errors import FlowletError
-from flowlet.messages.control_messages import (
-    DeployTask,
-    FromTask,
-    Heartbeat,
-    RegisterTaskManager,
-    ReleaseResults,
-    TaskDeploymentDescriptor,
-    TaskManagerEnding,
-    TaskReport,
-    TaskStateChanged,
-    TaskStuck,
-    ToTask,
-    ToTaskManager,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.requests import RpcGateway
 from flowlet.shipping.job_file_cache import JobFileCache
@@ -157,7 +144,7 @@ class TaskExecutor:
         config, self._rpc = self._config, rpc
         address = await self._network.start(config.host, config.data_port)
         host, port = config.advertised or (address.host, address.port)
-        registration = RegisterTaskManager(self.tm_id, config.num_slots, host, port, os.getpid())
+        registration = messages.RegisterTaskManager(self.tm_id, config.num_slots, host, port, os.getpid())
         self._connection = JobManagerConnection(rpc, registration, self, config.reconnect)
         self._session = asyncio.create_task(self._connection.run(), name=f"session of {self.tm_id}")
         self._session.add_done_callback(self._session_ended)
@@ -185,7 +172,7 @@ class TaskExecutor:
         cause.
         """
         if self._connection is not None:
-            self._connection.send(TaskManagerEnding(reason))
+            self._connection.send(messages.TaskManagerEnding(reason))
 
     async def _cancel_all(self, timeout_s: float) -> list[Task]:
         tasks = list(self._tasks.values())
@@ -210,20 +197,20 @@ class TaskExecutor:
         _log.info("registered", tm=self.tm_id, jobmanager=jm_id)
         self.is_registered.set()
 
-    def handle(self, message: ToTaskManager) -> None:
+    def handle(self, message: messages.ToTaskManager) -> None:
         """Carry out an order; one for an attempt that is unknown here is ignored."""
         match message:
-            case DeployTask(task=descriptor):
+            case messages.DeployTask(task=descriptor):
                 self._deploy(descriptor)
-            case ReleaseResults(attempt=attempt):
+            case messages.ReleaseResults(attempt=attempt):
                 # Of a finished task: consumers have them, or want others.
                 results = self._results.pop(attempt, None)
                 if results is not None:
                     self._release(results)
-            case ToTask(attempt=attempt) if attempt in self._tasks:
+            case messages.ToTask(attempt=attempt) if attempt in self._tasks:
                 self._tasks[attempt].handle(message)
 
-    def _deploy(self, descriptor: TaskDeploymentDescriptor) -> None:
+    def _deploy(self, descriptor: messages.TaskDeploymentDescriptor) -> None:
         if descriptor.attempt in self._tasks:
             _log.warning("an attempt was deployed twice; the second one is ignored", task=descriptor.task_name)
             return
@@ -248,14 +235,16 @@ class TaskExecutor:
                 return
         run_all(releases)
 
-    def heartbeat(self) -> Heartbeat:
+    def heartbeat(self) -> messages.Heartbeat:
         """The metrics of all tasks."""
         jobs = {task.descriptor.job_name for task in self._tasks.values()}
         self._hooks.heartbeat(jobs)
         self._end_without_port(jobs)
         for task in self._tasks.values():
             task.check_thread()
-        return Heartbeat(self.tm_id, [TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()])
+        return messages.Heartbeat(
+            self.tm_id, [messages.TaskReport(task.attempt, task.metrics()) for task in self._tasks.values()]
+        )
 
     def _end_without_port(self, jobs: set[str]) -> None:
         """Without its data port this TaskManager would go on to take tasks whose results nobody can read."""
@@ -287,7 +276,7 @@ class TaskExecutor:
 
     # ---------------------------------------------------------------- the tasks' reports
 
-    def _report(self, task: Task, change: TaskStateChanged) -> None:
+    def _report(self, task: Task, change: messages.TaskStateChanged) -> None:
         if change.state.is_terminal:
             self._hooks.ended(task.descriptor.job_name, task.name)
         if self._connection is not None:
@@ -313,17 +302,16 @@ class TaskExecutor:
         if self._poller is not None:
             self._poller.hold(is_held=load.is_crowded)
 
-    def _send(self, message: FromTask) -> None:
+    def _send(self, message: messages.FromTask) -> None:
         if self._connection is not None and message.attempt in self._tasks:
             self._connection.send(message)
 
-    def _stuck(self, task: Task, report: TaskStuck) -> None:
+    def _stuck(self, task: Task, report: messages.TaskStuck) -> None:
         place = "" if report.operator is None else f" in operator {report.operator!r}"
         seconds = report.waited_ms / 1000
         reason = (
             f"task {task.name!r} of job {task.descriptor.job_name!r} did not end within {seconds:g} s after it was "
-            "cancelled, which is "
-            f"{CANCELLATION_TIMEOUT_OPTION}; it stands{place} in\n{report.stack}"
+            f"cancelled, which is {CANCELLATION_TIMEOUT_OPTION}; it stands{place} in\n{report.stack}"
         )
         self.announce_end(reason)
         self._hooks.failed(reason)

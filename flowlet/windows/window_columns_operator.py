@@ -45,7 +45,7 @@ from flowlet.kernels.windows.window_partials import ColumnInputs, Int64Array
 from flowlet.kernels.windows.window_shapes import MAX_WINDOW_TIMESTAMP, Run, joined_runs
 from flowlet.keys.column_key import column_key_hashes
 from flowlet.keys.key_columns import groups_of_hashes
-from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
+from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.operators.record_batches import ToColumnsOperator, slices
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MAX_TIMESTAMP, Chunk, Watermark
@@ -398,7 +398,7 @@ class WindowColumnsOperator(ToColumnsOperator):
         return merged([of_key_groups(each, share.key_groups, share.max_parallelism) for each in parts])
 
 
-class JoinColumnsOperator(UserFunctionOperator, TwoInputStreamOperator):
+class JoinColumnsOperator(UserFunctionOperator, MultipleInputStreamOperator):
     """Joins the rows of two inputs by key and window.
 
     Args:
@@ -406,6 +406,7 @@ class JoinColumnsOperator(UserFunctionOperator, TwoInputStreamOperator):
         name: for people.
     """
 
+    num_inputs = 2
     ends_keys_singly: ClassVar[bool | None] = False
 
     def __init__(self, join: ColumnJoin, *, name: str = "Join") -> None:
@@ -419,14 +420,6 @@ class JoinColumnsOperator(UserFunctionOperator, TwoInputStreamOperator):
         join = self._join
         sides = [f"{join.kept_columns(side)} by {join.keys[side]!r}" for side in (LEFT, RIGHT)]
         return f"{join.kind} join of {' and '.join(sides)}, a {join.key_type}, in {join.windows}"
-
-    def process_chunk1(self, chunk: Chunk) -> None:
-        """Rows of the left side."""
-        self._take(LEFT, chunk)
-
-    def process_chunk2(self, chunk: Chunk) -> None:
-        """Rows of the right side."""
-        self._take(RIGHT, chunk)
 
     def process_watermark(self, watermark: Watermark) -> None:
         """Emit the rows of the windows that end here, then the watermark."""
@@ -448,9 +441,11 @@ class JoinColumnsOperator(UserFunctionOperator, TwoInputStreamOperator):
         self._rows = ColumnarJoin(self._join)
         super().close()
 
-    def _take(self, side: int, chunk: Chunk) -> None:
+    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
+        """Take rows of the left stream (1) or of the right one (2)."""
         if not len(chunk):
             return
+        side = (LEFT, RIGHT)[input_id - 1]
         schema = self._join.schemas[side]
         try:
             columns: Columns = columns_of_records(chunk.values, schema) if chunk.columns is None else chunk.columns

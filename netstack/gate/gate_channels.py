@@ -14,6 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
+from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.buffer.local_buffer_pool import LocalBufferPool
 from netstack.errors import LocalProtocolError, NetstackError, ResourceClosedError, TransportError
 from netstack.gate.channels.input_channel import (
@@ -24,7 +25,7 @@ from netstack.gate.channels.input_channel import (
     PartitionStateChecker,
 )
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import NEXT, Decompressor, GateLifecycle
+from netstack.gate.input_gate import GateLifecycle
 from netstack.ids import ResultPartitionID
 from netstack.partition.channel_state import ChannelStateWriter, DecompressedInput, InputChannelInfo
 from netstack.wire.events import CheckpointBarrier, Event
@@ -114,7 +115,7 @@ class GateChannels:
     """
 
     def __init__(
-        self, owner: str, state_checker: PartitionStateChecker | None, decompressor: Decompressor | None
+        self, owner: str, state_checker: PartitionStateChecker | None, decompressor: BufferDecompressor | None
     ) -> None:
         self.owner = owner
         self._state_checker = state_checker
@@ -154,7 +155,7 @@ class GateChannels:
 
     def _enter_locked(self, lifecycle: GateLifecycle) -> bool:
         """Go on to ``lifecycle``; False, and nothing changes, if no step leads there from the present state."""
-        is_step = lifecycle in NEXT[self._lifecycle]
+        is_step = lifecycle > self._lifecycle
         if is_step:
             self._lifecycle = lifecycle
         return is_step

@@ -22,11 +22,12 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from netstack.availability import run_all
+from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.errors import InsufficientNetworkBuffersError, LocalProtocolError, NetstackError
 from netstack.flow.offer_book import GateShape, OfferBook, OfferCounts, Refusal
 from netstack.gate.channels.input_channel import InputChannel, OfferedPartitionClient
 from netstack.gate.channels.remote_input_channel import RemoteInputChannel
-from netstack.gate.input_gate import BufferOrEvent, Decompressor, GateStatistics, gate_statistics
+from netstack.gate.input_gate import BufferOrEvent, GateStatistics, gate_statistics
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.messages import TaskEventRequest
 from netstack.wire.offer_messages import GateIdentity, PartitionOffer, RefusalCode, encode_held
@@ -149,7 +150,7 @@ class OfferedInputGate(SingleInputGate):
         quota: ProducerQuota,
         *,
         max_producers: int | None = None,
-        decompressor: Decompressor | None = None,
+        decompressor: BufferDecompressor | None = None,
     ) -> None:
         super().__init__(owner, decompressor=decompressor)
         self.shape = shape
@@ -261,7 +262,7 @@ class OfferedInputGate(SingleInputGate):
 
     def _keep_numbers_locked(self, index: int) -> None:
         """Add up the numbers of the channel, if there is one, whose place is given to another one."""
-        before = gate_statistics(self._by_index[index : index + 1], None, 0)
+        before = gate_statistics(self._by_index[index : index + 1], 0)
         with self._book_lock:
             for name in _SUMMED:
                 self._gone[name] += getattr(before, name)
@@ -387,7 +388,7 @@ class OfferedInputGate(SingleInputGate):
 
     def statistics(self) -> GateStatistics:
         """The numbers so far, channels that left included; any thread."""
-        now = gate_statistics(list(self._by_index), self._buffer_pool, self._num_finished)
+        now = super().statistics()
         with self._book_lock:
             gone = dict(self._gone)
         values = {each.name: getattr(now, each.name) + gone.get(each.name, 0) for each in fields(GateStatistics)}

@@ -2,21 +2,26 @@
 
 Side:       shared.  The task thread polls; channels notify from any thread; anybody closes.
 Hot path:   per buffer.
-Invariants: those of ``InputQueue``.  A channel is taken out of the queue before it is polled, so a notification that
-            comes during the poll queues it again; once the gate is finished or closed its future stays done, and once
-            it is closed that of priority events.
-Units:      sizes in bytes.
-Lock order: the lock of the queue and that of the ``GateChannels`` are never held together; channels are polled outside
-            both.
-Source:     Flink ``InputGate``, ``SingleInputGate``, ``InputGateWithMetrics``.
+Invariants: a channel stands in the queue at most once, and knows whether it does, and whether with priority; the future
+            is done exactly when the queue is not empty, the priority future exactly when a channel is queued with
+            priority.  A channel is taken out of the queue before it is polled, so a notification that comes during the
+            poll queues it again; once the gate is finished or closed its future stays done, and once it is closed that
+            of priority events.
+Units:      sizes in bytes, timeouts in seconds.
+Lock order: ``SingleInputGate._lock``, that of the queue, is a leaf, and never held together with that of the
+            ``GateChannels``; channels are polled and futures completed outside both (FLINK-18595, FLINK-22946).
+Source:     Flink ``InputGate`` (both ``AvailabilityHelper``s), ``SingleInputGate`` (``inputChannelsWithData``),
+            ``InputGateWithMetrics``.
 """
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from netstack.availability import AvailabilityFuture, run_all
+from netstack.availability import AvailabilityFuture, AvailabilityHelper, run_all
+from netstack.buffer.buffer_compressor import BufferDecompressor
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, ResourceClosedError
 from netstack.gate.channels.input_channel import (
@@ -24,18 +29,18 @@ from netstack.gate.channels.input_channel import (
     ChannelLifecycle,
     InputChannel,
     PartitionStateChecker,
+    PrioritizedDeque,
     is_before,
 )
 from netstack.gate.gate_channels import GateChannels
 from netstack.gate.input_gate import (
     BufferOrEvent,
     BufferTransformer,
-    Decompressor,
     EndOfDataStatus,
     GateLifecycle,
     GateStatistics,
-    InputQueue,
     gate_statistics,
+    wait_for_next,
 )
 from netstack.log_lines import shown_state
 from netstack.wire.events import EndOfPartition
@@ -49,13 +54,13 @@ _CLOSED: Final = GateLifecycle.CLOSED
 _new: Final = tuple.__new__  # half the cost of a named tuple's own constructor (bench: transport)
 
 
-class SingleInputGate(GateChannels, InputQueue[InputChannel]):
+class SingleInputGate(GateChannels):
     """The gate of one edge: the turns of its channels, and the polls.
 
-    It has three parts, and few things cross.  ``InputQueue``, a base: the channels that have data; the task takes them
-    out, any thread puts them in, under the queue's lock.  ``GateChannels``, a base: set-up, requests, updates and the
-    life cycle, under a lock of its own; polls read its list and its state.  ``BufferTransformer``: what the task sees
-    of buffers and events; the task alone.
+    It has three parts, and few things cross.  Its own queue has the channels that have data; the task takes them out,
+    any thread puts them in, under ``_lock``, which methods that end in ``_locked`` need.  ``GateChannels``, the base:
+    set-up, requests, updates and the life cycle, under a lock of its own; polls read its list and its state.
+    ``BufferTransformer``: what the task sees of buffers and events; the task alone.
 
     Life cycle: ``GateLifecycle``: ``add_channel`` ... -> ``request_partitions`` -> polled until ``is_finished`` ->
         ``close``.
@@ -72,11 +77,16 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
         owner: str,
         *,
         state_checker: PartitionStateChecker | None = None,
-        decompressor: Decompressor | None = None,
+        decompressor: BufferDecompressor | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        GateChannels.__init__(self, owner, state_checker, decompressor)
-        InputQueue.__init__(self, clock_ns)
+        super().__init__(owner, state_checker, decompressor)
+        self._clock_ns = clock_ns
+        self._lock = threading.Lock()
+        # Guarded by _lock.
+        self._queue: PrioritizedDeque[InputChannel] = PrioritizedDeque()
+        self._availability = AvailabilityHelper()
+        self._priority_availability = AvailabilityHelper()
         self._transformer = BufferTransformer(owner, decompressor)
         self._num_finished = 0  # Written by the task thread.
 
@@ -114,6 +124,53 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
             self._make_available()
 
     # ---------------------------------------------------------------- polling
+
+    def available_future(self) -> AvailabilityFuture:
+        """Done if a poll may find something (or the gate is finished or closed), else completed when it may."""
+        with self._lock:
+            return self._availability.future
+
+    def priority_event_available_future(self) -> AvailabilityFuture:
+        """Done while a priority event can be polled (or the gate is closed), else completed when one comes."""
+        with self._lock:
+            return self._priority_availability.future
+
+    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
+        """The next buffer or event; blocks until there is one.  None if the gate is finished.
+
+        Raises:
+            TimeoutError: nothing came within ``timeout_s``.
+            ResourceClosedError: the gate was closed, before or meanwhile.
+            NetstackError: the error of a channel.
+        """
+        return wait_for_next(self, timeout_s, self._clock_ns)
+
+    def get_many(self, max_items: int, timeout_s: float | None = None) -> list[BufferOrEvent]:
+        """``poll_many``, but blocks until there is something.  Empty if the gate is finished.
+
+        Raises as ``get_next``.
+        """
+        found = self.poll_many(max_items)
+        single = None if found else self.get_next(timeout_s)
+        return found if single is None else [single]
+
+    def poll_many(self, max_items: int) -> list[BufferOrEvent]:
+        """Up to ``max_items`` items, as ``poll_next`` would give them; an event comes alone.
+
+        Empty if there is nothing.  Never blocks.
+
+        A channel yields several buffers in a row only if it is the only one that has data.  A checkpoint that starts
+        before the caller is through with all of them does not know of the rest: they were polled.
+
+        Raises:
+            ResourceClosedError: the gate was closed.
+            NetstackError: the error of the channel whose turn it was; it is raised again at its next turn.
+        """
+        found = self.poll_data(max_items)
+        if found:
+            return found
+        single = self.poll_next()
+        return [] if single is None else [single]
 
     def poll_next(self) -> BufferOrEvent | None:
         """The next buffer or event, channels taking turns; None if there is none now.  Never blocks.  Task thread.
@@ -296,7 +353,9 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
         channel.release()
         self._num_finished += 1
         with self._lock:
-            self._remove_locked(channel)
+            if channel.is_queued:
+                (self._queue.priority if channel.is_prioritized else self._queue.rest).remove(channel)
+                channel.is_queued = channel.is_prioritized = False
             more_available = bool(self._queue)
             is_finished = self.is_finished
             if self._lifecycle is not _CLOSED:
@@ -358,6 +417,30 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
             futures = self._become_available_locked(with_priority=True)
         run_all([future.complete for future in futures])
 
+    def _enqueue_locked(self, channel: InputChannel, *, has_priority: bool) -> None:
+        """Put ``channel`` where it belongs; it may be queued already."""
+        queue = self._queue
+        if not channel.is_queued:
+            channel.is_queued = True
+            channel.is_prioritized = has_priority
+            (queue.priority if has_priority else queue.rest).append(channel)
+        elif has_priority and not channel.is_prioritized:
+            queue.rest.remove(channel)
+            queue.priority.append(channel)
+            channel.is_prioritized = True
+
+    def _become_available_locked(self, *, with_priority: bool) -> list[AvailabilityFuture]:
+        """The futures to complete after the lock: of priority events, if ``with_priority``, and of data."""
+        found = [self._priority_availability.unavailable_to_reset_available()] if with_priority else []
+        found.append(self._availability.unavailable_to_reset_available())
+        return [future for future in found if future is not None]
+
+    def _make_available(self, *, with_priority: bool = False) -> None:
+        """Wake who waits for data, and with priority who waits for a priority event."""
+        with self._lock:
+            futures = self._become_available_locked(with_priority=with_priority)
+        run_all([future.complete for future in futures])
+
     # ---------------------------------------------------------------- orders to the producers
 
     def resume_consumption(self, channel_index: int) -> None:
@@ -383,7 +466,9 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
         if channels is None:
             return
         with self._lock:
-            self._clear_locked()
+            for channel in self._queue:
+                channel.is_queued = channel.is_prioritized = False
+            self._queue.clear()
         calls: list[Callable[[], None]] = [channel.release for channel in channels]
         if self._buffer_pool is not None:
             calls.append(self._buffer_pool.destroy)
@@ -391,8 +476,20 @@ class SingleInputGate(GateChannels, InputQueue[InputChannel]):
 
     def statistics(self) -> GateStatistics:
         """The numbers so far; any thread."""
-        return gate_statistics(list(self._by_index), self._buffer_pool, self._num_finished)
+        return gate_statistics(list(self._by_index), self._num_finished)
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
-        self._check_queue(self._by_index, has_ended=self.is_closed or self.is_finished, is_closed=self.is_closed)
+        with self._lock:
+            queued = list(self._queue)
+            assert len({id(each) for each in queued}) == len(queued), "a channel is queued twice"
+            assert all(each.is_queued for each in queued), "a queued channel does not know it"
+            assert all(each.is_prioritized for each in self._queue.priority), "a prioritized channel does not know it"
+            assert sum(each.is_queued for each in self._by_index) == len(queued), "a channel believes it is queued"
+            is_available = bool(queued) or self.is_closed or self.is_finished
+            assert self._availability.is_available == is_available, (
+                f"{len(queued)} channels have data, but {self._availability.future!r}"
+            )
+            assert self._priority_availability.is_available == (bool(self._queue.priority) or self.is_closed), (
+                f"priority: {self._priority_availability.future!r}"
+            )

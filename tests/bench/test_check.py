@@ -68,6 +68,16 @@ def test_cpu_seconds_of_each_figure_are_those_since_the_one_before(monkeypatch: 
     ]
 
 
+def test_cpu_seconds_that_a_gauge_measured_itself_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gauge does that where imports, which a process makes once, come before the figure."""
+    seconds = iter([1.0, 3.5, 4.5])
+    monkeypatch.setattr(gauges, "cpu_s", lambda: next(seconds))
+
+    found = check.of_cpu(list(gauges.with_cpu_s([Figure("one", 100.0, cpu_s=1.25), Figure("other", 200.0)])))
+
+    assert [(each.name, each.value) for each in found] == [("one: CPU s", 1.25), ("other: CPU s", 1.0)]
+
+
 def test_ratios_are_taken_within_a_pair_and_the_median_decides() -> None:
     """The pace doubles from pair to pair, which changes nothing; one bad pair of three neither."""
     now = measuring([100.0, 200.0, 40.0], [], "now")

@@ -85,7 +85,6 @@ ENTRIES: Final[Mapping[str, tuple[str, ...]]] = {
         "netstack.gate.gate_channels",
         "netstack.gate.input_gate",
         "netstack.gate.single_input_gate",
-        "netstack.gate.union_input_gate",
     ),
     "messages": ("flowlet.messages.control_messages", "flowlet.messages.execution_state", "flowlet.graph.partitioner"),
     "options": ("flowlet.common.job_settings",),

@@ -217,15 +217,6 @@ OWN_BUGS: Final = (
         "        if self._told_priority is not None and view.is_released:\n",
         "tests/netstack/gate/channels/test_local_input_channel.py::test_a_priority_event_that_is_announced_before_the_view_is_there_keeps_its_priority",
     ),
-    Mutant(
-        "union_believes_late_news",
-        "priority",
-        "a union promises a priority event that its gate has handed out meanwhile",
-        "netstack.gate.union_input_gate",
-        "        has_priority = has_priority and member.gate.priority_event_available_future().is_done\n",
-        "",
-        "tests/netstack/gate/test_union_input_gate.py::test_late_news_of_a_priority_event_promise_none",
-    ),
     # ---------------------------------------------------------------- connections
     Mutant(
         "close_leaves_handshakes_alone",

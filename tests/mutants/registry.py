@@ -253,7 +253,7 @@ FLINK_BUGS: Final = (
         "22368",
         "a channel that was queued again while it ended is not taken out",
         "netstack.gate.single_input_gate",
-        "            self._remove_locked(channel)\n",
+        "                (self._queue.priority if channel.is_prioritized else self._queue.rest).remove(channel)\n",
         "",
         "tests/netstack/gate/test_input_queue.py::test_hist_22368_an_ended_channel_does_not_stay_in_the_queue",
     ),

@@ -76,9 +76,8 @@ class ClientHeartbeat:
         if not 0 < self.interval_ms < self.timeout_ms <= MAX_TIMEOUT_MS:
             raise ConfigError(
                 f"option {CLIENT_INTERVAL.name!r} is {self.interval_ms} and {CLIENT_TIMEOUT.name!r} is "
-                f"{self.timeout_ms}; both are "
-                "milliseconds, the interval is more than 0 and less than the timeout, and the timeout at most "
-                f"{MAX_TIMEOUT_MS}"
+                f"{self.timeout_ms}; both are milliseconds, the interval is more than 0 and less than the timeout, and "
+                f"the timeout at most {MAX_TIMEOUT_MS}"
             )
 
     @classmethod

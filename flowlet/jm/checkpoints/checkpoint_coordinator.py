@@ -30,31 +30,9 @@ from dataclasses import field
 from typing import Final, assert_never
 
 from flowlet.common.job_settings import CheckpointSettings
+from flowlet.graph.execution_events import Subtask
+from flowlet.jm.checkpoints import coordinator_events as events
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
-from flowlet.jm.checkpoints.coordinator_events import (
-    AttemptChanged,
-    CheckpointFailed,
-    CheckpointWanted,
-    DiscardCheckpoint,
-    Effect,
-    Event,
-    FailJob,
-    JobEnded,
-    KeepCheckpoint,
-    ManifestFailed,
-    ManifestWritten,
-    RunEnded,
-    RunStarted,
-    SavepointCompleted,
-    SavepointFailed,
-    SavepointRequested,
-    SnapshotSources,
-    SourcesFailed,
-    SourcesSnapshotted,
-    StopAnnounced,
-    TimePassed,
-    WriteManifest,
-)
 from flowlet.jm.checkpoints.pending_checkpoint import (
     MAX_WAITING,
     SYMPTOM,
@@ -65,7 +43,6 @@ from flowlet.jm.checkpoints.pending_checkpoint import (
     FailureCounter,
     PendingCheckpoint,
     SavepointRequest,
-    Subtask,
     is_counted,
 )
 from flowlet.messages.control_messages import (
@@ -137,8 +114,8 @@ class CheckpointCoordinator:
         self._counter = FailureCounter(settings.tolerable_failures)
         self._history = CheckpointHistory(topology)
         self._now_ms = 0
-        self._effects: list[Effect] = []
-        self._failure: FailJob | None = None  # of this event
+        self._effects: list[events.Effect] = []
+        self._failure: events.FailJob | None = None  # of this event
         self.num_ignored = 0
 
     def __repr__(self) -> str:
@@ -171,7 +148,7 @@ class CheckpointCoordinator:
         """The checkpoints for people."""
         return self._history.document([pending.record() for pending in self._pending.values()])
 
-    def handle(self, event: Event, now_ms: int) -> list[Effect]:
+    def handle(self, event: events.Event, now_ms: int) -> list[events.Effect]:
         """Apply one event; return the effects in order.  A report that does not fit only increments a counter."""
         self._now_ms = now_ms
         self._apply(event)
@@ -196,20 +173,20 @@ class CheckpointCoordinator:
             assert (pending.phase is CheckpointPhase.MANIFEST) == (not pending.missing)
             assert (pending.phase is CheckpointPhase.MANIFEST) == (pending.checkpoint_id in self._written)
 
-    def _apply(self, event: Event) -> None:
+    def _apply(self, event: events.Event) -> None:
         match event:
-            case RunStarted():
+            case events.RunStarted():
                 self._run_started(event)
-            case AttemptChanged(attempt, state):
+            case events.AttemptChanged(attempt, state):
                 self._attempt_changed(attempt, state)
-            case TimePassed():
+            case events.TimePassed():
                 self._time_passed(event)
-            case CheckpointWanted():
+            case events.CheckpointWanted():
                 if self._run is not None:
                     self._run.is_wanted = True
-            case SourcesSnapshotted(checkpoint_id, sources):
+            case events.SourcesSnapshotted(checkpoint_id, sources):
                 self._sources_snapshotted(checkpoint_id, sources)
-            case SourcesFailed(checkpoint_id, message):
+            case events.SourcesFailed(checkpoint_id, message):
                 self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, message)
             case CheckpointAcknowledged():
                 self._acknowledged(event)
@@ -217,24 +194,24 @@ class CheckpointCoordinator:
                 self._declined(event)
             case FinalCheckpointAwaited(attempt):
                 self._final_awaited(attempt)
-            case ManifestWritten(manifest):
+            case events.ManifestWritten(manifest):
                 self._manifest_written(manifest)
-            case ManifestFailed(checkpoint_id, message):
+            case events.ManifestFailed(checkpoint_id, message):
                 self._manifest_failed(checkpoint_id, message)
-            case StopAnnounced(is_near):
+            case events.StopAnnounced(is_near):
                 self._is_stop_near = is_near
-            case SavepointRequested(request):
+            case events.SavepointRequested(request):
                 self._savepoint_requested(request)
-            case RunEnded() | JobEnded():
+            case events.RunEnded() | events.JobEnded():
                 self._run_ended()
-                if isinstance(event, JobEnded):
+                if isinstance(event, events.JobEnded):
                     self._sweep()
             case _:
                 assert_never(event)
 
     # Runs
 
-    def _run_started(self, event: RunStarted) -> None:
+    def _run_started(self, event: events.RunStarted) -> None:
         # Attempts that go on may still write for a checkpoint that has failed.
         go_on = self._run is not None and any(each in event.attempts for each in self._run.unfinished)
         self._run_ended()
@@ -265,7 +242,7 @@ class CheckpointCoordinator:
     def _sweep(self) -> None:
         """No attempt of the last run writes any more: what it wrote late goes."""
         self._effects += [
-            DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self._written
+            events.DiscardCheckpoint(each, where) for each, where in self._litter.items() if each not in self._written
         ]
         self._litter.clear()
 
@@ -337,23 +314,23 @@ class CheckpointCoordinator:
         if request.stops_job:
             self._is_stop_near = False
         if not self._can_take_savepoints:
-            self._effects.append(SavepointFailed(request, _NOT_RUNNING))
+            self._effects.append(events.SavepointFailed(request, _NOT_RUNNING))
         elif len(self._savepoints) >= MAX_WAITING:
             self._effects.append(
-                SavepointFailed(request, f"{MAX_WAITING} savepoints wait already: wait for one of them")
+                events.SavepointFailed(request, f"{MAX_WAITING} savepoints wait already: wait for one of them")
             )
         else:
             self._savepoints.append(request)
 
     def _refuse_waiting_savepoints(self) -> None:
         waiting, self._savepoints = self._savepoints, []
-        self._effects += [SavepointFailed(each, _NOT_RUNNING) for each in waiting]
+        self._effects += [events.SavepointFailed(each, _NOT_RUNNING) for each in waiting]
 
     def _savepoint_ended(self, run: _Run, pending: PendingCheckpoint, request: SavepointRequest) -> None:
         if request.stops_job:
             self._stop_triggering(run)
             self._effects += [CheckpointCompleted(attempt, pending.checkpoint_id) for attempt in run.unfinished]
-        self._effects.append(SavepointCompleted(request, pending.checkpoint_id))
+        self._effects.append(events.SavepointCompleted(request, pending.checkpoint_id))
 
     # Triggers
 
@@ -371,7 +348,7 @@ class CheckpointCoordinator:
         is_alone = self._savepoints or any(each.savepoint is not None for each in self._pending.values())
         return not is_alone and len(self._pending) < self._settings.max_concurrent
 
-    def _time_passed(self, event: TimePassed) -> None:
+    def _time_passed(self, event: events.TimePassed) -> None:
         for pending in list(self._pending.values()):
             if self._now_ms >= pending.trigger_ms + self._settings.timeout_ms:
                 is_held = pending.phase is CheckpointPhase.TASKS and all(
@@ -407,7 +384,7 @@ class CheckpointCoordinator:
         self._pending[checkpoint_id] = PendingCheckpoint(
             checkpoint_id, self._now_ms, dict(run.unfinished), tuple(run.finished), savepoint
         )
-        self._effects.append(SnapshotSources(checkpoint_id))
+        self._effects.append(events.SnapshotSources(checkpoint_id))
 
     def _sources_snapshotted(self, checkpoint_id: int, sources: list[SourceEntry]) -> None:
         pending, run = self._pending.get(checkpoint_id), self._run
@@ -436,13 +413,13 @@ class CheckpointCoordinator:
             if not pending.missing:
                 pending.phase = CheckpointPhase.MANIFEST
                 self._written[pending.checkpoint_id] = pending.location
-                self._effects.append(WriteManifest(pending.manifest(self._topology), pending.location))
+                self._effects.append(events.WriteManifest(pending.manifest(self._topology), pending.location))
 
     def _late_state(self, message: CheckpointAcknowledged) -> None:
         self.num_ignored += 1
         has_file = message.state is not None and message.state.path is not None
         if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
-            self._effects.append(DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
+            self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
 
     def _declined(self, message: CheckpointDeclined) -> None:
         pending, run = self._pending.get(message.checkpoint_id), self._run
@@ -470,7 +447,7 @@ class CheckpointCoordinator:
         location = self._written.pop(checkpoint_id, "")
         pending, run = self._pending.pop(checkpoint_id, None), self._run
         if pending is None or run is None:  # it failed meanwhile
-            self._effects.append(DiscardCheckpoint(checkpoint_id, location))
+            self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
             return
         self._last_end_ms = self._now_ms
         self._history.ended(pending.record(self._now_ms))
@@ -479,7 +456,7 @@ class CheckpointCoordinator:
             return
         self._last_completed, self._last_duration_ms = checkpoint_id, self._now_ms - pending.trigger_ms
         self._counter.completed(checkpoint_id)
-        self._effects.append(KeepCheckpoint(manifest))
+        self._effects.append(events.KeepCheckpoint(manifest))
         for older in [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]:
             self._fail(older, CheckpointFailure(_Reason.CHECKPOINT_SUBSUMED.name, _Reason.CHECKPOINT_SUBSUMED.value))
         self._effects += [CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
@@ -489,7 +466,7 @@ class CheckpointCoordinator:
         if checkpoint_id in self._pending:
             self._fail_if_pending(checkpoint_id, _Reason.FINALIZE_CHECKPOINT_FAILURE, message)
         else:
-            self._effects.append(DiscardCheckpoint(checkpoint_id, location))
+            self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))
 
     def _fail_if_pending(self, checkpoint_id: int, reason: CoordinatorFailureReason, message: str) -> None:
         pending = self._pending.get(checkpoint_id)
@@ -508,7 +485,7 @@ class CheckpointCoordinator:
         self._last_end_ms = self._now_ms
         held_up_by = tuple(self._topology.frontier(pending.missing_subtasks()))
         self._history.ended(pending.record(self._now_ms, failure, held_up_by))
-        self._effects.append(CheckpointFailed(checkpoint_id, failure, held_up_by))
+        self._effects.append(events.CheckpointFailed(checkpoint_id, failure, held_up_by))
         if pending.phase is not CheckpointPhase.SOURCES:
             self._call_off(pending)
         if pending.savepoint is None:
@@ -516,7 +493,7 @@ class CheckpointCoordinator:
             self._count(checkpoint_id, failure)
         else:
             where = "" if failure.subtask is None else f"{self._topology.describe(failure.subtask)}: "
-            self._effects.append(SavepointFailed(pending.savepoint, f"{where}{failure.message}"))
+            self._effects.append(events.SavepointFailed(pending.savepoint, f"{where}{failure.message}"))
         if self._run is not None:
             self._want_last(self._run)
 
@@ -533,7 +510,7 @@ class CheckpointCoordinator:
         if len(self._litter) > _MAX_LITTER:
             del self._litter[next(iter(self._litter))]
         if checkpoint_id not in self._written:  # else the answer of WriteManifest discards it
-            self._effects.append(DiscardCheckpoint(checkpoint_id, pending.location))
+            self._effects.append(events.DiscardCheckpoint(checkpoint_id, pending.location))
 
     def _count(self, checkpoint_id: int, failure: CheckpointFailure) -> None:
         if not self._counter.failed(checkpoint_id, failure.reason):
@@ -541,9 +518,8 @@ class CheckpointCoordinator:
         if self._run is not None:
             self._stop_triggering(self._run)
         where = "" if failure.subtask is None else f" in {self._topology.describe(failure.subtask)}"
-        self._failure = FailJob(
+        self._failure = events.FailJob(
             f"more than {self._settings.tolerable_failures} checkpoints failed one after the other "
             f"(execution.checkpointing.tolerable-failed-checkpoints); the last one, checkpoint {checkpoint_id}, "
-            f"failed{where}: "
-            f"{failure.message}"
+            f"failed{where}: {failure.message}"
         )

@@ -24,12 +24,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint, InFlightEdge, restored_edges
 from flowlet.jm.checkpoints.pending_checkpoint import (
     CheckpointFailure,
     CheckpointRecord,
     CheckpointTopology,
-    Subtask,
     SubtaskPart,
 )
 from flowlet.messages.control_messages import CheckpointDurations, RestoredPart, RestoredState

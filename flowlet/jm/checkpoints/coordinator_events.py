@@ -20,8 +20,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Final
 
+from flowlet.graph.execution_events import Subtask
 from flowlet.graph.execution_graph import Execution
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, SavepointRequest, Subtask
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, SavepointRequest
 from flowlet.messages.control_messages import (
     CheckpointAcknowledged,
     CheckpointOrder,

@@ -193,9 +193,8 @@ def place_of(path: str) -> CheckpointPlace | str:
     except StorageError as error:
         raise StorageError(
             f"{path!r} names no checkpoint or savepoint; name it by the absolute path, or the URL, of its directory, "
-            "which is "
-            "<execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-..., or of the file "
-            "_metadata in it"
+            "which is <execution.checkpointing.dir>/<job id>/chk-<n> or <savepoint directory>/savepoint-..., or of the "
+            "file _metadata in it"
         ) from error
     found = _PLACE.fullmatch(root)
     if found is None:
@@ -335,9 +334,8 @@ class FormerCheckpoint:
             names = _listed([_called(operator, vertex) for operator, vertex in missing.items()])
             raise StateRestoreError(
                 f"checkpoint {self} has state of operators that this program does not have: {names}; "
-                f"{self._renamed(missing)}or set "
-                f"{IGNORES_UNCLAIMED_STATE} (flowlet run --allow-non-restored-state) to true to start without "
-                "this state"
+                f"{self._renamed(missing)}or set {IGNORES_UNCLAIMED_STATE} (flowlet run --allow-non-restored-state) to "
+                "true to start without this state"
             )
 
     def _renamed(self, missing: Mapping[str, VertexEntry]) -> str:
@@ -351,8 +349,7 @@ class FormerCheckpoint:
         if not new:
             return (
                 "give operators a uid() before the first run, because without one their ids follow from their places "
-                "in the program, and "
-                "give these the uids that they had; "
+                "in the program, and give these the uids that they had; "
             )
         uids = [vertex.uids[operator] for operator, vertex in missing.items() if operator in vertex.uids]
         wanted = f"uid({uids[0]!r})" if len(uids) == 1 == len(missing) else "the uid() that it had"
@@ -404,11 +401,9 @@ class FormerCheckpoint:
         name = _called(operator, reader) if operator in reader.operators else repr(reader.name)
         raise StateRestoreError(
             f"checkpoint {self} has records in flight to operator {name}, which this program does not have, or which "
-            "has no input "
-            f"{edge.former.input_id} any more; give the operator that shall process them the uid() that it had, start "
-            "from a checkpoint "
-            f"that is not unaligned, or set {IGNORES_UNCLAIMED_STATE} (flowlet run --allow-non-restored-state) to "
-            "true to lose them"
+            f"has no input {edge.former.input_id} any more; give the operator that shall process them the uid() that "
+            f"it had, start from a checkpoint that is not unaligned, or set {IGNORES_UNCLAIMED_STATE} (flowlet run "
+            "--allow-non-restored-state) to true to lose them"
         )
 
     def _check_same_edges(self, job: JobGraphMessage) -> None:
@@ -438,9 +433,8 @@ class FormerCheckpoint:
         ends = " and ".join(map(repr, names))
         raise StateRestoreError(
             f"checkpoint {self} has records in flight, and there is another way from or to {ends} now: operators are "
-            "chained otherwise, "
-            "were added or were removed; start from a checkpoint that is not unaligned, or leave the program and its "
-            "chains as they were"
+            "chained otherwise, were added or were removed; start from a checkpoint that is not unaligned, or leave "
+            "the program and its chains as they were"
         )
 
     def _check_key_groups(self, vertex: VertexMessage) -> None:

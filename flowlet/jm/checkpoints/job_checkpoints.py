@@ -16,6 +16,8 @@ from typing import Final, Protocol, assert_never
 from flowlet.common.job_status import JobStatus
 from flowlet.common.paths import root_of
 from flowlet.errors import FlowletError
+from flowlet.graph.execution_events import Subtask
+from flowlet.jm.checkpoints import coordinator_events as events
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.checkpoint_history import (
     CheckpointHistory,
@@ -23,44 +25,9 @@ from flowlet.jm.checkpoints.checkpoint_history import (
     Document,
     SharedStateRegistry,
 )
-from flowlet.jm.checkpoints.coordinator_events import (
-    AttemptChanged,
-    CheckpointFailed,
-    CheckpointWanted,
-    DiscardCheckpoint,
-    Effect,
-    Event,
-    FailJob,
-    JobEnded,
-    KeepCheckpoint,
-    ManifestFailed,
-    ManifestWritten,
-    RunEnded,
-    RunStarted,
-    SavepointCompleted,
-    SavepointFailed,
-    SavepointRequested,
-    SnapshotSources,
-    SourcesFailed,
-    SourcesSnapshotted,
-    StopAnnounced,
-    TimePassed,
-    WriteManifest,
-)
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, in_flight_edges, place_of
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, Subtask, is_counted
-from flowlet.messages.control_messages import (
-    CheckpointAborted,
-    CheckpointAcknowledged,
-    CheckpointCompleted,
-    CheckpointOrder,
-    CheckpointReport,
-    FinalCheckpointAwaited,
-    JobGraphMessage,
-    RestoredState,
-    StateHandle,
-    TriggerCheckpoint,
-)
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
+from flowlet.messages import control_messages as messages
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
@@ -71,7 +38,7 @@ from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
 
 
-def read_former_checkpoint(path: str, job: JobGraphMessage, key: bytes) -> FormerCheckpoint:
+def read_former_checkpoint(path: str, job: messages.JobGraphMessage, key: bytes) -> FormerCheckpoint:
     """The checkpoint at a path, if ``job`` can start from it; ``key``: of the MAC of manifests.
 
     Raises:
@@ -156,8 +123,8 @@ class JobCheckpoints:
 
     def __init__(
         self,
-        job: JobGraphMessage,
-        send: Callable[[str, CheckpointOrder], None],
+        job: messages.JobGraphMessage,
+        send: Callable[[str, messages.CheckpointOrder], None],
         *,
         clock: WallClock,
         fail: Callable[[Exception], None],
@@ -171,7 +138,7 @@ class JobCheckpoints:
         next_id: int = 1,
         unrestorable: Sequence[int] = (),
         may_trigger: Callable[[int], bool] = lambda _: True,
-        reader_lag: Callable[[], TimePassed] = TimePassed,
+        reader_lag: Callable[[], events.TimePassed] = events.TimePassed,
     ) -> None:
         self._settings = job.settings.checkpoints
         self._send = send
@@ -188,7 +155,7 @@ class JobCheckpoints:
         self._savepoints: dict[SavepointRequest, Callable[[str | None], object]] = {}
         self.starts_from = job.settings.recovery_path  # another job's checkpoint; empty: none
         # Tests may replace it before ``recover``.
-        self.read_former: Callable[[JobGraphMessage], FormerCheckpoint] = lambda job: read_former_checkpoint(
+        self.read_former: Callable[[messages.JobGraphMessage], FormerCheckpoint] = lambda job: read_former_checkpoint(
             self.starts_from, job, key
         )
         self._on_completed = on_completed
@@ -221,7 +188,7 @@ class JobCheckpoints:
         return f"<JobCheckpoints of {self._topology.job_id}, {self._coordinator or 'none'}>"
 
     def recover(
-        self, job: JobGraphMessage, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]
+        self, job: messages.JobGraphMessage, on_recovered: Callable[[], None], on_error: Callable[[Exception], None]
     ) -> None:
         """Read the checkpoint of another job that this one starts from, in the background; then one of the two is
         called.
@@ -255,24 +222,26 @@ class JobCheckpoints:
         """
         self._locations = dict(locations)
         attempts = {each: Subtask(*subtask_of(each)) for each in locations}
-        self._handle(RunStarted(attempts, self._completed.restored_id, states or {}))
+        self._handle(events.RunStarted(attempts, self._completed.restored_id, states or {}))
         newest = self._completed.newest
         if newest is not None:
             self._discard_leftovers(newest.checkpoint_id)
 
     def task_state_changed(self, attempt: bytes, state: ExecutionState) -> None:
         """An attempt of this run is in a new state."""
-        self._handle(AttemptChanged(attempt, state))
+        self._handle(events.AttemptChanged(attempt, state))
 
-    def report(self, tm_id: str, message: CheckpointReport) -> bool:
+    def report(self, tm_id: str, message: messages.CheckpointReport) -> bool:
         """A task acknowledges, declines or waits; False if no such checkpoint is pending, or the task does not run
         there.
         """
         coordinator = self._coordinator
         if coordinator is None or self._locations.get(message.attempt) != tm_id:
             return False
-        is_pending = isinstance(message, FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending_ids
-        if isinstance(message, CheckpointAcknowledged):
+        is_pending = (
+            isinstance(message, messages.FinalCheckpointAwaited) or message.checkpoint_id in coordinator.pending_ids
+        )
+        if isinstance(message, messages.CheckpointAcknowledged):
             self._shared.name(message.checkpoint_id, _paths(message.shared))
         self._handle(message)
         return is_pending
@@ -283,25 +252,25 @@ class JobCheckpoints:
         A job without checkpoints has none that is complete; its number is 0.
         """
         next_id = 0 if self._coordinator is None else self._coordinator.next_id
-        self._handle(CheckpointWanted())
+        self._handle(events.CheckpointWanted())
         return next_id
 
     def announce_stop(self, *, is_near: bool) -> None:
         """A savepoint that stops the job is to be requested once its directory is ready; or that failed."""
-        self._handle(StopAnnounced(is_near))
+        self._handle(events.StopAnnounced(is_near))
 
     def request_savepoint(self, request: SavepointRequest, on_end: Callable[[str | None], object]) -> None:
         """Take a savepoint into its directory, which is ready; ``on_end`` gets None once it is complete, or else why it
         is not.
         """
         self._savepoints[request] = on_end
-        self._handle(SavepointRequested(request))
+        self._handle(events.SavepointRequested(request))
 
     def stop(self) -> None:
         """The run ends: abort what is pending; idempotent."""
         self._locations = {}
         self._sources = {}
-        self._handle(RunEnded())
+        self._handle(events.RunEnded())
 
     def close(self, status: JobStatus = JobStatus.FINISHED) -> None:
         """The job has ended: abort what is pending, and remove all checkpoints, unless they are retained in this
@@ -311,7 +280,7 @@ class JobCheckpoints:
         path = self.retained_path(status)
         dropped = [*self._completed.clear(), *self._unrestorable] if path is None else []  # people may put a file back
         self._unrestorable = []
-        self._handle(JobEnded())
+        self._handle(events.JobEnded())
         for checkpoint_id in dropped:
             self._discard(checkpoint_id)
         if self._has_shared_files and path is None:
@@ -340,7 +309,7 @@ class JobCheckpoints:
         assert self._settings is not None, "there is a checkpoint"
         return f"{root_of(self._settings.directory)}/{self._topology.job_id}/chk-{checkpoint_id}"
 
-    def restored_state(self, vertex_id: str, subtask: int) -> RestoredState | None:
+    def restored_state(self, vertex_id: str, subtask: int) -> messages.RestoredState | None:
         """What a subtask of the next run begins with: its part of the newest complete checkpoint;
         None: there is none.
         """
@@ -396,7 +365,7 @@ class JobCheckpoints:
             restored["is_savepoint"] = former is not None and is_former and bool(former.place.savepoint)
         return document
 
-    def _handle(self, event: Event) -> None:
+    def _handle(self, event: events.Event) -> None:
         if self._coordinator is None:
             return
         timers = self._timers = self._timers or asyncio.get_running_loop()
@@ -416,16 +385,16 @@ class JobCheckpoints:
         self._timer = None
         self._handle(self._reader_lag())
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: events.Effect) -> None:
         match effect:
-            case SnapshotSources(checkpoint_id):
+            case events.SnapshotSources(checkpoint_id):
                 self._handle(self._snapshot_sources(checkpoint_id))
-            case TriggerCheckpoint() | CheckpointCompleted() | CheckpointAborted():
+            case messages.TriggerCheckpoint() | messages.CheckpointCompleted() | messages.CheckpointAborted():
                 if effect.attempt in self._locations:  # an earlier effect may have ended the run
                     self._send(self._locations[effect.attempt], effect)
-            case WriteManifest(manifest, location):
+            case events.WriteManifest(manifest, location):
                 self._write(manifest, location)
-            case KeepCheckpoint(manifest):
+            case events.KeepCheckpoint(manifest):
                 log.info("checkpoint completed", job=manifest.job_id, checkpoint=manifest.checkpoint_id)
                 dropped, self._unrestorable = [*self._completed.add(manifest), *self._unrestorable], []
                 for checkpoint_id in dropped:
@@ -433,49 +402,49 @@ class JobCheckpoints:
                 self._discard_leftovers(manifest.checkpoint_id)
                 self._discard_unused(manifest)
                 self._on_completed()
-            case DiscardCheckpoint(checkpoint_id, location):
+            case events.DiscardCheckpoint(checkpoint_id, location):
                 if location:
                     self._put_to_discard(location)
                 else:
                     self._discard(checkpoint_id)
-            case SavepointCompleted(request, checkpoint_id):
+            case events.SavepointCompleted(request, checkpoint_id):
                 log.info(
                     "savepoint completed", job=self._topology.job_id, checkpoint=checkpoint_id, path=request.location
                 )
                 self._savepoints.pop(request)(None)
-            case SavepointFailed(request, message):
+            case events.SavepointFailed(request, message):
                 self._put_to_discard(request.location)
                 self._savepoints.pop(request)(message)
-            case CheckpointFailed():
+            case events.CheckpointFailed():
                 self._log_failure(effect)
-            case FailJob(message):
+            case events.FailJob(message):
                 self._fail(CheckpointsFailedError(message))
             case _:
                 assert_never(effect)
 
-    def _snapshot_sources(self, checkpoint_id: int) -> SourcesSnapshotted | SourcesFailed:
+    def _snapshot_sources(self, checkpoint_id: int) -> events.SourcesSnapshotted | events.SourcesFailed:
         if not self._may_trigger(checkpoint_id):
-            return SourcesFailed(checkpoint_id, "the job store has not reserved its id yet")
+            return events.SourcesFailed(checkpoint_id, "the job store has not reserved its id yet")
         entries = []
         for vertex_id, snapshot in self._sources.items():
             try:
                 entries.append(SourceEntry(vertex_id, snapshot()))
             except Exception as error:  # noqa: BLE001 - an enumerator may be of any connector; the loop must go on
-                return SourcesFailed(checkpoint_id, f"source {self._topology.names[vertex_id]}: {error!r}")
-        return SourcesSnapshotted(checkpoint_id, entries)
+                return events.SourcesFailed(checkpoint_id, f"source {self._topology.names[vertex_id]}: {error!r}")
+        return events.SourcesSnapshotted(checkpoint_id, entries)
 
     def _write(self, manifest: CheckpointManifest, location: str) -> None:
         self._being_written.add(manifest.checkpoint_id)
         self._call_in_background(
             lambda: (self._open_savepoint(location) if location else self._open_storage()).write_manifest(manifest),
-            lambda _: self._written(ManifestWritten(manifest), manifest.checkpoint_id),
+            lambda _: self._written(events.ManifestWritten(manifest), manifest.checkpoint_id),
             lambda error: self._written(
-                ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id
+                events.ManifestFailed(manifest.checkpoint_id, str(error) or repr(error)), manifest.checkpoint_id
             ),
             f"manifest of checkpoint {manifest.checkpoint_id}",
         )
 
-    def _written(self, event: ManifestWritten | ManifestFailed, checkpoint_id: int) -> None:
+    def _written(self, event: events.ManifestWritten | events.ManifestFailed, checkpoint_id: int) -> None:
         self._being_written.discard(checkpoint_id)
         self._handle(event)
 
@@ -554,7 +523,7 @@ class JobCheckpoints:
             )
         self._discarded()
 
-    def _log_failure(self, effect: CheckpointFailed) -> None:
+    def _log_failure(self, effect: events.CheckpointFailed) -> None:
         failure = effect.failure
         task = {} if failure.subtask is None else {"task": self._topology.describe(failure.subtask)}
         held_up_by = (
@@ -584,5 +553,5 @@ def _remove(storage: ManifestStorage, what: int | tuple[str, ...]) -> None:
         storage.discard_shared(what)
 
 
-def _paths(handles: Iterable[StateHandle]) -> list[str]:
+def _paths(handles: Iterable[messages.StateHandle]) -> list[str]:
     return [each.path for each in handles if each.path is not None]

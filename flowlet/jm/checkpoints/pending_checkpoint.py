@@ -26,19 +26,13 @@ from enum import Enum, unique
 from typing import Final, NamedTuple
 
 from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
+from flowlet.graph.execution_events import Subtask
 from flowlet.graph.partitioner import producers_of
 from flowlet.jm.checkpoints.former_checkpoint import edge_entries
 from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, JobGraphMessage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, VertexEntry
 from netstack.late import dataclass
 from netstack.wire.events import SnapshotType
-
-
-class Subtask(NamedTuple):
-    """A subtask of the job, in every run."""
-
-    vertex_id: str
-    subtask: int
 
 
 class _Input(NamedTuple):

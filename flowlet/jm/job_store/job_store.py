@@ -323,8 +323,7 @@ def _manifests(
     if max(ids, default=-1) < progress.completed_checkpoint:
         raise StorageError(
             f"checkpoint {progress.completed_checkpoint} of job {job_id} was complete and is gone from {storage!r}: is "
-            "a mount missing? "
-            "Put it back and start the JobManager again"
+            "a mount missing? Put it back and start the JobManager again"
         )
     manifests: list[CheckpointManifest] = []
     passed_over: list[int] = []

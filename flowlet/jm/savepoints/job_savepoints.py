@@ -100,17 +100,14 @@ class SavepointOperations:
                 why = "" if cause is None else f" ({cause})"
                 operation.failure = (
                     f"savepoint {operation.location} is complete, but then the job was {status.name} instead of "
-                    f"FINISHED{why}: if it goes "
-                    "on from its last checkpoint, results behind that come again after the savepoint, too; stop it "
-                    "again, and use the "
-                    "newer savepoint"
+                    f"FINISHED{why}: if it goes on from its last checkpoint, results behind that come again after the "
+                    "savepoint, too; stop it again, and use the newer savepoint"
                 )
 
 
 _NO_MACHINERY: Final = (
     "the job takes neither checkpoints nor savepoints: set execution.checkpointing.savepoint-dir, or "
-    "execution.checkpointing.interval, "
-    "before it starts"
+    "execution.checkpointing.interval, before it starts"
 )
 _NO_DIRECTORY: Final = "name a directory, or set execution.checkpointing.savepoint-dir before the job starts"
 log = LogLines(__name__)

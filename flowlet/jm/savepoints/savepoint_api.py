@@ -199,8 +199,7 @@ async def check_checkpoint_directory(
     except TimeoutError as error:
         raise JobGraphError(
             f"checkpoints cannot be kept in {settings.directory!r}: it did not answer within {timeout_s:g} s; is the "
-            "file server or the "
-            "store up, and can the JobManager reach it?"
+            "file server or the store up, and can the JobManager reach it?"
         ) from error
     except Exception as error:
         raise JobGraphError(f"the JobManager cannot keep checkpoints: {error}") from error

@@ -181,8 +181,7 @@ def check_free_descriptors(num_needed: int, purpose: str) -> None:
     if 0 <= limit < num_open + num_needed:
         raise ConfigError(
             f"this process may have {limit} file descriptors (RLIMIT_NOFILE), and {num_open} are open: {purpose} needs "
-            f"{num_needed} more; "
-            f"raise the limit to {num_open + num_needed} at least, as with 'ulimit -n 1024'"
+            f"{num_needed} more; raise the limit to {num_open + num_needed} at least, as with 'ulimit -n 1024'"
         )
 
 

@@ -38,8 +38,7 @@ descriptors for ``end_with`` and for ``tell_program``, then the TaskManager's op
 
 SERVER_BOOT: Final = (
     "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import "
-    "begin_fork_server; "
-    "control = begin_fork_server(); from flowlet.tm.fork_server import serve; serve(control)"
+    "begin_fork_server; control = begin_fork_server(); from flowlet.tm.fork_server import serve; serve(control)"
 )
 """The text of ``python -c`` for a process from which TaskManagers are forked (``flowlet.tm.fork_server``).
 

@@ -1,7 +1,7 @@
 """One input of a gate: what local and remote channels have in common, and what they need of others.
 
-They need a gate, ``ChannelGate``; a remote one a connection, ``PartitionRequestClient``; and for a partition that was
-not found yet a ``PartitionStateChecker`` and a ``RequestBackoff``.
+They need a gate, which they call outside every lock; a remote one a connection, ``PartitionRequestClient``; and for a
+partition that was not found yet a ``PartitionStateChecker`` and a ``RequestBackoff``.
 
 Side:       shared.
 Hot path:   ``PrioritizedDeque``, per buffer; its two deques are used themselves.
@@ -20,11 +20,10 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator
-from enum import Enum, auto
+from enum import Enum, IntEnum, auto
 from itertools import chain
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from netstack.availability import AvailabilityFuture
 from netstack.buffer.network_buffer import NetworkBuffer
 from netstack.errors import LocalProtocolError, NetstackError, PartitionNotFoundError, ProducerFailedError
 from netstack.ids import ResultPartitionID
@@ -38,6 +37,7 @@ from netstack.wire.offer_messages import PartitionOffer, RefusalCode
 
 if TYPE_CHECKING:
     from netstack.gate.channels.remote_input_channel import RemoteInputChannel
+    from netstack.gate.single_input_gate import SingleInputGate
 
 
 MAX_SEQUENCE_NUMBER: Final = 2**31 - 1
@@ -74,21 +74,6 @@ class PrioritizedDeque(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return chain(self.priority, self.rest)
-
-    def poll(self) -> T | None:
-        """Take the first element; None if there is none."""
-        if self.priority:
-            return self.priority.popleft()
-        return self.rest.popleft() if self.rest else None
-
-    def get_and_remove(self, is_wanted: Callable[[T], bool]) -> T | None:
-        """Take out the first element that ``is_wanted``; None if there is none."""
-        for elements in (self.priority, self.rest):
-            for position, element in enumerate(elements):
-                if is_wanted(element):
-                    del elements[position]
-                    return element
-        return None
 
     def clear(self) -> None:
         """Forget everything."""
@@ -188,8 +173,8 @@ class OfferedPartitionClient(PartitionRequestClient, Protocol):
         """Run a function on the connection's loop thread, behind the calls before; never if the loop is closed."""
 
 
-class ChannelLifecycle(Enum):
-    """A channel only moves on; an error does not change its state, it is what the next poll raises."""
+class ChannelLifecycle(IntEnum):
+    """A channel only moves on, to a greater state; an error does not change it, but is what the next poll raises."""
 
     CREATED = auto()
     """It may be set up; polling it, or an order to its producer, is a mistake."""
@@ -197,13 +182,6 @@ class ChannelLifecycle(Enum):
     """Its data was asked for, and is polled."""
     RELEASED = auto()
     """It gave everything back and takes in nothing more."""
-
-
-NEXT: Final = {
-    ChannelLifecycle.CREATED: frozenset({ChannelLifecycle.REQUESTED, ChannelLifecycle.RELEASED}),
-    ChannelLifecycle.REQUESTED: frozenset({ChannelLifecycle.RELEASED}),
-    ChannelLifecycle.RELEASED: frozenset[ChannelLifecycle](),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,32 +212,6 @@ BufferAndAvailability: TypeAlias = BufferAndBacklog
 """What a poll of a channel finds; a local channel hands on what its view gave it, without making another tuple."""
 
 
-class ChannelGate(Protocol):
-    """What a channel tells its gate; every method from any thread, outside every lock.
-
-    One implementer: ``SingleInputGate`` imports this module, which therefore cannot import it.
-    """
-
-    owner: str
-
-    def notify_channel_non_empty(self, channel: "InputChannel") -> None:
-        """The channel has data, or an error, after it had none."""
-
-    def enqueue_channel(self, channel: "InputChannel") -> AvailabilityFuture | None:
-        """The same, but the caller completes what this returns: once, when everything that arrived
-        together is queued.
-        """
-
-    def notify_priority_event(self, channel: "InputChannel", sequence_number: int) -> None:
-        """The channel has a first priority event; ignored if an event with that number or a later one was polled."""
-
-    def notify_priority_event_force(self, channel: "InputChannel") -> None:
-        """The channel has a priority event whose number the gate may have seen already."""
-
-    def trigger_partition_state_check(self, channel: "InputChannel") -> None:
-        """The channel's partition was not found: is there still a producer of it?"""
-
-
 class InputChannel(ABC):
     """Base class.
 
@@ -272,7 +224,7 @@ class InputChannel(ABC):
 
     def __init__(
         self,
-        gate: ChannelGate,
+        gate: "SingleInputGate",
         index: int,
         partition_id: ResultPartitionID,
         subpartition: int,
@@ -319,7 +271,7 @@ class InputChannel(ABC):
 
     def _enter_locked(self, lifecycle: ChannelLifecycle) -> bool:
         """Go on to ``lifecycle``; False, and nothing changes, if no step leads there from the present state."""
-        is_step = lifecycle in NEXT[self.lifecycle]
+        is_step = lifecycle > self.lifecycle
         if is_step:
             self.lifecycle = lifecycle
         return is_step

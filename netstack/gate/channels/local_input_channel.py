@@ -12,7 +12,7 @@ Source:     Flink ``LocalInputChannel``.  A partition that is not registered yet
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from netstack.buffer.content_consumer import ContentBuffer
 from netstack.errors import (
@@ -25,7 +25,6 @@ from netstack.errors import (
 from netstack.gate.channels.in_flight_recorder import ChannelStatePersister
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
-    ChannelGate,
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
@@ -43,6 +42,9 @@ from netstack.partition.result_partition_manager import ResultPartitionManager
 from netstack.partition.result_subpartition import ResultSubpartitionView
 from netstack.wire.events import CheckpointBarrier, Event, deserialize_event
 from netstack.wire.messages import DataType
+
+if TYPE_CHECKING:
+    from netstack.gate.single_input_gate import SingleInputGate
 
 _CREATED: Final = ChannelLifecycle.CREATED
 _REQUESTED: Final = ChannelLifecycle.REQUESTED
@@ -64,7 +66,7 @@ class LocalInputChannel(InputChannel):
 
     def __init__(
         self,
-        gate: ChannelGate,
+        gate: "SingleInputGate",
         index: int,
         partition_id: ResultPartitionID,
         subpartition: int,

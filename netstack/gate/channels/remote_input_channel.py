@@ -12,7 +12,7 @@ Source:     Flink ``RemoteInputChannel``.
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from netstack.availability import run_all
 from netstack.buffer.local_buffer_pool import LocalBufferPool
@@ -31,7 +31,6 @@ from netstack.gate.channels.channel_receiver import ChannelReceiver
 from netstack.gate.channels.in_flight_recorder import InFlightRecorder
 from netstack.gate.channels.input_channel import (
     BufferAndAvailability,
-    ChannelGate,
     ChannelLifecycle,
     ChannelStatistics,
     InputChannel,
@@ -48,6 +47,9 @@ from netstack.wire.messages import (
     ResumeConsumption,
     TaskEventRequest,
 )
+
+if TYPE_CHECKING:
+    from netstack.gate.single_input_gate import SingleInputGate
 
 _PRIORITY: Final = DataType.PRIORITIZED_EVENT_BUFFER
 _NONE: Final = DataType.NONE
@@ -78,7 +80,7 @@ class RemoteInputChannel(InputChannel):
 
     def __init__(
         self,
-        gate: ChannelGate,
+        gate: "SingleInputGate",
         index: int,
         channel_id: InputChannelID,
         partition_id: ResultPartitionID,

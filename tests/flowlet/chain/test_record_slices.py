@@ -250,6 +250,21 @@ def test_a_function_that_computes_is_not_slow_because_others_have_the_core(
     assert (caution.num_left > 0) is is_cautious
 
 
+def test_one_long_wait_is_forgotten_soon_and_a_second_one_is_not() -> None:
+    """A busy machine makes a thread stand for long now and then; a function that waits does so again."""
+    caution = Caution()
+
+    caution.records_were_processed(1_000, 200_000_000, 1_000_000)
+    after_one = caution.num_left
+    caution.records_were_processed(100, 200_000_000, 1_000_000)
+    after_two = caution.num_left
+    computing = Caution()
+    computing.records_were_processed(1_000, 200_000_000, 200_000_000)
+
+    assert after_one == 10_000
+    assert after_two == computing.num_left == 100_000
+
+
 def test_a_short_slice_that_lost_the_core_once_says_nothing() -> None:
     """It took 2 ms, and 20 by the wall."""
     chain, pauses = Chain(20_000), [0, 0, 0, 0, 18_000_000, 0, 0]

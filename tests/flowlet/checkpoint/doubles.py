@@ -108,6 +108,9 @@ class RecordingInput:
 class ScriptedGate(RecordingInput):
     """A gate that yields what it is given; priority events first."""
 
+    next_is_data = False
+    next_is_event = False
+
     def __init__(self, num_channels: int) -> None:
         super().__init__()
         self.num_channels = num_channels

@@ -3,6 +3,8 @@
 Source: Flink ``CheckpointedInputGateTest``.
 """
 
+from typing import cast
+
 import pytest
 
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
@@ -10,6 +12,7 @@ from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import RemoteProtocolError
 from netstack.gate.input_gate import EndOfDataStatus
+from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,
     EndOfData,
@@ -37,7 +40,11 @@ class Fixture:
         )
         channels = [(0, index) for index in range(num_channels)]
         self.gate = CheckpointedInputGate(
-            self.raw, self.handler, channels, self.mailbox.executor, awaits_recovery=awaits_recovery
+            cast("SingleInputGate", self.raw),  # what it needs of one
+            self.handler,
+            channels,
+            self.mailbox.executor,
+            awaits_recovery=awaits_recovery,
         )
 
     def poll_all(self) -> list[object]:
@@ -393,7 +400,7 @@ def test_every_channel_needs_a_name() -> None:
     fixture = Fixture()
 
     with pytest.raises(ValueError, match="1 names for the 2 channels"):
-        CheckpointedInputGate(fixture.raw, fixture.handler, [(0, 0)], fixture.mailbox.executor)
+        CheckpointedInputGate(cast("SingleInputGate", fixture.raw), fixture.handler, [(0, 0)], fixture.mailbox.executor)
 
 
 def test_nothing_overtakes_what_is_kept_except_unaligned_barriers() -> None:

@@ -5,12 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_graph import (
+from flowlet.graph.execution_events import (
     CancelRequested,
     Deploy,
     Effect,
     Event,
-    ExecutionGraph,
     ExecutionReported,
     ExecutionStateChanged,
     ExecutionVertex,
@@ -21,8 +20,8 @@ from flowlet.graph.execution_graph import (
     SendMessage,
     SlotsAllocated,
     TaskManagerLost,
-    is_symptom,
 )
+from flowlet.graph.execution_graph import ExecutionGraph, is_symptom
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState
 

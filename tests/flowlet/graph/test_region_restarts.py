@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_graph import (
+from flowlet.graph.execution_events import (
     CancelRequested,
     Deploy,
     Effect,
     Event,
-    ExecutionGraph,
     ExecutionReported,
     ExecutionVertex,
     GlobalFailure,
@@ -27,8 +26,10 @@ from flowlet.graph.execution_graph import (
     SchedulingFailed,
     SendMessage,
     SlotsAllocated,
+    Subtask,
     TaskManagerLost,
 )
+from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import ExecutionState
@@ -76,7 +77,7 @@ def reported(task: str, state: ExecutionState, number: int = 0, cause: FailureIn
 
 def running(attempts: int = 9) -> ExecutionGraph:
     graph = ExecutionGraph.create(
-        vertices(), 100, FixedDelay(attempts, DELAY_MS), [[(task, 0) for task in each] for each in REGIONS]
+        vertices(), 100, FixedDelay(attempts, DELAY_MS), [[Subtask(task, 0) for task in each] for each in REGIONS]
     )
     graph.handle(slots(graph), 101)
     for task in TASKS:
@@ -466,7 +467,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(CHOICES), st.integers(0, 5), st.sampl
 
 def world_after(steps: list[tuple[str, int, FailureInfo]], attempts: int) -> World:
     graph = ExecutionGraph.create(
-        vertices(), 100, FixedDelay(attempts, DELAY_MS), [[(task, 0) for task in each] for each in REGIONS]
+        vertices(), 100, FixedDelay(attempts, DELAY_MS), [[Subtask(task, 0) for task in each] for each in REGIONS]
     )
     world = World(graph)
     for choice, number, cause in steps:

@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_graph import (
-    MAX_FAILED_RUNS,
+from flowlet.graph.execution_events import (
     CancelRequested,
     Deploy,
     Effect,
     Event,
-    ExecutionGraph,
     ExecutionReported,
     ExecutionVertex,
     GlobalFailure,
@@ -28,6 +26,7 @@ from flowlet.graph.execution_graph import (
     SlotsAllocated,
     TaskManagerLost,
 )
+from flowlet.graph.execution_graph import MAX_FAILED_RUNS, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
 from flowlet.messages.execution_state import ExecutionState

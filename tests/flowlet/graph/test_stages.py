@@ -6,13 +6,11 @@ import msgspec
 import pytest
 
 from flowlet.common.job_status import JobStatus
-from flowlet.graph.execution_graph import (
+from flowlet.graph.execution_events import (
     CancelRequested,
     Deploy,
     Effect,
     Event,
-    Execution,
-    ExecutionGraph,
     ExecutionReported,
     ExecutionVertex,
     RequestSlots,
@@ -22,6 +20,7 @@ from flowlet.graph.execution_graph import (
     SlotsAllocated,
     TaskManagerLost,
 )
+from flowlet.graph.execution_graph import Execution, ExecutionGraph
 from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import FailureInfo, ReleaseResults

@@ -6,7 +6,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from flowlet.graph.execution_graph import CancelRequested, ExecutionGraph, ExecutionReported, RestartDue, SlotsAllocated
+from flowlet.graph.execution_events import CancelRequested, ExecutionReported, RestartDue, SlotsAllocated
+from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import (

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
+from flowlet.graph.execution_events import Subtask
 from flowlet.graph.partitioner import consumers_of
 from flowlet.jm.scheduler import fails_as_one, pipelined_regions, region_order
 from flowlet.messages.control_messages import (
@@ -67,7 +68,7 @@ def test_a_pointwise_edge_joins_exactly_those_that_exchange_records(num_producer
     region_of = {subtask: number for number, region in enumerate(found) for subtask in region}
     for producer in range(num_producers):
         for consumer in consumers_of(producer, num_producers, num_consumers):
-            assert region_of[A, producer] == region_of[B, consumer]
+            assert region_of[Subtask(A, producer)] == region_of[Subtask(B, consumer)]
 
 
 def test_a_source_whose_splits_are_handed_out_is_in_one_region() -> None:

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from flowlet.errors import FlowletError
-from flowlet.jm.source_coordinator import SourceCoordinator
+from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator
+from flowlet.messages.control_messages import NoMoreSplits
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.enumerators import enumerator_for
-from flowlet.splits.split_kinds import AnySplit, FileSet, FileSplit, HybridSplits, NumberRange
+from flowlet.splits.split_kinds import FileSet, FileSplit, HybridSplits, NumberRange
 
 
 class Enumerator(SplitEnumerator):
@@ -77,8 +78,7 @@ class Coordinated:
             "source",
             self.enumerator if enumerator is None else enumerator,
             2,
-            add_splits=self._add,
-            no_more_splits=lambda subtask: self.said.append((subtask, None, 0)),
+            send=self._send,
             fail=self.errors.append,
             call_in_background=self._call,
             call_later=self._call_later,
@@ -86,9 +86,14 @@ class Coordinated:
         )
         self.coordinator.start()
 
-    def _add(self, subtask: int, splits: Sequence[AnySplit], waiting_bytes: int) -> None:
-        (split,) = splits
-        self.said.append((subtask, split.path if isinstance(split, FileSplit) else split.split_id, waiting_bytes))
+    def _send(self, subtask: int, message_for: MessageFor) -> None:
+        message = message_for(b"attempt")
+        if isinstance(message, NoMoreSplits):
+            self.said.append((subtask, None, 0))
+            return
+        (split,) = message.splits
+        name = split.path if isinstance(split, FileSplit) else split.split_id
+        self.said.append((subtask, name, message.waiting_bytes))
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> "Timer":
         self.later.append((seconds, function))

@@ -4,20 +4,19 @@ from typing import Any
 
 import pytest
 
-from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
+from flowlet.operators.multiple_input_operator import MultipleInputStreamOperator
 from flowlet.records import ACTIVE, IDLE, MAX_TIMESTAMP, Chunk, LatencyMarker, Watermark
 from tests.flowlet.operators.harness import Harness
 
 
-class Tagging(TwoInputStreamOperator):
+class Tagging(MultipleInputStreamOperator):
+    num_inputs = 2
+
     def __init__(self) -> None:
         self.name = "tagging"
 
-    def process_chunk1(self, chunk: Chunk) -> None:
-        self.output.collect(Chunk([(1, value) for value in chunk.values], chunk.timestamps))
-
-    def process_chunk2(self, chunk: Chunk) -> None:
-        self.output.collect(Chunk([(2, value) for value in chunk.values], chunk.timestamps))
+    def process_input_chunk(self, input_id: int, chunk: Chunk) -> None:
+        self.output.collect(Chunk([(input_id, value) for value in chunk.values], chunk.timestamps))
 
 
 def run(*steps: tuple[int, Any]) -> list[object]:

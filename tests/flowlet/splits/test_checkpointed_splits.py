@@ -23,7 +23,8 @@ from flowlet.connectors import number_source, text_line_source
 from flowlet.connectors.number_source import NumberSource
 from flowlet.connectors.sources_in_turn import SourcesInTurn
 from flowlet.connectors.text_line_source import TextLineReader, TextLineSource
-from flowlet.jm.source_coordinator import SourceCoordinator
+from flowlet.jm.source_coordinator import MessageFor, SourceCoordinator
+from flowlet.messages.control_messages import AddSplits, NoMoreSplits
 from flowlet.splits.split_kinds import FileSet
 from flowlet.state.state_snapshots import StateShare
 
@@ -71,8 +72,7 @@ class Run:
             "source",
             self._source.create_enumerator(),
             self.width,
-            add_splits=self._add_splits,
-            no_more_splits=lambda subtask: self.orders[subtask].append(self.readers[subtask].no_more_splits),
+            send=self._send,
             fail=self._fail,
             call_in_background=self._call,
             restored=None if complete is None else complete.coordinator,
@@ -92,8 +92,12 @@ class Run:
             return former[subtask]
         return self._source.redistribute_positions(former, StateShare(subtask, self.width, 128, len(former)))
 
-    def _add_splits(self, subtask: int, splits: Sequence[Any], waiting_bytes: int) -> None:
-        self.orders[subtask].append(lambda: self.readers[subtask].add_splits(splits, waiting_bytes))
+    def _send(self, subtask: int, message_for: MessageFor) -> None:
+        match message_for(b"attempt"):
+            case AddSplits(splits=splits, waiting_bytes=waiting_bytes):
+                self.orders[subtask].append(lambda: self.readers[subtask].add_splits(splits, waiting_bytes))
+            case NoMoreSplits():
+                self.orders[subtask].append(self.readers[subtask].no_more_splits)
 
     def _fail(self, error: Exception) -> None:
         raise error

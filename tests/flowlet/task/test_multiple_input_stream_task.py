@@ -1,12 +1,9 @@
-"""Source: Flink ``TwoInputStreamTaskTest``, ``MultipleInputStreamTaskTest``,
-``StreamTaskMultipleInputSelectiveReadingTest``.
-"""
+"""Source: Flink ``TwoInputStreamTaskTest``, ``MultipleInputStreamTaskTest``."""
 
 from typing import Any
 
 import pytest
 
-from flowlet.operators.multiple_input_operator import FIRST, SECOND, InputSelection
 from flowlet.records import MAX_WATERMARK, Chunk, CompletionMark, LatencyMarker, Watermark
 from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.one_input_stream_task import MultipleInputStreamTask
@@ -14,17 +11,6 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import EndOfData, StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, edge
 from tests.flowlet.task.local_tasks import Noting, Tasks, chain, run, send, source, step_until_idle
-
-
-class Alternating(Noting):
-    """Wants one record of each input in turn."""
-
-    def next_selection(self) -> InputSelection:
-        return (FIRST, SECOND)[len(self.records) % 2]
-
-    @property
-    def records(self) -> list[Any]:
-        return [item for item in self.seen if isinstance(item, tuple)]
 
 
 def fed_task(
@@ -85,22 +71,6 @@ def test_without_draining_no_input_is_ended(network: LocalNetwork, tasks: Tasks)
     assert "finish" not in operator.seen
     assert reader.events == [EndOfData(StopMode.NO_DRAIN)]
     reader.view.release()
-
-
-def test_an_operator_that_selects_its_inputs_gets_one_record_at_a_time(network: LocalNetwork, tasks: Tasks) -> None:
-    """A chunk of one input does not run ahead of what the operator wants from the other."""
-    operator = Alternating()
-    task, producers = fed_task(network, operator, [1, 2])
-    tasks.restored(task)
-
-    send(producers[0], Chunk([1, 2, 3]))
-    step_until_idle(task)
-    assert operator.seen == [(1, 1)]
-    send(producers[1], Chunk(["a", "b"]))
-    step_until_idle(task)
-
-    assert operator.seen == [(1, 1), (2, "a"), (1, 2), (2, "b"), (1, 3)]
-    assert "input 2" in (task.waiting_for or "")
 
 
 def test_a_busy_input_does_not_starve_the_other(network: LocalNetwork, tasks: Tasks) -> None:

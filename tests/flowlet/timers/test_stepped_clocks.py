@@ -15,15 +15,15 @@ from flowlet.common import Time
 from flowlet.common.job_settings import RestartSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.datastream.state import StateTtlConfig, ValueStateDescriptor
-from flowlet.graph.execution_graph import (
+from flowlet.graph.execution_events import (
     Effect,
-    ExecutionGraph,
     ExecutionReported,
     ExecutionVertex,
     RestartAfter,
     RestartDue,
     SlotsAllocated,
 )
+from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import ExponentialDelay, FailureRate, RestartStrategy
 from flowlet.jm.client_lease import ClientLease
 from flowlet.jm.job_manager_config import JobManagerConfig

@@ -34,11 +34,11 @@ def is_unlocked(channel: RemoteInputChannel) -> bool:
     return answered.wait(PATIENCE_S)
 
 
-class RecordingGate:
+class RecordingGate(SingleInputGate):
     """Remembers which channels said that they have data."""
 
     def __init__(self) -> None:
-        self.owner = "reduce (1/2)"
+        super().__init__("reduce (1/2)")
         self.notified: list[InputChannel] = []
         self.priority: list[int | None] = []
         self.checked: list[InputChannel] = []
@@ -93,7 +93,7 @@ class RecordingClient:
 
 
 def remote_channel(
-    gate: RecordingGate | SingleInputGate,
+    gate: SingleInputGate,
     client: RecordingClient,
     network: NetworkBufferPool,
     *,

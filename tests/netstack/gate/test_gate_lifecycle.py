@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from netstack.gate.input_gate import NEXT, GateLifecycle
+from netstack.gate.input_gate import GateLifecycle
 from netstack.gate.single_input_gate import SingleInputGate
 
 
@@ -10,7 +10,7 @@ def test_a_gate_only_moves_on() -> None:
     """From each state to the later ones, and nowhere from the last."""
     order = [GateLifecycle.SET_UP, GateLifecycle.REQUESTED, GateLifecycle.CLOSED]
 
-    steps = {(before, after) for before, after in product(order, order) if after in NEXT[before]}
+    steps = {(before, after) for before, after in product(order, order) if after > before}
 
     assert list(GateLifecycle) == order
     assert steps == {

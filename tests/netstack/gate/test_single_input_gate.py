@@ -433,8 +433,6 @@ def test_statistics_add_up() -> None:
         num_channels_finished=1,
         num_buffers_in_local=2,
         queue_size_bytes=6,
-        num_exclusive_buffers=4,
-        num_exclusive_used=1,
     )
     it.end()
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
+from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
@@ -18,7 +19,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, Subtask
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

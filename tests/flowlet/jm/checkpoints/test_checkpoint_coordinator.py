@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
@@ -23,7 +24,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import SYMPTOM, Subtask
+from flowlet.jm.checkpoints.pending_checkpoint import SYMPTOM
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

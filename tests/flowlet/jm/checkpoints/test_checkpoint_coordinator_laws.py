@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowlet.common.job_settings import CheckpointSettings
+from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
@@ -29,7 +30,7 @@ from flowlet.jm.checkpoints.coordinator_events import (
     TimePassed,
     WriteManifest,
 )
-from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, Subtask
+from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest
 from flowlet.messages.control_messages import (
     CheckpointAborted,
     CheckpointAcknowledged,

@@ -280,7 +280,7 @@ MAP = Types.MAP(Types.LONG(), Types.LONG())
 
 HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
     (Types.LONG(), 1, form.framed(form.PICKLE, pickle.dumps([1])), "kind 0, which is no form of Long"),
-    (MAP, 1, form.framed(form.PICKLE, pickle.dumps([{doubled(30): 1}])), "kind 0, which is no form of MapTypeInfo"),
+    (MAP, 1, form.framed(form.PICKLE, pickle.dumps([{doubled(16): 1}])), "kind 0, which is no form of MapTypeInfo"),
     (PAIR, 1, form.framed(form.PACKED, b"\x91\x92\x01\xa1a"), "packed records: Expected `int | null`, got `str`"),
     (
         PAIR,

@@ -7,7 +7,7 @@ import pytest
 
 from netstack.buffer.network_buffer_pool import NetworkBufferPool
 from netstack.errors import LocalProtocolError, ResourceClosedError
-from netstack.gate.channels.input_channel import NEXT, ChannelLifecycle, InputChannel
+from netstack.gate.channels.input_channel import ChannelLifecycle, InputChannel
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.gate_channels import UnknownInputChannel
 from netstack.partition.result_partition_manager import ResultPartitionManager
@@ -35,7 +35,7 @@ def test_a_channel_only_moves_on() -> None:
     """From each state to the later ones, and nowhere from the last."""
     order = [CREATED, REQUESTED, RELEASED]
 
-    steps = {(before, after) for before, after in product(order, order) if after in NEXT[before]}
+    steps = {(before, after) for before, after in product(order, order) if after > before}
 
     assert steps == {(CREATED, REQUESTED), (CREATED, RELEASED), (REQUESTED, RELEASED)}
 

@@ -11,22 +11,10 @@ def numbers(count: int, *with_priority: int) -> PrioritizedDeque[int]:
 
 
 def test_priority_elements_keep_their_order() -> None:
-    """PrioritizedDequeTest: add with and without priority; polled in that order, then nothing."""
+    """PrioritizedDequeTest: add with and without priority."""
     deque = numbers(2, 10, 11)
-    listed = (list(deque), len(deque))
 
-    polled = [deque.poll() for _ in range(5)]
-
-    assert (listed, polled) == (([10, 11, 0, 1], 4), [10, 11, 0, 1, None])
-
-
-def test_an_element_is_found_and_removed() -> None:
-    """PrioritizedDequeTest: getAndRemove looks at those with priority first, and leaves the others in order."""
-    deque = numbers(3, 4)
-
-    found = [deque.get_and_remove(lambda each: each % 2 == 0), deque.get_and_remove(lambda each: each == 1)]
-
-    assert (found, list(deque), deque.get_and_remove(lambda each: each > 7)) == ([4, 1], [0, 2], None)
+    assert (list(deque), len(deque)) == ([10, 11, 0, 1], 4)
 
 
 def test_both_kinds_are_forgotten() -> None:
@@ -34,4 +22,4 @@ def test_both_kinds_are_forgotten() -> None:
 
     deque.clear()
 
-    assert (len(deque), deque.poll()) == (0, None)
+    assert (len(deque), list(deque)) == (0, [])
