@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 
 from flowlet.cli import quick_commands
-from flowlet.cli.quick_commands import DEFAULT_JOBMANAGER, complain, print_table
+from flowlet.cli.quick_commands import DEFAULT_JOBMANAGER, EXIT_ERROR, complain, print_table
 from flowlet.client.remote import JobDocument, JobManagerApi, RemoteTarget
 from flowlet.client.running_job import describe_end, still_running
 from flowlet.common.configuration import Configuration
@@ -67,8 +67,7 @@ async def full_job_id(api: JobManagerApi, prefix: str) -> str:
         raise FlowletError(
             f"no job's id begins with {prefix!r}" if not found else f"{len(found)} jobs' ids begin with {prefix!r}"
         )
-    job_id: str = found[0]
-    return job_id
+    return str(found[0])
 
 
 RUN_SETTINGS: Final = {"allow_interspersed_args": False}  # options behind the program are the program's
@@ -90,9 +89,7 @@ def run_program(
     option: Annotated[
         list[str] | None, typer.Option("-D", metavar="NAME=VALUE", help="Any option of docs/options.md.")
     ] = None,
-    secret_file: Annotated[
-        Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
-    ] = None,
+    secret_file: SecretFileOption = None,
     *,
     allow_non_restored_state: Annotated[
         bool,
@@ -188,9 +185,7 @@ def show_state(
     ] = "table",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file instead of the terminal.")] = None,
     limit: Annotated[int, typer.Option(min=0, help="Rows of a table that are shown.")] = _MAX_ROWS,
-    secret_file: Annotated[
-        Path | None, typer.Option(help="Default: $FLOWLET_SECRET_FILE or ~/.flowlet/secret.")
-    ] = None,
+    secret_file: SecretFileOption = None,
 ) -> None:
     """Show the operators and states of a savepoint or checkpoint, or the entries of one state."""
     if output_format not in _STATE_FORMATS:
@@ -269,12 +264,9 @@ def _as_csv(table: "pa.Table") -> str:
 
 
 def _as_json(table: "pa.Table") -> str:
-    import json
-
     return "".join(f"{json.dumps(row, default=str)}\n" for row in table.to_pylist())
 
 
-_EXIT_ERROR: Final = 2
 _EXIT_INTERRUPTED: Final = 130  # as a shell reports a program that SIGINT ended
 _PASS_ON: Final = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 _ASKING: Final = ("list", "job", "cancel", "taskmanagers", "savepoint", "stop")
@@ -309,9 +301,9 @@ def run_command(arguments: list[str] | None = None) -> int:
         # Commands return nothing; an exit code is that of typer, such as the one that it makes of Ctrl-C.
         code = app(arguments, standalone_mode=False, default_map=_defaults_of_file()) or 0
     except typer.TyperException as error:
-        return complain(error.format_message(), _EXIT_ERROR)
+        return complain(error.format_message(), EXIT_ERROR)
     except (FlowletError, OSError) as error:
-        return complain(str(error), _EXIT_ERROR)
+        return complain(str(error), EXIT_ERROR)
     except (KeyboardInterrupt, typer.Abort):
         code = _EXIT_INTERRUPTED
     return complain("interrupted", code) if code == _EXIT_INTERRUPTED else code
@@ -370,8 +362,6 @@ def show_job(
 
     document = ask(jobmanager, secret_file, find)
     if output_format == "json":
-        import json  # no other command needs it
-
         typer.echo(json.dumps(document, indent=2))
         return
     typer.echo(f"{document['name']}  {document['jid']}  {document['state']}  {document['duration'] / 1000:.1f} s")

@@ -23,7 +23,7 @@ from flowlet.rpc.signed_requests import ask_once
 
 DEFAULT_JOBMANAGER: Final = "127.0.0.1:8081"
 _CONFIGURATION_VARIABLE: Final = "FLOWLET_CONF_DIR"
-_EXIT_ERROR: Final = 2
+EXIT_ERROR: Final = 2
 _GAP: Final = 2  # between columns, as rich has it
 
 
@@ -65,7 +65,7 @@ def run_quickly(arguments: Sequence[str]) -> int | None:
     try:
         known[0](jobmanager, None if secret_file is None else Path(secret_file), options)
     except (FlowletError, OSError) as error:
-        return complain(str(error), _EXIT_ERROR)
+        return complain(str(error), EXIT_ERROR)
     return 0
 
 

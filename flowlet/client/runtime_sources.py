@@ -15,7 +15,7 @@ from flowlet.datastream.connectors.base import BuiltInSource, SplitSource
 from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy, RateUnit
 from flowlet.datastream.connectors.file_system import FileSource
 from flowlet.datastream.connectors.hybrid_source import HybridSource
-from flowlet.datastream.connectors.kafka_source import KafkaSource
+from flowlet.datastream.connectors.kafka import KafkaSource
 from flowlet.datastream.connectors.number_seq import NumberSequenceSource
 from flowlet.datastream.remote_gate import RemoteGate
 from flowlet.errors import JobGraphError, JobSubmissionError

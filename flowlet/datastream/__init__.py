@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from flowlet.datastream.checkpoint_config import CheckpointConfig as CheckpointConfig
     from flowlet.datastream.checkpoint_storage import *  # noqa: F403 - they are all below
     from flowlet.datastream.checkpointing_mode import CheckpointingMode as CheckpointingMode
-    from flowlet.datastream.connected_streams import *  # noqa: F403 - they are all below
+    from flowlet.datastream.data_stream import BroadcastConnectedStream as BroadcastConnectedStream
+    from flowlet.datastream.data_stream import BroadcastStream as BroadcastStream
     from flowlet.datastream.data_stream import CloseableIterator as CloseableIterator
+    from flowlet.datastream.data_stream import ConnectedStreams as ConnectedStreams
     from flowlet.datastream.data_stream import DataStream as DataStream
     from flowlet.datastream.data_stream import DataStreamSink as DataStreamSink
     from flowlet.datastream.execution_mode import RuntimeExecutionMode as RuntimeExecutionMode
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
         ExternalizedCheckpointRetention as ExternalizedCheckpointRetention,
     )
     from flowlet.datastream.functions import *  # noqa: F403 - they are all below
+    from flowlet.datastream.keyed_stream import AllWindowedStream as AllWindowedStream
     from flowlet.datastream.keyed_stream import KeyedStream as KeyedStream
+    from flowlet.datastream.keyed_stream import WindowedStream as WindowedStream
     from flowlet.datastream.output_tag import OutputTag as OutputTag
     from flowlet.datastream.sinks.two_phase_commit_sink_function import (
         TwoPhaseCommitSinkFunction as TwoPhaseCommitSinkFunction,
@@ -38,7 +42,6 @@ if TYPE_CHECKING:
     from flowlet.datastream.window import TriggerResult as TriggerResult
     from flowlet.datastream.window import Window as Window
     from flowlet.datastream.window import WindowAssigner as WindowAssigner
-    from flowlet.datastream.windowed_stream import *  # noqa: F403 - they are all below
 
 if not TYPE_CHECKING:
     __getattr__, __dir__, __all__ = late_names(
@@ -50,8 +53,9 @@ if not TYPE_CHECKING:
                 "CheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage"
             ),
             "datastream.checkpointing_mode": "CheckpointingMode",
-            "datastream.connected_streams": "BroadcastConnectedStream BroadcastStream ConnectedStreams",
-            "datastream.data_stream": "CloseableIterator DataStream DataStreamSink",
+            "datastream.data_stream": (
+                "BroadcastConnectedStream BroadcastStream CloseableIterator ConnectedStreams DataStream DataStreamSink"
+            ),
             "datastream.execution_mode": "RuntimeExecutionMode",
             "datastream.externalized_checkpoint_retention": "ExternalizedCheckpointRetention",
             "datastream.functions": (
@@ -63,7 +67,7 @@ if not TYPE_CHECKING:
                 "KeySelector MapFunction Partitioner ProcessAllWindowFunction ProcessFunction ProcessJoinFunction "
                 "ProcessWindowFunction ReduceFunction RuntimeContext SinkContext SinkFunction WindowFunction"
             ),
-            "datastream.keyed_stream": "KeyedStream",
+            "datastream.keyed_stream": "AllWindowedStream KeyedStream WindowedStream",
             "datastream.output_tag": "OutputTag",
             "datastream.sinks.two_phase_commit_sink_function": "TwoPhaseCommitSinkFunction",
             "datastream.slot_sharing_group": "MemorySize SlotSharingGroup",
@@ -77,7 +81,6 @@ if not TYPE_CHECKING:
             "datastream.window": (
                 "CountWindow GlobalWindow MergingWindowAssigner TimeWindow Trigger TriggerResult Window WindowAssigner"
             ),
-            "datastream.windowed_stream": "AllWindowedStream WindowedStream",
         },
         missing_names(__name__),
     )

@@ -15,7 +15,7 @@ from flowlet.common.time import Length, millis_of
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.datastream.data_stream import DataStream
-from flowlet.datastream.user_functions.argument_checks import declared_type, name_of
+from flowlet.datastream.user_functions.argument_checks import check_is_object, declared_type, name_of
 from flowlet.datastream.user_functions.async_function import AsyncFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import OperatorFactory
@@ -98,9 +98,6 @@ class AsyncDataStream:
         )
 
 
-_UNUSED = object()
-
-
 def _wait(
     method: str,
     stream: DataStream,
@@ -108,52 +105,38 @@ def _wait(
     timeout: Length,
     capacity: int,
     output_type: TypeInformation | None,
-    retry_strategy: Any = _UNUSED,
+    retry_strategy: AsyncRetryStrategy | None = None,
 ) -> DataStream:
     check_kind(stream, DataStream, f"{method}() needs a DataStream")
     check_number(capacity, 1, f"{method}() needs a capacity of 1 or more records")
-    timeout_ms = _timeout_ms(method, timeout)
-    if retry_strategy is not _UNUSED:
-        _check_retry(method, retry_strategy, timeout_ms)
+    timeout_ms = millis_of(timeout, f"{method}()")
+    if timeout_ms < 0:
+        raise JobGraphError(f"{method}() needs a timeout that is not negative, got {timeout_ms} ms")
+    if method.endswith("_with_retry"):
+        needs = f"{method}() needs a retry strategy such as AsyncRetryStrategy.fixed_delay(...)"
+        check_kind(retry_strategy, AsyncRetryStrategy, needs)
+        if timeout_ms == 0:
+            raise JobGraphError(f"{method}() needs a timeout greater than 0: it ends the attempts")
     factory = OperatorFactory.of(
         "flowlet.async_io.async_wait_operator:AsyncWaitOperator",
         function=_checked_function(method, function),
         timeout_ms=timeout_ms,
         capacity=capacity,
         is_ordered=method.startswith("ordered"),
-        retry_strategy=None if retry_strategy is _UNUSED else retry_strategy,
+        retry_strategy=retry_strategy,
     )
     return stream._then(stream._step("async wait operator", factory, declared_type(output_type)))
 
 
-def _timeout_ms(method: str, timeout: Any) -> int:
-    timeout_ms = millis_of(timeout, f"{method}()")
-    if timeout_ms < 0:
-        raise JobGraphError(f"{method}() needs a timeout that is not negative, got {timeout_ms} ms")
-    return timeout_ms
-
-
-def _check_retry(method: str, strategy: Any, timeout_ms: int) -> None:
-    check_kind(
-        strategy, AsyncRetryStrategy, f"{method}() needs a retry strategy such as AsyncRetryStrategy.fixed_delay(...)"
-    )
-    if timeout_ms == 0:
-        raise JobGraphError(f"{method}() needs a timeout greater than 0: it ends the attempts")
-
-
 def _checked_function(method: str, function: Any) -> Any:
-    if isinstance(function, type):
-        raise JobGraphError(
-            f"{method}() needs a function object, got the class {function.__name__}; write {function.__name__}()"
-        )
-    if isinstance(function, AsyncFunction):
-        if not inspect.iscoroutinefunction(function.async_invoke):
+    check_is_object(function, method)
+    if not isinstance(function, AsyncFunction):
+        if not inspect.iscoroutinefunction(function):
             raise JobGraphError(
-                f"{method}(): async_invoke of {type(function).__name__} is an ordinary method; write it with async def"
+                f"{method}() needs an AsyncFunction or an async def function of one record, got {name_of(function)}"
             )
-        return function
-    if not inspect.iscoroutinefunction(function):
+    elif not inspect.iscoroutinefunction(function.async_invoke):
         raise JobGraphError(
-            f"{method}() needs an AsyncFunction or an async def function of one record, got {name_of(function)}"
+            f"{method}(): async_invoke of {type(function).__name__} is an ordinary method; write it with async def"
         )
     return function

@@ -8,7 +8,7 @@ Rules:  the options themselves are the only state; a setter checks its value at 
 Source: PyFlink ``pyflink.datastream.checkpoint_config``.
 """
 
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, Self
 
 from flowlet.common.checks import check_kind
 from flowlet.common.configuration import Configuration
@@ -51,7 +51,7 @@ class CheckpointConfig:
         """Whether records count exactly once, the default, or at least once."""
         return CheckpointingMode.EXACTLY_ONCE if self._found.is_exactly_once else CheckpointingMode.AT_LEAST_ONCE
 
-    def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> "CheckpointConfig":
+    def set_checkpointing_mode(self, checkpointing_mode: CheckpointingMode) -> Self:
         """Set whether records count exactly once or at least once."""
         check_kind(checkpointing_mode, CheckpointingMode, "a CheckpointingMode is needed", ConfigError)
         return self._set("is_exactly_once", checkpointing_mode.name)
@@ -61,7 +61,7 @@ class CheckpointConfig:
         interval_ms = self._found.interval_ms
         return DISABLED if interval_ms is None else interval_ms
 
-    def set_checkpoint_interval(self, checkpoint_interval: int) -> "CheckpointConfig":
+    def set_checkpoint_interval(self, checkpoint_interval: int) -> Self:
         """Take checkpoints, with this time from one to the next: 10 or more."""
         return self._set("interval_ms", checkpoint_interval)
 
@@ -69,7 +69,7 @@ class CheckpointConfig:
         """The time after which a checkpoint that is not complete fails; 10 minutes unless set."""
         return self._found.timeout_ms
 
-    def set_checkpoint_timeout(self, checkpoint_timeout: int) -> "CheckpointConfig":
+    def set_checkpoint_timeout(self, checkpoint_timeout: int) -> Self:
         """Set the time after which a checkpoint that is not complete fails: 10 or more."""
         return self._set("timeout_ms", checkpoint_timeout)
 
@@ -77,7 +77,7 @@ class CheckpointConfig:
         """The time that passes at least between the end of a checkpoint and the next one."""
         return self._found.min_pause_ms
 
-    def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: int) -> "CheckpointConfig":
+    def set_min_pause_between_checkpoints(self, min_pause_between_checkpoints: int) -> Self:
         """Set the time that passes at least between the end of a checkpoint and the next one."""
         return self._set("min_pause_ms", min_pause_between_checkpoints)
 
@@ -85,7 +85,7 @@ class CheckpointConfig:
         """How many checkpoints may be under way at a time."""
         return self._found.max_concurrent
 
-    def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> "CheckpointConfig":
+    def set_max_concurrent_checkpoints(self, max_concurrent_checkpoints: int) -> Self:
         """Set how many checkpoints may be under way at a time."""
         return self._set("max_concurrent", max_concurrent_checkpoints)
 
@@ -93,7 +93,7 @@ class CheckpointConfig:
         """Whether the first checkpoint that fails makes the job fail."""
         return self.get_tolerable_checkpoint_failure_number() == 0
 
-    def set_fail_on_checkpointing_errors(self, fail_on_checkpointing_errors: bool) -> "CheckpointConfig":  # noqa: FBT001  # PyFlink's
+    def set_fail_on_checkpointing_errors(self, fail_on_checkpointing_errors: bool) -> Self:  # noqa: FBT001  # PyFlink's
         """Set whether the first checkpoint that fails makes the job fail, or none does."""
         return self.set_tolerable_checkpoint_failure_number(0 if fail_on_checkpointing_errors else UNLIMITED)
 
@@ -101,19 +101,14 @@ class CheckpointConfig:
         """How many checkpoints may fail one after the other; the next one makes the job fail."""
         return self._found.tolerable_failures
 
-    def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> "CheckpointConfig":
+    def set_tolerable_checkpoint_failure_number(self, tolerable_checkpoint_failure_number: int) -> Self:
         """Set how many checkpoints may fail one after the other."""
         return self._set("tolerable_failures", tolerable_checkpoint_failure_number)
 
-    def set_externalized_checkpoint_retention(
-        self, retention_mode: ExternalizedCheckpointRetention
-    ) -> "CheckpointConfig":
+    def set_externalized_checkpoint_retention(self, retention_mode: ExternalizedCheckpointRetention) -> Self:
         """Set whether the newest checkpoints stay when their job is cancelled or fails."""
         check_kind(
-            retention_mode,
-            ExternalizedCheckpointRetention,
-            "a ExternalizedCheckpointRetention is needed",
-            ConfigError,
+            retention_mode, ExternalizedCheckpointRetention, "a ExternalizedCheckpointRetention is needed", ConfigError
         )
         return self._set("is_retained_on_failure", retention_mode.name)
 
@@ -138,15 +133,15 @@ class CheckpointConfig:
         """Whether barriers may overtake records."""
         return self._found.is_unaligned
 
-    def enable_unaligned_checkpoints(self, enabled: bool = True) -> "CheckpointConfig":  # noqa: FBT001, FBT002  # PyFlink's signature
+    def enable_unaligned_checkpoints(self, enabled: bool = True) -> Self:  # noqa: FBT001, FBT002  # PyFlink's signature
         """Let barriers overtake records, which become part of the checkpoint: it ends soon under back pressure, too."""
         return self._set("is_unaligned", enabled)
 
-    def disable_unaligned_checkpoints(self) -> "CheckpointConfig":
+    def disable_unaligned_checkpoints(self) -> Self:
         """Align barriers, the default."""
         return self.enable_unaligned_checkpoints(enabled=False)
 
-    def set_aligned_checkpoint_timeout(self, alignment_timeout: Length) -> "CheckpointConfig":
+    def set_aligned_checkpoint_timeout(self, alignment_timeout: Length) -> Self:
         """Let barriers overtake only when the alignment takes longer than this; needs
         ``enable_unaligned_checkpoints``.
         """
@@ -160,7 +155,7 @@ class CheckpointConfig:
         """How long the alignment may take before barriers overtake; 0, the default: they overtake at once."""
         return Duration.of_millis(self._found.aligned_timeout_ms)
 
-    def set_alignment_timeout(self, alignment_timeout: Length) -> "CheckpointConfig":
+    def set_alignment_timeout(self, alignment_timeout: Length) -> Self:
         """As ``set_aligned_checkpoint_timeout``."""
         return self.set_aligned_checkpoint_timeout(alignment_timeout)
 
@@ -168,7 +163,7 @@ class CheckpointConfig:
         """As ``get_aligned_checkpoint_timeout``."""
         return self.get_aligned_checkpoint_timeout()
 
-    def set_checkpoint_storage(self, storage: CheckpointStorage) -> "CheckpointConfig":
+    def set_checkpoint_storage(self, storage: CheckpointStorage) -> Self:
         """Set where checkpoints are kept: the option ``execution.checkpointing.dir``.  In PyFlink until 1.20."""
         if not isinstance(storage, CheckpointStorage):
             raise ConfigError(
@@ -184,7 +179,7 @@ class CheckpointConfig:
                 self._options.set_string(name, text)
         return self
 
-    def set_checkpoint_storage_dir(self, checkpoint_path: str) -> "CheckpointConfig":
+    def set_checkpoint_storage_dir(self, checkpoint_path: str) -> Self:
         """Keep checkpoints in a directory.  In PyFlink until 1.20."""
         return self.set_checkpoint_storage(FileSystemCheckpointStorage(checkpoint_path))
 
@@ -196,7 +191,7 @@ class CheckpointConfig:
     def set_force_unaligned_checkpoints(
         self,
         force_unaligned_checkpoints: bool = True,  # noqa: FBT001, FBT002  # PyFlink's signature
-    ) -> "CheckpointConfig":
+    ) -> Self:
         """Without an effect, which a warning says: no job has iterations, on which they would have to be forced."""
         check_kind(
             force_unaligned_checkpoints, bool, "set_force_unaligned_checkpoints() needs True or False", ConfigError
@@ -214,7 +209,7 @@ class CheckpointConfig:
     def _found(self) -> CheckpointSettings:
         return view_of(CheckpointSettings, self._options)
 
-    def _set(self, field: str, value: object) -> "CheckpointConfig":
+    def _set(self, field: str, value: object) -> Self:
         row_of(CheckpointSettings, field).set(self._options, value)
         return self
 

@@ -6,13 +6,17 @@ Rules:      all methods of ``DataStream`` work, too.  Columns stay columns in fu
 Source:     none in PyFlink's DataStream API, which has columns only in its Table API.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, overload
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, overload
 
-from flowlet.common.time import Duration
+import pyarrow as pa
+
+from flowlet.common.checks import check_kind, is_name
+from flowlet.common.time import Duration, Length, millis_of
 from flowlet.common.typeinfo import PickledBytesTypeInfo, TypeInformation
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.datastream import data_stream
+from flowlet.datastream import data_stream, window
 from flowlet.datastream.data_stream import DataStream
 from flowlet.datastream.formats.arrow_schemas import (
     check_comparable,
@@ -20,30 +24,166 @@ from flowlet.datastream.formats.arrow_schemas import (
     check_schema,
     check_summable,
     check_time,
+    column_of,
     declared_schema,
     schema_with_sum,
 )
 from flowlet.datastream.functions import KeySelector
-from flowlet.datastream.joins.joined_columns import JoinedColumnStreams
-from flowlet.datastream.keyed_stream import EMIT_ROWS, KeyedStream, emits_batches_of
+from flowlet.datastream.keyed_stream import EMIT_ROWS, AllWindowedStream, KeyedStream, WindowedStream, emits_batches_of
+from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.user_functions.aggregations import Aggregation, Total, extreme_of
 from flowlet.datastream.user_functions.argument_checks import checked_batch_function
-from flowlet.datastream.windowed_columns import WindowedColumnStream
 from flowlet.errors import JobGraphError
+from flowlet.graph.partitioner import Global, KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
+    GraphValue,
     OperatorFactory,
     OperatorTransformation,
     PartitionTransformation,
     Transformation,
 )
 from flowlet.kernels.time_column import TimeColumn
+from flowlet.kernels.windows.columnar_join import JOIN_KINDS, LEFT, RIGHT, ColumnJoin, JoinedColumn
+from flowlet.kernels.windows.columnar_windows import WINDOW_END, WINDOW_START, WindowedAggregation
+from flowlet.kernels.windows.local_windows import PartsLayout
+from flowlet.kernels.windows.window_partials import AGGREGATES, WindowAggregate
+from flowlet.kernels.windows.window_shapes import AlignedWindows, SessionWindows, WindowShape
 from flowlet.keys.column_key import ColumnKey
 
 if TYPE_CHECKING:
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
 
-__all__ = ["ColumnStream", "KeyedColumnStream"]
+_SUPPORTED: Final = "tumbling, sliding and session windows of event or processing time"
+
+
+def window_shape(assigner: Any) -> WindowShape:
+    """The windows of an assigner.
+
+    Raises:
+        JobGraphError: its windows are not computed on columns.
+    """
+    match assigner:
+        case window.TumblingEventTimeWindows() | window.TumblingProcessingTimeWindows():
+            return AlignedWindows(
+                assigner._size, assigner._size, assigner._offset, is_event_time=assigner.is_event_time()
+            )
+        case window.SlidingEventTimeWindows() | window.SlidingProcessingTimeWindows():
+            return AlignedWindows(
+                assigner._size, assigner._slide, assigner._offset, is_event_time=assigner.is_event_time()
+            )
+        case window.EventTimeSessionWindows() | window.ProcessingTimeSessionWindows():
+            return SessionWindows(assigner._session_gap, is_event_time=assigner.is_event_time())
+        case _:
+            raise JobGraphError(
+                f"columns have {_SUPPORTED}, got {assigner!r}; call to_records() before key_by() and window() for "
+                "other windows"
+            )
+
+
+def checked_aggregates(schema: Any, named: Mapping[str, Any], taken: Iterable[str]) -> tuple[WindowAggregate, ...]:
+    """The aggregations of ``agg(...)``.
+
+    Args:
+        schema: of the rows.
+        named: for each result ``(column, kind)``, or ``"count"``.
+        taken: names that the results have besides.
+
+    Raises:
+        JobGraphError: there is none, or one of them cannot be computed.
+    """
+    if not named:
+        raise JobGraphError('agg() needs at least one aggregation, such as total=("amount", "sum") or n="count"')
+    for name in named:
+        if name in taken:
+            raise JobGraphError(f"agg(): the results have a column {name!r} already; give the aggregation another name")
+    return tuple(_checked(schema, name, wanted) for name, wanted in named.items())
+
+
+def _checked(schema: Any, name: str, wanted: Any) -> WindowAggregate:
+    if wanted == "count":
+        return WindowAggregate(name, "count")
+    if not (isinstance(wanted, tuple) and len(wanted) == 2 and is_name(wanted[1])):
+        raise JobGraphError(
+            f'agg({name}=...) needs a column and an aggregation, such as ("amount", "sum"), or "count", got {wanted!r}'
+        )
+    column, kind = wanted
+    method = f"agg({name}=({column!r}, {kind!r})): {kind}"
+    if kind not in AGGREGATES:
+        raise JobGraphError(f"{method} is not one of {', '.join(AGGREGATES)}")
+    column = column_of(schema, column, kind)
+    column_type = schema.field(column).type
+    if kind in ("sum", "mean"):
+        _check_number(method, column, column_type)
+    elif kind in ("min", "max"):
+        check_comparable(schema, column, kind)
+    return WindowAggregate(name, kind, column, column_type)
+
+
+def _check_number(method: str, column: str, kind: Any) -> None:
+    if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        raise JobGraphError(
+            f"{method} needs integers or floats, column {column!r} is a {kind}; cast it to float64 by map_batches(...)"
+        )
+
+
+def checked_key_types(schemas: tuple[Any, Any], keys: tuple[str, str]) -> Any:
+    """The Arrow type of the keys of a join, which must be of one kind on both sides; that of plain values on the left
+    one.
+
+    Raises:
+        JobGraphError: the kinds differ.
+    """
+    types = [schema.field(key).type for schema, key in zip(schemas, keys, strict=True)]
+    plain = [kind.value_type if pa.types.is_dictionary(kind) else kind for kind in types]
+    if _key_kind(plain[0]) != _key_kind(plain[1]):
+        raise JobGraphError(
+            f"where({keys[0]!r}) is a {types[0]} and equal_to({keys[1]!r}) a {types[1]}: their values never are the "
+            "same key; "
+            "cast one of them by map_batches(...)"
+        )
+    return pa.int64() if pa.types.is_integer(plain[0]) and plain[0] != plain[1] else plain[0]
+
+
+def _key_kind(kind: Any) -> str:
+    for name in ("integer", "floating", "boolean", "timestamp", "date"):
+        if getattr(pa.types, f"is_{name}")(kind):
+            return f"{name} {kind.tz}" if name == "timestamp" else name
+    return "text" if pa.types.is_string(kind) or pa.types.is_large_string(kind) else "bytes"
+
+
+def checked_joined_columns(
+    schemas: tuple[Any, Any], keys: tuple[str, str], chosen: Mapping[str, Any]
+) -> tuple[JoinedColumn, ...]:
+    """The columns of ``select(...)``.
+
+    Raises:
+        JobGraphError: a column is missing, or its name is taken.
+    """
+    if not chosen:
+        found = [(name, side, name) for side in (LEFT, RIGHT) for name in schemas[side].names if name != keys[side]]
+    else:
+        found = [(name, *_checked_side(name, wanted)) for name, wanted in chosen.items()]
+    names = [keys[LEFT], WINDOW_START, WINDOW_END, *[name for name, _, _ in found]]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise JobGraphError(
+            f"the results of the join would have several columns {', '.join(map(repr, twice))}; "
+            'choose their names, as in select(page=("left", "url"), target=("right", "url"))'
+        )
+    return tuple(_joined_column(schemas, *each) for each in found)
+
+
+def _joined_column(schemas: tuple[Any, Any], name: str, side: int, column: Any) -> JoinedColumn:
+    found = column_of(schemas[side], column, "select")
+    kind = schemas[side].field(found).type
+    return JoinedColumn(name, side, found, kind.value_type if pa.types.is_dictionary(kind) else kind)
+
+
+def _checked_side(name: str, wanted: Any) -> tuple[int, Any]:
+    if not (isinstance(wanted, tuple) and len(wanted) == 2 and wanted[0] in ("left", "right")):
+        raise JobGraphError(f'select({name}=...) needs ("left", column) or ("right", column), got {wanted!r}')
+    return (LEFT if wanted[0] == "left" else RIGHT), wanted[1]
 
 
 class ColumnStream(DataStream):
@@ -131,7 +271,7 @@ class ColumnStream(DataStream):
             self._environment, super().assign_timestamps_and_watermarks(watermark_strategy)._transformation, self.schema
         )
 
-    def join(self, other: "ColumnStream", how: str = "inner") -> JoinedColumnStreams:  # type: ignore[override]  # keys are columns here
+    def join(self, other: "ColumnStream", how: str = "inner") -> "JoinedColumnStreams":  # type: ignore[override]  # keys are columns here
         """Join the rows of two streams of columns with equal keys in the same window.
 
         Args:
@@ -150,7 +290,7 @@ class ColumnStream(DataStream):
         self._check_companion(other, "join")
         return JoinedColumnStreams(self, other, how)
 
-    def window_all(self, window_assigner: Any) -> WindowedColumnStream:  # type: ignore[override]  # has the methods of the other, too
+    def window_all(self, window_assigner: Any) -> "WindowedColumnStream":  # type: ignore[override]  # has the methods of the other, too
         """All rows of the stream in windows of event or processing time, in one subtask."""
         return WindowedColumnStream(self, None, window_assigner)
 
@@ -168,8 +308,6 @@ class ColumnStream(DataStream):
 
     def _selected(self, names: list[str]) -> "ColumnStream":
         """The stream with only these columns, so that no others travel; itself if it has no others."""
-        import pyarrow as pa
-
         names = names or self.schema.names[:1]  # rows without columns could not be counted
         if names == self.schema.names:
             return self
@@ -212,7 +350,7 @@ class KeyedColumnStream(KeyedStream):
         super().__init__(origin, key)
         self.schema = schema
 
-    def window(self, window_assigner: Any) -> WindowedColumnStream:  # type: ignore[override]  # has the methods of the other, too
+    def window(self, window_assigner: Any) -> "WindowedColumnStream":  # type: ignore[override]  # has the methods of the other, too
         """The rows of each key in windows of event or processing time."""
         assert isinstance(self._origin, ColumnStream), "made of one"
         return WindowedColumnStream(self._origin, self._key_name, window_assigner)
@@ -229,8 +367,6 @@ class KeyedColumnStream(KeyedStream):
 
     def count(self, *, emit: str = EMIT_ROWS) -> ColumnStream:
         """The number of rows of each key so far, in the key's column and ``count``; ``emit``: see ``sum``."""
-        import pyarrow as pa
-
         key = self._key_name
         if key == "count":
             raise JobGraphError(
@@ -298,3 +434,238 @@ def to_columns(stream: DataStream, schema: Any) -> ColumnStream:
     factory = OperatorFactory.of("flowlet.operators.record_batches:ToColumnsOperator", schema=known)
     rows = stream._then(stream._step("To Arrow", factory, PickledBytesTypeInfo()))
     return ColumnStream(stream._environment, rows._transformation, known)
+
+
+class WindowedColumnStream:
+    """A stream of columns cut into windows; made by ``window`` and ``window_all``.
+
+    Results are columns: the key, ``window_start``, ``window_end`` (exclusive, both without a time zone), and the
+    aggregations.  Their event time is the last millisecond of the window.
+    """
+
+    __slots__ = ("_assigner", "_key", "_late_tag", "_lateness_ms", "_stream")
+
+    def __init__(self, stream: "ColumnStream", key: str | None, assigner: Any) -> None:
+        self._stream = stream
+        self._key = key
+        self._assigner = assigner
+        self._lateness_ms = 0
+        self._late_tag: OutputTag | None = None
+
+    def allowed_lateness(self, time_ms: int | Length) -> "WindowedColumnStream":
+        """Take rows up to this long behind the end of their window; the results of all windows that a batch changes are
+        emitted again.
+        """
+        self._lateness_ms = millis_of(time_ms, "allowed_lateness()", takes_number=True, at_least_ms=0)
+        return self
+
+    def side_output_late_data(self, output_tag: OutputTag) -> "WindowedColumnStream":
+        """Send rows that are too late for all their windows to a side output; else they are counted and dropped."""
+        check_kind(output_tag, OutputTag, "side_output_late_data() needs an OutputTag")
+        self._late_tag = output_tag
+        return self
+
+    def agg(self, **aggregations: Any) -> "ColumnStream":
+        """Several aggregations at once: ``agg(total=("amount", "sum"), mean=("amount", "mean"), n="count")``.
+
+        Args:
+            aggregations: for each column of results a column and one of ``sum``, ``mean``, ``min``, ``max``, ``count``
+                (of values that are not null), ``first`` and ``last`` (by event time); or ``"count"``, of rows.
+
+        Nulls are left out; a window without a value has a null.  Sums of integers are int64, and fail the job where
+        that is too small.
+
+        Raises:
+            JobGraphError: a column is missing or of a type that cannot be aggregated so, or the windows are of another
+                kind.
+        """
+        shape, stream = window_shape(self._assigner), self._stream
+        taken = (WINDOW_START, WINDOW_END) if self._key is None else (self._key, WINDOW_START, WINDOW_END)
+        if self._key in (WINDOW_START, WINDOW_END):
+            raise JobGraphError(
+                f"agg(): the results have a column {self._key!r}, as the key is called; rename the key by "
+                "map_batches(...)"
+            )
+        aggregates = checked_aggregates(stream.schema, aggregations, taken)
+        if not shape.is_event_time and (self._lateness_ms or self._late_tag is not None):
+            raise JobGraphError(
+                "windows by the clock have no late rows; leave allowed_lateness() and side_output_late_data() out"
+            )
+        key_type = None if self._key is None else stream.schema.field(self._key).type
+        if key_type is not None and pa.types.is_dictionary(key_type):
+            key_type = key_type.value_type
+        aggregation = WindowedAggregation(shape, aggregates, self._key, key_type, self._lateness_ms)
+        if self._late_tag is None and aggregation.can_be_local:
+            return self._in_two_steps(aggregation, stream)
+        if self._late_tag is None:
+            needed = {each.column for each in aggregates} | {self._key}
+            stream = stream._selected([name for name in stream.schema.names if name in needed])
+        return self._aggregated(aggregation, stream)
+
+    def sum(self, column: int | str) -> "ColumnStream":
+        """The sum of a column, under its name."""
+        return self._single(column, "sum")
+
+    def mean(self, column: int | str) -> "ColumnStream":
+        """The mean of a column, under its name."""
+        return self._single(column, "mean")
+
+    def min(self, column: int | str) -> "ColumnStream":
+        """The smallest value of a column, under its name."""
+        return self._single(column, "min")
+
+    def max(self, column: int | str) -> "ColumnStream":
+        """The largest value of a column, under its name."""
+        return self._single(column, "max")
+
+    def count(self) -> "ColumnStream":
+        """The number of rows, as ``count``."""
+        return self.agg(count="count")
+
+    def _single(self, column: int | str, kind: str) -> "ColumnStream":
+        name = column_of(self._stream.schema, column, kind)
+        return self.agg(**{name: (name, kind)})
+
+    def _in_two_steps(self, aggregation: WindowedAggregation, rows: "ColumnStream") -> "ColumnStream":
+        """Parts are made of the rows where these are, and only the parts travel."""
+        rows, layout = rows._unpartitioned(), PartsLayout(aggregation, rows.schema)
+        factory = OperatorFactory.of(
+            "flowlet.windows.window_columns_operator:LocalWindowColumnsOperator",
+            aggregation=aggregation,
+            schema=rows.schema,
+            layout=layout,
+        )
+        step = rows._step("Local Window", factory, PickledBytesTypeInfo(), is_internal=True)
+        step.parallelism = rows._transformation.parallelism  # so that it is in the task of its input
+        return self._aggregated(aggregation, rows._columns(step, layout.schema), layout)
+
+    def _aggregated(
+        self, aggregation: WindowedAggregation, rows: "ColumnStream", layout: PartsLayout | None = None
+    ) -> "ColumnStream":
+        factory = OperatorFactory.of(
+            "flowlet.windows.window_columns_operator:WindowColumnsOperator",
+            aggregation=aggregation,
+            schema=rows.schema,
+            late_tag=None if self._late_tag is None else self._late_tag.tag_id,
+            layout=layout,
+            is_batch=GraphValue.IS_BATCH,
+        )
+        sent = rows._partitioned(Global() if self._key is None else KeyGroups(ColumnKey(self._key)))
+        step = sent._step("Window All" if self._key is None else "Window", factory, PickledBytesTypeInfo())
+        if self._key is None:
+            step.parallelism = 1
+            step.max_parallelism = 1
+            step.is_non_parallel = True
+        return rows._columns(step, aggregation.output_schema())
+
+    # -- as records
+
+    def trigger(self, trigger: Any) -> Any:
+        """The windows of the rows as records, with this trigger: see ``WindowedStream``."""
+        return self._records().trigger(trigger)
+
+    def evictor(self, evictor: Any) -> Any:
+        """The windows of the rows as records, with this evictor: see ``WindowedStream``."""
+        return self._records().evictor(evictor)
+
+    def reduce(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.reduce`` of the rows as records."""
+        return self._records().reduce(*args, **named)
+
+    def aggregate(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.aggregate`` of the rows as records."""
+        return self._records().aggregate(*args, **named)
+
+    def apply(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.apply`` of the rows as records."""
+        return self._records().apply(*args, **named)
+
+    def process(self, *args: Any, **named: Any) -> DataStream:
+        """``WindowedStream.process`` of the rows as records."""
+        return self._records().process(*args, **named)
+
+    def _records(self) -> WindowedStream | AllWindowedStream:
+        rows = self._stream.to_records()
+        stream: WindowedStream | AllWindowedStream
+        if self._key is None:
+            stream = rows.window_all(self._assigner)
+        else:
+            stream = rows.key_by(operator.itemgetter(self._key)).window(self._assigner)
+        if self._lateness_ms:
+            stream = stream.allowed_lateness(self._lateness_ms)
+        return stream if self._late_tag is None else stream.side_output_late_data(self._late_tag)
+
+
+class JoinedColumnStreams:
+    """Two streams of columns; ``where``, ``equal_to`` and ``window`` say which rows meet, ``select`` makes the stream.
+
+    Args:
+        left: one stream.
+        right: the other one.
+        how: ``"inner"``, ``"left"``, ``"right"`` or ``"outer"``.
+    """
+
+    __slots__ = ("_assigner", "_how", "_keys", "_sides")
+
+    def __init__(self, left: "ColumnStream", right: "ColumnStream", how: str) -> None:
+        if how not in JOIN_KINDS:
+            raise JobGraphError(f"join(how={how!r}) is not one of {', '.join(map(repr, JOIN_KINDS))}")
+        self._sides = (left, right)
+        self._how = how
+        self._keys: list[str | None] = [None, None]
+        self._assigner: Any = None
+
+    def where(self, column: str) -> "JoinedColumnStreams":
+        """The key's column on the left side."""
+        return self._with_key(LEFT, column)
+
+    def equal_to(self, column: str) -> "JoinedColumnStreams":
+        """The key's column on the right side."""
+        return self._with_key(RIGHT, column)
+
+    def window(self, window_assigner: Any) -> "JoinedColumnStreams":
+        """The windows in which rows meet: tumbling or sliding ones of event time."""
+        self._assigner = window_assigner
+        return self
+
+    def select(self, **columns: tuple[str, str]) -> "ColumnStream":
+        """The key, ``window_start``, ``window_end`` and these columns of each pair of rows.
+
+        Args:
+            columns: for each column of results ``("left", column)`` or ``("right", column)``; none: all columns but the
+                keys.
+
+        Raises:
+            JobGraphError: keys or windows are missing, the keys are of different types, or a column is missing or there
+                twice.
+        """
+        (left, right), (left_key, right_key) = self._sides, self._keys
+        if left_key is None or right_key is None or self._assigner is None:
+            raise JobGraphError("select() comes after where(column), equal_to(column) and window(...)")
+        shape = window_shape(self._assigner)
+        if not isinstance(shape, AlignedWindows) or not shape.is_event_time:
+            raise JobGraphError(
+                f"columns are joined in tumbling or sliding windows of event time, got {self._assigner!r}; call "
+                "to_records() before join()"
+            )
+        key_type = checked_key_types((left.schema, right.schema), (left_key, right_key))
+        chosen = checked_joined_columns((left.schema, right.schema), (left_key, right_key), columns)
+        sides = []
+        for side, stream, key in ((LEFT, left, left_key), (RIGHT, right, right_key)):
+            needed = {each.column for each in chosen if each.side == side} | {key}
+            sides.append(stream._selected([name for name in stream.schema.names if name in needed]))
+        join = ColumnJoin(
+            shape, (left_key, right_key), key_type, self._how, chosen, (sides[LEFT].schema, sides[RIGHT].schema)
+        )
+        factory = OperatorFactory.of("flowlet.windows.window_columns_operator:JoinColumnsOperator", join=join)
+        keyed_left, keyed_right = (
+            side._partitioned(KeyGroups(ColumnKey(key))) for side, key in zip(sides, (left_key, right_key), strict=True)
+        )
+        step = keyed_left._step("Join", factory, PickledBytesTypeInfo())
+        step.second_input = keyed_right._transformation
+        return left._columns(step, join.output_schema())
+
+    def _with_key(self, side: int, column: str) -> "JoinedColumnStreams":
+        check_key(self._sides[side].schema, column)
+        self._keys[side] = column
+        return self

@@ -7,21 +7,28 @@ Absent: what ``flowlet.common.not_yet`` names: cache.
 
 import importlib
 import itertools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, overload
 
-from flowlet.common.checks import check_kind, is_whole_number
-from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism
-from flowlet.common.job_client import SubmittedJob
+from flowlet.common.checks import check_kind, check_name, is_name, is_whole_number
+from flowlet.common.execution_config import ExecutionConfig, check_max_parallelism, check_parallelism
+from flowlet.common.job_client import CollectedRecords, JobClient, JobControl, SubmittedJob
 from flowlet.common.not_yet import missing_attribute, missing_names
 from flowlet.common.typeinfo import RowTypeInfo, TypeInformation, Types
 from flowlet.common.watermark_strategy import WatermarkStrategy
-from flowlet.datastream.closeable_iterator import CloseableIterator
-from flowlet.datastream.connected_streams import BroadcastConnectedStream, BroadcastStream, ConnectedStreams
 from flowlet.datastream.connectors.base import Sink, SupportsGlobalCommitter
 from flowlet.datastream.functions import (
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
     FilterFunction,
     FlatMapFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
     KeySelector,
     MapFunction,
     Partitioner,
@@ -30,17 +37,16 @@ from flowlet.datastream.functions import (
 )
 from flowlet.datastream.joins.window_join import CoGroupedStreams, JoinedStreams
 from flowlet.datastream.output_tag import OutputTag
-from flowlet.datastream.split_stream import SplitStream
+from flowlet.datastream.slot_sharing_group import SlotSharingGroup
 from flowlet.datastream.state import MapStateDescriptor
-from flowlet.datastream.stream_settings import DataStreamSink, StreamSettings, checked_text
+from flowlet.datastream.user_functions.aggregations import Projection, projected_type
 from flowlet.datastream.user_functions.argument_checks import (
     checked_function,
     checked_object,
     declared_type,
     result_type,
 )
-from flowlet.datastream.user_functions.projection import Projection, projected_type
-from flowlet.errors import JobGraphError
+from flowlet.errors import FlowletError, JobGraphError, without_our_frames
 from flowlet.graph.partitioner import Broadcast, Custom, Forward, Global, Rebalance, Rescale, Shuffle
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import (
@@ -54,14 +60,14 @@ from flowlet.graph.transformation import (
     Transformation,
     UnionTransformation,
     key_selector_of,
+    selection_tag,
 )
 
 if TYPE_CHECKING:
     from flowlet.datastream.column_stream import ColumnStream
-    from flowlet.datastream.keyed_stream import KeyedStream
+    from flowlet.datastream.keyed_stream import AllWindowedStream, KeyedStream, WindowedStream
     from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
     from flowlet.datastream.window.window_assigners import WindowAssigner
-    from flowlet.datastream.windowed_stream import AllWindowedStream, WindowedStream
 
 __all__ = [
     "AllWindowedStream",
@@ -76,15 +82,428 @@ __all__ = [
     "WindowedStream",
 ]
 
+
+class CloseableIterator:
+    """Iterates over the records of a stream; use it in a ``with`` statement.  One thread.
+
+    Life cycle: if it cannot be made, because the job failed before its tasks ran, the job is still the caller's to
+    release.  After the last record it waits for the job and closes itself; closed before that, it cancels the job.
+
+    Args:
+        submitted: the job, with the one edge to read.
+        on_end: releases what the job holds; called once.
+        arrow_schema: gives the ``pyarrow.Schema`` of the records, or raises JobGraphError: they have none.
+
+    Raises: ``next()`` raises ``JobExecutionError`` if the job failed.
+    """
+
+    __slots__ = ("_arrow_schema", "_edge_id", "_is_closed", "_job", "_on_end", "_values")
+
+    def __init__(
+        self, submitted: SubmittedJob, on_end: Callable[[JobControl], None], arrow_schema: Callable[[], Any]
+    ) -> None:
+        (self._edge_id,) = submitted.external_edges
+        self._job = submitted.job
+        self._on_end = on_end
+        self._is_closed = False
+        self._arrow_schema = arrow_schema
+        self._values: CollectedRecords | None = None
+        # Else the last stage may begin much later: ``next`` waits for it, and the job can be watched.
+        if not submitted.runs_in_stages:
+            self._values = submitted.job.collect(self._edge_id)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        if self._is_closed:
+            raise StopIteration
+        try:
+            if self._values is None:
+                self._values = self._job.collect(self._edge_id)
+            return next(self._values)
+        except StopIteration:
+            self._finish()
+            raise
+        except FlowletError as error:
+            self.close()
+            raise without_our_frames(error) from error.__cause__
+        except BaseException:
+            self.close()
+            raise
+
+    def next(self) -> Any:
+        """The next record.
+
+        Raises:
+            StopIteration: there are no more records.
+            JobExecutionError: the job failed.
+        """
+        return next(self)
+
+    def to_arrow(self, schema: Any = None) -> Any:
+        """All records that were not taken yet as a ``pyarrow.Table``; waits for the end of the job.  Not in PyFlink.
+
+        Columns stay columns on their way; single records are put into columns here.  Without ``schema`` the table has
+        the schema of the stream of columns, or that of the declared type.
+
+        Raises:
+            JobGraphError: the declared type has no schema of Arrow, and none was given; the iterator can still be read.
+            TypeError: a record is not of the schema.
+            JobExecutionError: the job failed.
+        """
+        import pyarrow as pa  # here, as most programs need no Arrow
+
+        from flowlet.columns.arrow_batches import batch_of_records
+
+        known = self._arrow_schema() if schema is None else schema
+        if self._is_closed:
+            raise FlowletError(
+                "to_arrow() comes too late: the records were read to their end, or the iterator was closed"
+            )
+        try:
+            if self._values is None:
+                self._values = self._job.collect(self._edge_id)
+            batches = [batch_of_records(chunk, known) for chunk in self._values.chunks()]
+            table = pa.Table.from_batches(batches, known)
+        except FlowletError as error:
+            self.close()
+            raise without_our_frames(error) from error.__cause__
+        except BaseException:
+            self.close()
+            raise
+        self._finish()
+        return table
+
+    def to_pandas(self, schema: Any = None) -> Any:
+        """``to_arrow`` as a ``pandas.DataFrame``.  Not in PyFlink.
+
+        Raises:
+            FlowletError: pandas is not installed; the iterator can still be read.
+            JobGraphError, TypeError, JobExecutionError: as ``to_arrow``.
+        """
+        if find_spec("pandas") is None:
+            raise FlowletError("to_pandas() needs pandas: install it (pip install pandas), or use to_arrow()")
+        return self.to_arrow(schema).to_pandas()
+
+    @property
+    def job_client(self) -> JobClient:
+        """The client of the job, which the iterator still owns.  Not in PyFlink."""
+        return JobClient(self._job, lambda _: None)
+
+    def close(self) -> None:
+        """Cancel the job if it still runs, and release what it holds; idempotent.
+
+        In a forked child it does nothing.
+        """
+        if self._is_closed or self._job.is_inherited:
+            return
+        self._is_closed = True
+        try:
+            if not self._job.status().is_globally_terminal_state():
+                self._job.cancel()
+        except KeyboardInterrupt:
+            self._job.cancel_after_interrupt()
+            raise
+        finally:
+            self._on_end(self._job)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _finish(self) -> None:
+        """After the last record: wait for the job, whose failure concerns the reader, too."""
+        self._is_closed = True
+        try:
+            self._job.wait()  # waits for the end of the job; ended by the job, a lost JobManager, or Ctrl-C
+        finally:
+            self._on_end(self._job)
+
+
+_UID_HASH: Final = re.compile(r"[0-9A-Fa-f]{32}")
+
+
+class StreamSettings:
+    """The settings of streams and sinks.
+
+    Each setter returns its object.  It raises ``JobGraphError``, naming the operator, if the value is invalid, or if
+    the object stands for a partitioning (``rebalance()``, ``key_by()``, ...), which has no settings.
+    """
+
+    __slots__ = ("_transformation",)
+
+    def __init__(self, transformation: Transformation) -> None:
+        self._transformation = transformation
+
+    def name(self, name: str) -> Self:
+        """Name the operator, for tasks, logs and metrics."""
+        self._settings("name").name = checked_text(name, "name")
+        return self
+
+    def uid(self, uid: str) -> Self:
+        """Give the operator an id that survives changes of the program around it; unique in the job."""
+        self._settings("uid").uid = checked_text(uid, "uid")
+        return self
+
+    def set_uid_hash(self, uid_hash: str) -> Self:
+        """Give the operator this id, 32 hex digits, in place of the one that is made of its uid or its position; unique
+        in the job.
+        """
+        transformation = self._settings("set_uid_hash")
+        if not is_name(uid_hash) or not _UID_HASH.fullmatch(uid_hash):
+            raise JobGraphError(f"Node hash must be a 32 character String that describes a hex code. Found: {uid_hash}")
+        transformation.uid_hash = uid_hash.lower()
+        return self
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Set the number of subtasks of the operator."""
+        transformation = self._settings("set_parallelism")
+        check_parallelism(parallelism, f"operator {transformation.operator_name!r}: its")
+        if transformation.is_non_parallel and parallelism != 1:
+            raise JobGraphError(
+                f"operator {transformation.operator_name!r} cannot run in parallel: its parallelism must be 1, got "
+                f"{parallelism}; "
+                "set the parallelism of the operators behind it"
+            )
+        transformation.parallelism = parallelism
+        return self
+
+    def set_description(self, description: str) -> Self:
+        """Describe the operator in the execution plan."""
+        self._settings("set_description").description = checked_text(description, "set_description")
+        return self
+
+    def disable_chaining(self) -> Self:
+        """Run the operator in its own task."""
+        self._settings("disable_chaining").chaining = ChainingStrategy.NEVER
+        return self
+
+    def slot_sharing_group(self, slot_sharing_group: str | SlotSharingGroup) -> Self:
+        """Put the operator, and operators behind it without a group, into a slot sharing group."""
+        transformation = self._settings("slot_sharing_group")
+        if not isinstance(slot_sharing_group, SlotSharingGroup):
+            slot_sharing_group = SlotSharingGroup(slot_sharing_group)
+        slot_sharing_group.warn_of_resources()
+        transformation.slot_sharing_group = slot_sharing_group.get_name()
+        return self
+
+    def _settings(self, method: str) -> Transformation:
+        """The transformation, if it stands for an operator."""
+        if isinstance(self._transformation, UnionTransformation | SideOutputTransformation):
+            what = "union" if isinstance(self._transformation, UnionTransformation) else "side output"
+            raise JobGraphError(
+                f"{method}() on a {what}, which is no operator; call it on the operator before or after it"
+            )
+        if isinstance(self._transformation, PartitionTransformation):
+            strategy = self._transformation.partitioner.ship_strategy
+            raise JobGraphError(
+                f"{method}() on a {strategy} partitioning, which is no operator; call it on the operator before or "
+                "after the partitioning"
+            )
+        return self._transformation
+
+
+class DataStreamSink(StreamSettings):
+    """The end of a stream, whose settings can still be changed."""
+
+    __slots__ = ()
+
+
+def checked_text(text: str, method: str) -> str:
+    check_name(text, f"{method}() needs a text that is not empty")
+    return text
+
+
+class SplitStream:
+    """A stream with names on its records; made by ``DataStream.split``."""
+
+    __slots__ = ("_side_output", "_transformation")
+
+    def __init__(
+        self, transformation: OperatorTransformation, side_output: "Callable[[OutputTag], DataStream]"
+    ) -> None:
+        self._transformation = transformation
+        self._side_output = side_output
+
+    def select(self, *names: str) -> "DataStream":
+        """The records with at least one of the names, each once.
+
+        Raises JobGraphError if there is no name, or one is no text.
+        """
+        if not names or not all(map(is_name, names)):
+            raise JobGraphError(f"select() needs one or more names, got {names!r}")
+        selection = frozenset(names)
+        factory = self._transformation.factory
+        selections = factory.arguments["selections"]
+        if selection not in selections:
+            arguments = {**factory.arguments, "selections": (*selections, selection)}
+            self._transformation.factory = OperatorFactory(factory.target, arguments)
+        return self._side_output(OutputTag(selection_tag(selection), self._transformation.output_type))
+
+
+class ConnectedStreams:
+    """Two streams whose records go to one function; made by ``DataStream.connect``."""
+
+    __slots__ = ("_then", "stream1", "stream2")
+
+    def __init__(
+        self,
+        stream1: "DataStream",
+        stream2: "DataStream",
+        then: "Callable[[OperatorTransformation], DataStream] | None" = None,
+    ) -> None:
+        if stream1.get_execution_environment() is not stream2.get_execution_environment():
+            raise JobGraphError("connect() needs two streams of the same environment")
+        self.stream1 = stream1
+        self.stream2 = stream2
+        self._then = stream1._then if then is None else then
+
+    def key_by(
+        self,
+        key_selector1: Callable[[Any], Any] | KeySelector,
+        key_selector2: Callable[[Any], Any] | KeySelector,
+        key_type: TypeInformation | None = None,
+    ) -> "ConnectedStreams":
+        """Key both streams: records of either stream with the same key go to the same subtask."""
+        return ConnectedStreams(
+            self.stream1.key_by(key_selector1, key_type), self.stream2.key_by(key_selector2, key_type)
+        )
+
+    def map(self, func: CoMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """Apply a function that returns one record, or None for none, for each record of either stream."""
+        function = checked_object(func, "map", CoMapFunction)
+        factory = OperatorFactory.of(
+            "flowlet.operators.co_functions:CoMapOperator", function=function, key_selectors=self._key_selectors
+        )
+        return self._then(self._step("Co-Map", factory, output_type))
+
+    def flat_map(self, func: CoFlatMapFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """Apply a function that returns any number of records for each record of either stream."""
+        function = checked_object(func, "flat_map", CoFlatMapFunction)
+        factory = OperatorFactory.of(
+            "flowlet.operators.co_functions:CoFlatMapOperator", function=function, key_selectors=self._key_selectors
+        )
+        return self._then(self._step("Co-Flat Map", factory, output_type))
+
+    def process(
+        self, func: CoProcessFunction | KeyedCoProcessFunction, output_type: TypeInformation | None = None
+    ) -> "DataStream":
+        """Apply a process function; a ``KeyedCoProcessFunction`` requires that both streams are keyed.
+
+        Where only one of them is keyed, its records go to the subtask of their key, and the function sees no key (as in
+        PyFlink): so a keyed stream meets one that is ``broadcast()``.
+
+        Raises:
+            JobGraphError: it is no such function, or the function needs keys.
+        """
+        is_keyed = self._key_selectors is not None
+        if isinstance(func, KeyedCoProcessFunction) and not is_keyed:
+            raise JobGraphError(
+                "process() with a KeyedCoProcessFunction needs both streams keyed; call key_by(selector1, selector2)"
+            )
+        function = checked_object(
+            func, "process", KeyedCoProcessFunction if is_keyed else CoProcessFunction, CoProcessFunction
+        )
+        factory = OperatorFactory.of(
+            "flowlet.operators.process_operator:CoProcessOperator",
+            function=function,
+            key_selectors=self._key_selectors,
+            is_batch=GraphValue.IS_BATCH,
+        )
+        return self._then(self._step("Keyed Co-Process" if is_keyed else "Co-Process", factory, output_type))
+
+    @property
+    def _key_selectors(self) -> tuple[Any, Any] | None:
+        """Those of both streams; None where one is not keyed: the function sees no keys then."""
+        selectors = (self.stream1._key_selector, self.stream2._key_selector)
+        return None if None in selectors else selectors
+
+    def _step(self, name: str, factory: OperatorFactory, output_type: TypeInformation | None) -> OperatorTransformation:
+        second_input = self.stream2._transformation
+        return self.stream1._step(name, factory, declared_type(output_type), second_input=second_input)
+
+
+class BroadcastStream:
+    """A stream whose records every subtask of its reader sees, with the states that they change; made by
+    ``DataStream.broadcast``.
+    """
+
+    __slots__ = ("broadcast_state_descriptors", "input_stream")
+
+    def __init__(self, input_stream: "DataStream", broadcast_state_descriptors: "Sequence[MapStateDescriptor]") -> None:
+        self.input_stream = input_stream
+        self.broadcast_state_descriptors = list(broadcast_state_descriptors)
+
+
+class BroadcastConnectedStream:
+    """A stream beside a broadcast stream; made by ``DataStream.connect``."""
+
+    __slots__ = ("broadcast_state_descriptors", "broadcast_stream", "non_broadcast_stream")
+
+    def __init__(
+        self,
+        non_broadcast_stream: "DataStream",
+        broadcast_stream: BroadcastStream,
+        broadcast_state_descriptors: "Sequence[MapStateDescriptor]",
+    ) -> None:
+        if non_broadcast_stream._environment is not broadcast_stream.input_stream._environment:
+            raise JobGraphError("connect() needs two streams of the same environment")
+        self.non_broadcast_stream = non_broadcast_stream
+        self.broadcast_stream = broadcast_stream
+        self.broadcast_state_descriptors = list(broadcast_state_descriptors)
+
+    def process(
+        self, func: BroadcastProcessFunction | KeyedBroadcastProcessFunction, output_type: TypeInformation | None = None
+    ) -> "DataStream":
+        """Apply a function: a ``KeyedBroadcastProcessFunction`` exactly where the stream that is not broadcast is
+        keyed.
+
+        There is no order between the streams.  In BATCH mode the broadcast stream comes first, as in Flink.
+
+        Raises:
+            JobGraphError: it is no such function, or one for the other kind of stream.
+        """
+        stream = self.non_broadcast_stream
+        is_keyed = stream._key_selector is not None
+        if isinstance(func, BroadcastProcessFunction) and is_keyed:
+            raise JobGraphError(
+                "process() of a keyed stream and a broadcast stream needs a KeyedBroadcastProcessFunction"
+            )
+        if isinstance(func, KeyedBroadcastProcessFunction) and not is_keyed:
+            raise JobGraphError(
+                "process() with a KeyedBroadcastProcessFunction needs a keyed stream; call key_by(...) before "
+                "connect(...)"
+            )
+        function = checked_object(
+            func, "process", KeyedBroadcastProcessFunction if is_keyed else BroadcastProcessFunction
+        )
+        factory = OperatorFactory.of(
+            "flowlet.operators.co_functions:BroadcastProcessOperator",
+            function=function,
+            descriptors=tuple(self.broadcast_state_descriptors),
+            key_selector=stream._key_selector,
+            is_batch=GraphValue.IS_BATCH,
+        )
+        name = "Co-Process-Broadcast-Keyed" if is_keyed else "Co-Process-Broadcast"
+        step = stream._step(name, factory, declared_type(output_type), inputs_read_last=(0,))
+        step.second_input = self.broadcast_stream.input_stream._transformation
+        return stream._then(step)
+
+
 # Called on a stream without keys, these raise NotKeyedError, which says what to do.
 _KEYED_METHODS = frozenset({"reduce", "sum", "min", "max", "min_by", "max_by", "count", "window", "count_window"})
 # These modules import this one, so they are loaded when they are needed.  What they define is part of this module, as
 # in PyFlink.
 _MODULES_BEHIND: Final = {
-    "AllWindowedStream": "flowlet.datastream.windowed_stream",
+    "AllWindowedStream": "flowlet.datastream.keyed_stream",
     "ColumnStream": "flowlet.datastream.column_stream",
     "KeyedStream": "flowlet.datastream.keyed_stream",
-    "WindowedStream": "flowlet.datastream.windowed_stream",
+    "WindowedStream": "flowlet.datastream.keyed_stream",
 }
 
 

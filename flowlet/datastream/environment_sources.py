@@ -56,17 +56,8 @@ class EnvironmentSources(ABC):
         if type_info is not None:
             check_type_information(type_info, "from_collection")
             elements = [_declared_element(index, element, type_info) for index, element in enumerate(elements)]
-        return self._source(
-            SourceTransformation(
-                name="Collection Source",
-                source=elements,
-                factory=_source_operator(
-                    OperatorFactory.of("flowlet.operators.source_operator:CollectionSource", values=GraphValue.SOURCE)
-                ),
-                output_type=type_info or PickledBytesTypeInfo(),
-                is_non_parallel=True,
-            )
-        )
+        operator = OperatorFactory.of("flowlet.operators.source_operator:CollectionSource", values=GraphValue.SOURCE)
+        return self._source("Collection Source", elements, operator, type_info, is_parallel=False)
 
     def add_source(
         self, source_func: SourceFunction, source_name: str = "Custom Source", type_info: TypeInformation | None = None
@@ -80,18 +71,8 @@ class EnvironmentSources(ABC):
         check_name(source_name, "add_source() needs a name that is not empty")
         if type_info is not None:
             check_type_information(type_info, "add_source")
-        return self._source(
-            SourceTransformation(
-                name=source_name,
-                source=source_func,
-                factory=_source_operator(
-                    OperatorFactory.of("flowlet.connectors.blocking_source:BlockingSource", function=GraphValue.SOURCE)
-                ),
-                is_bounded=False,
-                output_type=type_info or PickledBytesTypeInfo(),
-                is_non_parallel=True,
-            )
-        )
+        operator = OperatorFactory.of("flowlet.connectors.blocking_source:BlockingSource", function=GraphValue.SOURCE)
+        return self._source(source_name, source_func, operator, type_info, is_bounded=False, is_parallel=False)
 
     def from_source(
         self,
@@ -129,14 +110,12 @@ class EnvironmentSources(ABC):
         # Lines of text have no timestamps to follow.
         has_timestamps = not is_instance_of_late(source, "flowlet.datastream.connectors.file_system", "FileSource")
         return self._source(
-            SourceTransformation(
-                name=source_name,
-                source=source,
-                factory=_source_operator(runtime_source, watermark_strategy, has_timestamps=has_timestamps),
-                is_bounded=bool(getattr(source, "is_bounded", True)),
-                output_type=type_info or getattr(source, "type_info", None) or PickledBytesTypeInfo(),
-                parallelism=self.get_parallelism(),
-            )
+            source_name,
+            source,
+            runtime_source,
+            type_info or getattr(source, "type_info", None),
+            _needed(watermark_strategy, has_timestamps=has_timestamps),
+            is_bounded=bool(getattr(source, "is_bounded", True)),
         )
 
     def from_sequence(self, from_: int, to: int) -> DataStream:
@@ -183,19 +162,10 @@ class EnvironmentSources(ABC):
             check_type_information(type_info, "from_remote_gate")
         check_kind(watermark_strategy, WatermarkStrategy | None, "from_remote_gate() needs a WatermarkStrategy or None")
         output_type = type_info or PickledBytesTypeInfo()
-        return self._source(
-            SourceTransformation(
-                name=f"Gate {name}",
-                source=RemoteGate(name, output_type, producers, event_time=event_time, allow_pickle=allow_pickle),
-                factory=_source_operator(
-                    OperatorFactory.of("flowlet.client.runtime_sources:remote_gate_source", gate=GraphValue.SOURCE),
-                    watermark_strategy,
-                ),
-                is_bounded=False,
-                output_type=output_type,
-                parallelism=self.get_parallelism(),
-            )
-        )
+        gate = RemoteGate(name, output_type, producers, event_time=event_time, allow_pickle=allow_pickle)
+        operator = OperatorFactory.of("flowlet.client.runtime_sources:remote_gate_source", gate=GraphValue.SOURCE)
+        strategy = None if watermark_strategy is None else _needed(watermark_strategy)
+        return self._source(f"Gate {name}", gate, operator, output_type, strategy, is_bounded=False)
 
     def from_arrow(self, source: Any, schema: Any = None, source_name: str = "Arrow Source") -> "ColumnStream":
         """The rows of Arrow data as a stream of columns; not in PyFlink.
@@ -229,27 +199,39 @@ class EnvironmentSources(ABC):
             batches = OperatorFactory.of(
                 "flowlet.connectors.arrow_table_source:ArrowTableSource", table=GraphValue.SOURCE
             )
-        transformation = SourceTransformation(
-            name=source_name, source=data, factory=_source_operator(batches), parallelism=self.get_parallelism()
+        stream = self._source(source_name, data, batches, None)
+        return ColumnStream(stream.get_execution_environment(), stream._transformation, known)
+
+    def _source(
+        self,
+        name: str,
+        source: Any,
+        operator: OperatorFactory | GraphValue,
+        output_type: TypeInformation | None,
+        strategy: WatermarkStrategy | None = None,
+        *,
+        is_bounded: bool = True,
+        is_parallel: bool = True,
+    ) -> DataStream:
+        """The stream of a source, which ``operator`` makes when the job starts."""
+        factory = OperatorFactory.of(
+            "flowlet.operators.source_operator:SourceOperator",
+            source=operator,
+            strategy=strategy,
+            emits_watermarks=GraphValue.IS_STREAMING,
         )
-        return ColumnStream(self._environment(), transformation, known)
+        transformation = SourceTransformation(
+            name=name,
+            source=source,
+            factory=factory,
+            is_bounded=is_bounded,
+            output_type=output_type or PickledBytesTypeInfo(),
+            is_non_parallel=not is_parallel,
+            parallelism=self.get_parallelism() if is_parallel else 1,
+        )
+        return DataStream(cast("StreamExecutionEnvironment", self), transformation)
 
-    def _source(self, transformation: SourceTransformation) -> DataStream:
-        return DataStream(self._environment(), transformation)
 
-    def _environment(self) -> "StreamExecutionEnvironment":
-        return cast("StreamExecutionEnvironment", self)
-
-
-def _source_operator(
-    source: OperatorFactory | GraphValue, strategy: WatermarkStrategy | None = None, *, has_timestamps: bool = True
-) -> OperatorFactory:
-    """The factory of the operator that reads a source of the runtime; ``strategy`` counts if it changes anything."""
-    if strategy is not None and not strategy.is_refined and not (strategy.reads_timestamps and has_timestamps):
-        strategy = None
-    return OperatorFactory.of(
-        "flowlet.operators.source_operator:SourceOperator",
-        source=source,
-        strategy=strategy,
-        emits_watermarks=GraphValue.IS_STREAMING,
-    )
+def _needed(strategy: WatermarkStrategy, *, has_timestamps: bool = True) -> WatermarkStrategy | None:
+    """The strategy; None if it does nothing."""
+    return strategy if strategy.is_refined or (strategy.reads_timestamps and has_timestamps) else None

@@ -5,56 +5,19 @@ Source: PyFlink ``pyflink.datastream.functions``.
 Absent: Java-backed functions.
 Defined: in ``user_functions``, which imports nothing of this package.
 """
+# ruff: noqa: F403, F405 - __all__ lists the names
 
 from typing import TYPE_CHECKING
 
 from flowlet.common.not_yet import missing_names
 from flowlet.datastream.async_retry_strategies import AsyncRetryPredicate, AsyncRetryStrategy
-from flowlet.datastream.user_functions.async_function import AsyncFunction
-from flowlet.datastream.user_functions.function import (
-    CheckpointedFunction,
-    CheckpointListener,
-    Function,
-    FunctionInitializationContext,
-    FunctionSnapshotContext,
-    KeyedStateStore,
-    RuntimeContext,
-)
-from flowlet.datastream.user_functions.join_functions import (
-    CoGroupFunction,
-    FlatJoinFunction,
-    JoinFunction,
-    ProcessJoinFunction,
-)
-from flowlet.datastream.user_functions.process_functions import (
-    BaseBroadcastProcessFunction,
-    BroadcastProcessFunction,
-    CoFlatMapFunction,
-    CoMapFunction,
-    CoProcessFunction,
-    KeyedBroadcastProcessFunction,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    ProcessFunction,
-)
-from flowlet.datastream.user_functions.record_functions import (
-    AggregateFunction,
-    FilterFunction,
-    FlatMapFunction,
-    KeySelector,
-    MapFunction,
-    Partitioner,
-    ReduceFunction,
-    SinkContext,
-    SinkFunction,
-)
+from flowlet.datastream.user_functions.async_function import *
+from flowlet.datastream.user_functions.function import *
+from flowlet.datastream.user_functions.join_functions import *
+from flowlet.datastream.user_functions.process_functions import *
+from flowlet.datastream.user_functions.record_functions import *
 from flowlet.datastream.user_functions.source_function import SourceFunction
-from flowlet.datastream.user_functions.window_functions import (
-    AllWindowFunction,
-    ProcessAllWindowFunction,
-    ProcessWindowFunction,
-    WindowFunction,
-)
+from flowlet.datastream.user_functions.window_functions import *
 
 __all__ = [
     "AggregateFunction",

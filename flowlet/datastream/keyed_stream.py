@@ -6,35 +6,326 @@ Source: PyFlink ``pyflink.datastream.data_stream``, which exports it, too.
 
 import copy
 from collections.abc import Callable
+from dataclasses import field
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
-from flowlet.common.checks import is_name, is_whole_number
-from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation
+from flowlet.common.checks import check_kind, is_name, is_whole_number
+from flowlet.common.time import Length, millis_of
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TypeInformation, Types
 from flowlet.common.types import Row
-from flowlet.datastream.closeable_iterator import CloseableIterator
-from flowlet.datastream.data_stream import DataStream, partition
+from flowlet.datastream.data_stream import CloseableIterator, DataStream, partition
 from flowlet.datastream.functions import (
+    AggregateFunction,
+    AllWindowFunction,
     Function,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
+    ProcessAllWindowFunction,
     ProcessFunction,
+    ProcessWindowFunction,
     ReduceFunction,
-    RuntimeContext,
+    WindowFunction,
 )
-from flowlet.datastream.joins.interval_join import IntervalJoin
+from flowlet.datastream.output_tag import OutputTag
 from flowlet.datastream.user_functions.aggregations import Aggregation, extreme_of
-from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, result_type
-from flowlet.datastream.window.window_assigners import WindowAssigner
-from flowlet.datastream.windowed_stream import WindowedStream, count_windows
+from flowlet.datastream.user_functions.argument_checks import (
+    checked_function,
+    checked_object,
+    declared_type,
+    result_type,
+)
+from flowlet.datastream.user_functions.function import WrappingFunction
+from flowlet.datastream.user_functions.join_functions import ProcessJoinFunction
+from flowlet.datastream.window.evictors import Evictor
+from flowlet.datastream.window.triggers import Trigger
+from flowlet.datastream.window.window_assigners import (
+    CountSlidingWindowAssigner,
+    CountTumblingWindowAssigner,
+    MergingWindowAssigner,
+    WindowAssigner,
+)
+from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import JobGraphError
 from flowlet.graph.partitioner import KeyGroups
 from flowlet.graph.partitioner import Partitioner as StreamPartitioner
 from flowlet.graph.transformation import GraphValue, OperatorFactory, OperatorTransformation
 from flowlet.keys.column_key import ColumnKey
+from netstack.late import dataclass
 
-__all__ = ["EMIT_BATCHES", "EMIT_ROWS", "KeyedStream"]
+if TYPE_CHECKING:
+    from flowlet.datastream.data_stream import DataStream
+    from flowlet.datastream.output_tag import OutputTag
+    from flowlet.datastream.stream_execution_environment import StreamExecutionEnvironment
+
+F = TypeVar("F")
+P = TypeVar("P")
+
+
+class _Windows(Generic[F, P]):
+    """What both kinds have in common; ``F`` and ``P``: their kinds of window functions."""
+
+    _kind: str
+    _function_classes: tuple[type[Any], type[Any]]
+    _is_keyed: bool
+
+    def __init__(self, keyed_stream: "KeyedStream", window_assigner: WindowAssigner[Any, Any]) -> None:
+        if not isinstance(window_assigner, WindowAssigner):
+            raise JobGraphError(
+                "windows need an assigner such as TumblingEventTimeWindows.of(Time.seconds(5)), got "
+                f"{window_assigner!r}"
+            )
+        self._keyed_stream = keyed_stream
+        self._assigner = window_assigner
+        self._trigger: Trigger[Any, Any] | None = None
+        self._evictor: Evictor[Any, Any] | None = None
+        self._allowed_lateness_ms = 0
+        self._late_tag: OutputTag | None = None
+
+    def get_execution_environment(self) -> "StreamExecutionEnvironment":
+        """The environment of the stream."""
+        return self._keyed_stream.get_execution_environment()
+
+    def get_input_type(self) -> TypeInformation:
+        """The declared type of the records."""
+        return self._keyed_stream.get_type()
+
+    def trigger(self, trigger: Trigger[Any, Any]) -> Self:
+        """Evaluate windows when this trigger says so, not when that of the assigner does."""
+        check_kind(trigger, Trigger, "trigger() needs a Trigger")
+        if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
+            raise JobGraphError(
+                f"windows that merge need a trigger that can merge, which {type(trigger).__name__} cannot: see "
+                "can_merge()"
+            )
+        self._trigger = trigger
+        return self
+
+    def evictor(self, evictor: Evictor[Any, Any]) -> Self:
+        """Take records out of windows when they are evaluated; all records are kept then.  Not in PyFlink."""
+        check_kind(evictor, Evictor, "evictor() needs an Evictor such as CountEvictor.of(3)")
+        self._evictor = evictor
+        return self
+
+    def allowed_lateness(self, time_ms: int | Length) -> Self:
+        """Keep windows of event time for so many milliseconds after their end, for records that are late."""
+        self._allowed_lateness_ms = millis_of(time_ms, "allowed_lateness()", takes_number=True, at_least_ms=0)
+        return self
+
+    def side_output_late_data(self, output_tag: OutputTag) -> Self:
+        """Send records that are too late to a side output of the result; else they are dropped and counted."""
+        check_kind(output_tag, OutputTag, "side_output_late_data() needs an OutputTag")
+        self._late_tag = output_tag
+        return self
+
+    def reduce(
+        self,
+        reduce_function: Callable[[Any, Any], Any] | ReduceFunction,
+        window_function: F | P | None = None,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Combine the records of each window, as they come; ``window_function`` is called with the result as the only
+        element.
+        """
+        combine = checked_function(reduce_function, ReduceFunction, "reduce", 2)
+        if window_function is None and output_type is None:
+            output_type = self.get_input_type()
+        function = (
+            None if window_function is None else checked_object(window_function, "reduce", *self._function_classes)
+        )
+        return self._windowed(combine, function, self.get_input_type(), output_type)
+
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction,
+        window_function: F | P | None = None,
+        accumulator_type: TypeInformation | list[TypeInformation] | None = None,
+        output_type: TypeInformation | None = None,
+    ) -> DataStream:
+        """Aggregate the records of each window, as they come; ``window_function`` is called with the result as the only
+        element.
+        """
+        combine = checked_object(aggregate_function, "aggregate", AggregateFunction)
+        function = (
+            None if window_function is None else checked_object(window_function, "aggregate", *self._function_classes)
+        )
+        accumulator = (
+            Types.ROW(accumulator_type) if isinstance(accumulator_type, list) else declared_type(accumulator_type)
+        )
+        return self._windowed(combine, function, accumulator, output_type)
+
+    def apply(self, window_function: F, output_type: TypeInformation | None = None) -> DataStream:
+        """Call a function with all records of each window."""
+        function = checked_object(window_function, "apply", self._function_classes[0])
+        return self._windowed(None, function, self.get_input_type(), output_type)
+
+    def process(self, process_window_function: P, output_type: TypeInformation | None = None) -> DataStream:
+        """Call a function with all records of each window and a context."""
+        function = checked_object(process_window_function, "process", self._function_classes[1])
+        return self._windowed(None, function, self.get_input_type(), output_type)
+
+    def _windowed(
+        self, combine: Any, function: Any, state_type: TypeInformation, output_type: TypeInformation | None
+    ) -> DataStream:
+        trigger = (
+            self._assigner.get_default_trigger(self.get_execution_environment())
+            if self._trigger is None
+            else self._trigger
+        )
+        spec = WindowSpec(
+            self._assigner,
+            trigger,
+            self._evictor,
+            self._allowed_lateness_ms,
+            None if self._late_tag is None else self._late_tag.tag_id,
+            combine,
+            function,
+            state_type,
+            self._is_keyed,
+        )
+        functions = ", ".join(type(each).__name__ for each in (combine, function) if each is not None)
+        stream = self._keyed_stream
+        factory = OperatorFactory.of(
+            "flowlet.windows.window_operator:WindowOperator",
+            spec=spec,
+            key_selector=stream._key_selector,
+            is_batch=GraphValue.IS_BATCH,
+        )
+        step = stream._step(type(self._assigner).__name__, factory, declared_type(output_type))
+        step.description = f"{self._kind}({self._assigner}, {type(trigger).__name__}, {functions})"
+        # Other windows may have timers of the clock, and columns are not taken apart on the way.
+        step.takes_single_records = spec.is_aligned and not isinstance(stream._key_selector, ColumnKey)
+        return stream._then(step)
+
+
+class WindowedStream(_Windows[WindowFunction[Any, Any, Any, Any], ProcessWindowFunction[Any, Any, Any, Any]]):
+    """The records of each key in windows; made by ``window`` and ``count_window`` of a keyed stream."""
+
+    _kind = "Window"
+    _function_classes = (WindowFunction, ProcessWindowFunction)
+    _is_keyed = True
+
+
+class AllWindowedStream(_Windows[AllWindowFunction[Any, Any, Any], ProcessAllWindowFunction[Any, Any, Any]]):
+    """All records in windows; made by ``window_all`` and ``count_window_all``.  One subtask does all the work."""
+
+    _kind = "AllWindow"
+    _function_classes = (AllWindowFunction, ProcessAllWindowFunction)
+    _is_keyed = False
+
+    def __init__(self, data_stream: DataStream, window_assigner: WindowAssigner[Any, Any]) -> None:
+        super().__init__(data_stream.key_by(OneKey()), window_assigner)
+
+
+class OneKey(KeySelector):
+    """The same key for every record."""
+
+    def get_key(self, value: Any) -> int:
+        """0."""
+        return 0
+
+
+def count_windows(size: int, slide: int) -> WindowAssigner[Any, Any]:
+    """The assigner of ``count_window``; a ``slide`` of 0 stands for windows one after the other."""
+    for number in (size, slide):
+        if not is_whole_number(number):
+            raise JobGraphError(f"count windows need whole numbers of records, got {number!r}")
+    return CountTumblingWindowAssigner(size) if slide == 0 else CountSlidingWindowAssigner(size, slide)
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class IntervalJoin:
+    """Two keyed streams whose records meet if their timestamps lie close together; ``between`` says how close."""
+
+    _left: "KeyedStream"
+    _right: "KeyedStream"
+
+    def in_event_time(self) -> Self:
+        """Compare timestamps, which is the only way."""
+        return self
+
+    def in_processing_time(self) -> Self:
+        """Raise JobGraphError: as in Flink, an interval join needs event time."""
+        raise JobGraphError(
+            "interval_join() works in event time only; assign timestamps and watermarks to both streams"
+        )
+
+    def between(self, lower_bound: Length, upper_bound: Length) -> "IntervalJoined":
+        """Join a left record with the right ones from its timestamp plus ``lower_bound`` to its timestamp plus
+        ``upper_bound``.
+
+        Args:
+            lower_bound: may be negative.
+            upper_bound: not less; both bounds belong to the interval.
+
+        Raises:
+            JobGraphError: a bound is no length of time, or the upper one is less.
+        """
+        lower, upper = (millis_of(each, "between()") for each in (lower_bound, upper_bound))
+        if upper < lower:
+            raise JobGraphError(
+                f"between() needs a lower bound that is not above the upper one, got {lower} ms and {upper} ms"
+            )
+        return IntervalJoined(self._left, self._right, lower, upper)
+
+
+@dataclass(slots=True, repr=False, eq=False)
+class IntervalJoined:
+    """Two keyed streams and the interval in which their records meet; ``process`` says what becomes of a pair."""
+
+    _left: "KeyedStream"
+    _right: "KeyedStream"
+    _lower: int
+    _upper: int
+    _late_tags: list[str | None] = field(default_factory=lambda: [None, None])
+
+    def lower_bound_exclusive(self) -> Self:
+        """Leave out right records at the lower bound."""
+        self._lower += 1
+        return self
+
+    def upper_bound_exclusive(self) -> Self:
+        """Leave out right records at the upper bound."""
+        self._upper -= 1
+        return self
+
+    def side_output_left_late_data(self, output_tag: "OutputTag") -> Self:
+        """Send left records that are older than the watermark to a side output; else they are counted and dropped."""
+        return self._with_late_tag(0, output_tag, "side_output_left_late_data")
+
+    def side_output_right_late_data(self, output_tag: "OutputTag") -> Self:
+        """Send right records that are older than the watermark to a side output; else they are counted and dropped."""
+        return self._with_late_tag(1, output_tag, "side_output_right_late_data")
+
+    def process(self, func: ProcessJoinFunction, output_type: TypeInformation | None = None) -> "DataStream":
+        """Apply a function to each pair; results have the later timestamp of the pair.
+
+        Raises:
+            JobGraphError: it is no ``ProcessJoinFunction``, or the exclusive bounds leave no interval.
+        """
+        function = checked_object(func, "process", ProcessJoinFunction)
+        if self._upper < self._lower:
+            raise JobGraphError("process(): the exclusive bounds of the interval join leave nothing between them")
+        factory = OperatorFactory.of(
+            "flowlet.joins.interval_join_operator:IntervalJoinOperator",
+            function=function,
+            key_selectors=(self._left._key_selector, self._right._key_selector),
+            bounds=(self._lower, self._upper),
+            late_tags=tuple(self._late_tags),
+            is_batch=GraphValue.IS_BATCH,
+        )
+        step = self._left._step("Interval Join", factory, declared_type(output_type))
+        step.second_input = self._right._transformation
+        return self._left._then(step)
+
+    def _with_late_tag(self, index: int, output_tag: "OutputTag", method: str) -> Self:
+        tag_id = getattr(output_tag, "tag_id", None)
+        if not isinstance(tag_id, str):
+            raise JobGraphError(f"{method}() needs an OutputTag, got {output_tag!r}")
+        self._late_tags[index] = tag_id
+        return self
+
 
 # What keyed aggregations emit: a result per record, or one per key and chunk.
 EMIT_ROWS, EMIT_BATCHES = "row", "batch"
@@ -193,33 +484,20 @@ class KeyedStream(DataStream):
         )
 
 
-class _WithKey(MapFunction):
-    """Makes rows of key and record."""
+class _WithKey(WrappingFunction, MapFunction):
+    """Makes a row of the key and the record; the selector is opened and closed."""
 
     def __init__(self, selector: Any) -> None:
-        self._selector = _own(selector)
-        self._select: Callable[[Any], Any] = getattr(self._selector, "get_key", self._selector)
-
-    def open(self, runtime_context: RuntimeContext) -> None:
-        if isinstance(self._selector, Function):
-            self._selector.open(runtime_context)
-
-    def close(self) -> None:
-        if isinstance(self._selector, Function):
-            self._selector.close()
+        # Opened for itself: that of the ``key_by`` is opened where the records are sent, which may be the same task.
+        super().__init__(copy.copy(selector) if isinstance(selector, Function) else selector)
+        self._select: Callable[[Any], Any] = getattr(self._function, "get_key", self._function)
 
     def map(self, value: Any) -> Row:
         return Row(self._select(value), value)
 
 
-def _own(selector: Any) -> Any:
-    """A selector to be opened for itself: that of the ``key_by`` is opened where the records are sent, which may be the
-    same task.
-    """
-    return copy.copy(selector) if isinstance(selector, Function) else selector
-
-
 def emits_batches_of(method: str, emit: Any) -> bool:
+    """Whether a keyed aggregation emits one result per key and chunk.  Raises JobGraphError: ``emit`` says neither."""
     if emit not in (EMIT_ROWS, EMIT_BATCHES):
         raise JobGraphError(f"{method}() emits {EMIT_ROWS!r} or {EMIT_BATCHES!r}, got emit={emit!r}")
     return bool(emit == EMIT_BATCHES)

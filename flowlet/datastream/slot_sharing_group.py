@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 from flowlet.common.checks import check_kind, check_name, check_number
 from flowlet.common.not_yet import java_only
@@ -91,38 +91,38 @@ class SlotSharingGroup:
             self._sizes: dict[str, MemorySize] = {}
             self._external: dict[str, float] = {}
 
-        def set_cpu_cores(self, cpu_cores: float) -> "SlotSharingGroup.Builder":
+        def set_cpu_cores(self, cpu_cores: float) -> Self:
             """Set the cores; more than 0."""
             self._cpu_cores = _positive(cpu_cores, "cpu_cores")
             return self
 
-        def set_task_heap_memory(self, task_heap_memory: MemorySize) -> "SlotSharingGroup.Builder":
+        def set_task_heap_memory(self, task_heap_memory: MemorySize) -> Self:
             """Set the memory for objects; more than 0."""
             if _checked(task_heap_memory, "task_heap_memory").get_bytes() == 0:
                 raise JobGraphError("task_heap_memory of a slot sharing group must be more than 0")
             return self._with("task_heap_memory", task_heap_memory)
 
-        def set_task_heap_memory_mb(self, task_heap_memory_mb: int) -> "SlotSharingGroup.Builder":
+        def set_task_heap_memory_mb(self, task_heap_memory_mb: int) -> Self:
             """Set the memory for objects in units of 1024^2 bytes; more than 0."""
             return self.set_task_heap_memory(_of_mb(task_heap_memory_mb, "task_heap_memory_mb"))
 
-        def set_task_off_heap_memory(self, task_off_heap_memory: MemorySize) -> "SlotSharingGroup.Builder":
+        def set_task_off_heap_memory(self, task_off_heap_memory: MemorySize) -> Self:
             """Set the other memory of functions."""
             return self._with("task_off_heap_memory", _checked(task_off_heap_memory, "task_off_heap_memory"))
 
-        def set_task_off_heap_memory_mb(self, task_off_heap_memory_mb: int) -> "SlotSharingGroup.Builder":
+        def set_task_off_heap_memory_mb(self, task_off_heap_memory_mb: int) -> Self:
             """Set the other memory of functions in units of 1024^2 bytes."""
             return self.set_task_off_heap_memory(_of_mb(task_off_heap_memory_mb, "task_off_heap_memory_mb"))
 
-        def set_managed_memory(self, managed_memory: MemorySize) -> "SlotSharingGroup.Builder":
+        def set_managed_memory(self, managed_memory: MemorySize) -> Self:
             """Set the memory for state."""
             return self._with("managed_memory", _checked(managed_memory, "managed_memory"))
 
-        def set_managed_memory_mb(self, managed_memory_mb: int) -> "SlotSharingGroup.Builder":
+        def set_managed_memory_mb(self, managed_memory_mb: int) -> Self:
             """Set the memory for state in units of 1024^2 bytes."""
             return self.set_managed_memory(_of_mb(managed_memory_mb, "managed_memory_mb"))
 
-        def set_external_resource(self, name: str, value: float) -> "SlotSharingGroup.Builder":
+        def set_external_resource(self, name: str, value: float) -> Self:
             """Set how much of another resource, such as a number of GPUs; more than 0."""
             check_name(name, "the name of a resource is a text that is not empty")
             self._external[name] = _positive(value, f"resource {name!r}")
@@ -145,7 +145,7 @@ class SlotSharingGroup:
                 self._name, self._cpu_cores, **self._sizes, external_resources=MappingProxyType(dict(self._external))
             )
 
-        def _with(self, name: str, size: MemorySize) -> "SlotSharingGroup.Builder":
+        def _with(self, name: str, size: MemorySize) -> Self:
             self._sizes[name] = size
             return self
 

@@ -3,26 +3,9 @@
 Side:   pure.
 Source: PyFlink ``pyflink.datastream.state``.
 """
+# ruff: noqa: F403, F405 - __all__ lists the names
 
-from flowlet.datastream.states.state_descriptors import (
-    AggregatingState,
-    AggregatingStateDescriptor,
-    AppendingState,
-    BroadcastState,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    MergingState,
-    OperatorStateStore,
-    ReadOnlyBroadcastState,
-    ReducingState,
-    ReducingStateDescriptor,
-    State,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from flowlet.datastream.states.state_descriptors import *
 from flowlet.datastream.states.state_ttl_config import StateTtlConfig
 
 __all__ = [

@@ -24,6 +24,7 @@ Source:     Flink ``IntervalJoinOperator``: the watermark that forgets a record,
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from flowlet.chain.loop_code import Blame, LoopCode
@@ -89,7 +90,7 @@ class JoinBuffer:
     def between(self, first: int, last: int) -> Iterator[tuple[int, Records]]:
         """The same, found among all timestamps."""
         found = [entry for entry in self._first.items() if first <= entry[0] <= last]
-        found.sort(key=_timestamp_of)
+        found.sort(key=itemgetter(0))
         for timestamp, records in found:
             yield timestamp, records if len(records) < _BLOCK_SIZE else self._with_more(timestamp, records)
 
@@ -112,10 +113,6 @@ class JoinBuffer:
         for number in range(1, num_blocks + 1):
             records += self._more.get((timestamp, number))
         return (*records, *newest)
-
-
-def _timestamp_of(entry: tuple[int, Records]) -> int:
-    return entry[0]
 
 
 _TIMERS: Final = "CLEANUP_TIMER"  # Flink's names of the timers and states

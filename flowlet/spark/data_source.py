@@ -19,12 +19,7 @@ from typing import Any, Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import types as st
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.ingest.description import GateDescription, GateError

@@ -131,10 +131,12 @@ class GateSchema:
         for position, column in zip(order, self.columns or (), strict=self.columns is not None):
             found = schema[position]
             wanted = spark_type_of(column.type_info)
-            fits = wanted is None or _is_same(found.dataType, wanted)
-            _require(
-                self, found.name, found.dataType.simpleString(), fits, "" if wanted is None else wanted.simpleString()
-            )
+            if wanted is not None and not _is_same(found.dataType, wanted):
+                cast = wanted.simpleString()
+                raise SchemaMismatchError(
+                    f"column {found.name!r} is {found.dataType.simpleString()}, gate {self.gate!r} takes {cast}: cast "
+                    f"it, for example col({found.name!r}).cast({cast!r})"
+                )
         return order
 
     def positions(self, names: Sequence[str]) -> tuple[int, ...]:
@@ -286,11 +288,3 @@ def _are_same_fields(found: st.StructType, wanted: st.StructType) -> bool:
     else:
         return False
     return all(_is_same(one.dataType, other.dataType) for one, other in pairs)
-
-
-def _require(schema: GateSchema, name: str, found: str, fits: bool, wanted: str) -> None:  # noqa: FBT001 - the outcome of a comparison
-    if not fits:
-        raise SchemaMismatchError(
-            f"column {name!r} is {found}, gate {schema.gate!r} takes {wanted}: cast it, for example "
-            f"col({name!r}).cast({wanted!r})"
-        )

@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -32,7 +33,7 @@ from pyspark.sql import types as st
 
 from flowlet.columns import Columns
 from flowlet.errors import ConfigError
-from flowlet.ingest.description import GateDescription, GateTypeError
+from flowlet.ingest.description import GateTypeError
 from flowlet.ingest.partition_writer import PushLimits
 from flowlet.ingest.producer import (
     DEFAULT_MAX_KEPT_BYTES,
@@ -122,16 +123,15 @@ class GateSink:
         if chunk_rows < 1:
             raise ConfigError(f"chunk_rows is {chunk_rows}, it must be 1 or more")
         # Only where the sink was made: neither the secret nor this goes into its pickled form.
-        self._look_up: Callable[[], GateDescription] | None = lambda: (
-            open_gate(
-                gate,
-                jobmanager=jobmanager,
-                timeout_s=timeout_s,
-                secret_file=secret_file,
-                wait_for_gate_s=wait_for_gate_s,
-            ).description
+        self._look_up: Callable[[], GateClient] | None = partial(
+            open_gate,
+            gate,
+            jobmanager=jobmanager,
+            timeout_s=timeout_s,
+            secret_file=secret_file,
+            wait_for_gate_s=wait_for_gate_s,
         )
-        self.description = self._look_up()
+        self.description = self._look_up().description
         self._schema = GateSchema.of(gate, self.description.type_info)
         if schema is not None:
             self._schema.check_spark(schema)
@@ -151,7 +151,7 @@ class GateSink:
         """
         if self._look_up is not None and self.description.expires_ms - time.time_ns() // 1_000_000 < _MIN_VALID_MS:
             before = self.description
-            self.description = self._look_up()
+            self.description = self._look_up().description
             if self.description.fingerprint != before.fingerprint:
                 raise GateTypeError(
                     f"{self.description} takes {self.description.type_name} now, not {before.type_name}: make a new "

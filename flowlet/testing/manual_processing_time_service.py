@@ -14,20 +14,19 @@ from itertools import count
 
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from netstack.availability import AVAILABLE, AvailabilityFuture
+from netstack.late import dataclass
 
 _NS_PER_MS = 1_000_000
 
 
+@dataclass(slots=True, eq=False)
 class ManualTimer:
-    """A timer that can be cancelled."""
+    """A timer of a ``TestProcessingTimeService``; ``period_ms`` is None if it fires once."""
 
-    __slots__ = ("callback", "is_done", "period_ms", "timestamp_ms")
-
-    def __init__(self, callback: Callable[[int], object], timestamp_ms: int, period_ms: int | None) -> None:
-        self.callback = callback
-        self.timestamp_ms = timestamp_ms
-        self.period_ms = period_ms
-        self.is_done = False
+    callback: Callable[[int], object]
+    timestamp_ms: int
+    period_ms: int | None = None
+    is_done: bool = False
 
     def cancel(self) -> None:
         """Prevent further calls."""
@@ -102,7 +101,7 @@ class TestProcessingTimeService:
 
     def register_timer(self, timestamp_ms: int, callback: Callable[[int], object]) -> ManualTimer:
         """Call ``callback(timestamp_ms)`` once the clock has reached ``timestamp_ms``."""
-        return self._push(ManualTimer(callback, timestamp_ms, None))
+        return self._push(ManualTimer(callback, timestamp_ms))
 
     def schedule_at_fixed_rate(
         self, callback: Callable[[int], object], *, initial_delay_ms: int, period_ms: int

@@ -143,11 +143,14 @@ class RecordingOutput:
 
     def collect(self, chunk: Chunk) -> None:
         """Keep records of the main output."""
-        self._collect(None, chunk)
+        self.collect_side(None, chunk)
 
-    def collect_side(self, tag_id: str, chunk: Chunk) -> None:
-        """Keep records of a side output."""
-        self._collect(tag_id, chunk)
+    def collect_side(self, tag_id: str | None, chunk: Chunk) -> None:
+        """Keep records of a side output; None: of the main one."""
+        assert len(chunk), "an empty chunk was emitted, which costs a call and does nothing"
+        self._chunks.append((chunk, list(chunk.values), None if chunk.timestamps is None else list(chunk.timestamps)))
+        for element in records_of(chunk):
+            self._add(tag_id, element)
 
     def emit_watermark(self, watermark: Watermark) -> None:
         """Keep a watermark, which goes to all outputs."""
@@ -164,12 +167,6 @@ class RecordingOutput:
     def emit_mark(self, mark: CompletionMark) -> None:
         """Keep a completion mark, which goes to all outputs."""
         self._add(None, mark)
-
-    def _collect(self, tag_id: str | None, chunk: Chunk) -> None:
-        assert len(chunk), "an empty chunk was emitted, which costs a call and does nothing"
-        self._chunks.append((chunk, list(chunk.values), None if chunk.timestamps is None else list(chunk.timestamps)))
-        for element in records_of(chunk):
-            self._add(tag_id, element)
 
     def _add(self, tag_id: str | None, element: OutputElement) -> None:
         assert self.is_open, f"{element} was emitted after the operator was closed"

@@ -32,7 +32,7 @@ ROOMS: Final = (
             "flowlet.common.values.conversion",
             "flowlet.datastream.connectors.base",
             "flowlet.datastream.connectors.database_statement",
-            "flowlet.datastream.connectors.file_sink",
+            "flowlet.datastream.connectors.file_system",
             "flowlet.datastream.connectors.write_ahead_sink",
             "flowlet.datastream.formats.bulk_formats",
             "flowlet.datastream.functions",

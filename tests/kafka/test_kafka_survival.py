@@ -15,13 +15,13 @@ from flowlet.common.watermark_strategy import WatermarkStrategy
 from flowlet.datastream.connectors.base import WriterInitContext
 from flowlet.datastream.connectors.kafka import (
     DeliveryGuarantee,
+    ExactlyOnceKafkaSink,
     KafkaOffsetsInitializer,
     KafkaRecordSerializationSchema,
     KafkaSink,
     KafkaSource,
     KafkaTopicPartition,
 )
-from flowlet.datastream.connectors.kafka_sink import ExactlyOnceKafkaSink
 from flowlet.datastream.connectors.write_ahead_sink import WriteAheadTarget
 from tests.integration.killing_sink import KillingTarget, deaths, environment
 from tests.kafka.brokers import TestCluster

@@ -51,7 +51,7 @@ from flowlet.datastream.connectors import (
     WriterInitContext,
 )
 from flowlet.datastream.connectors.datagen import DataGeneratorSource, RateLimiterStrategy
-from flowlet.datastream.connectors.file_sink import BucketAssigner
+from flowlet.datastream.connectors.file_system import BucketAssigner
 from flowlet.datastream.connectors.hybrid_source import HybridSource
 from flowlet.datastream.connectors.jdbc import JdbcConnectionOptions, JdbcSink
 from flowlet.datastream.connectors.kafka import KafkaOffsetsInitializer, KafkaSource, KafkaTopicPartition

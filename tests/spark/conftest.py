@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.datastream.data_stream import CloseableIterator
 from flowlet.ingest import close_producers
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.conftest import child_pids, describe_process, left_behind, live_threads

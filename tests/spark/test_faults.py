@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from pyspark import TaskContext
 
 from flowlet.common.typeinfo import Types
-from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.datastream.data_stream import CloseableIterator
 from flowlet.spark import GateSink
 from tests.flowlet.ingest.conftest import write_secret
 from tests.integration.test_frozen_task_manager import PRODUCER_FAILS_WITHIN_S, cluster_with_gate

@@ -16,7 +16,7 @@ from pyspark import TaskContext
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.typeinfo import Types
-from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.datastream.data_stream import CloseableIterator
 from tests.spark.conftest import EXECUTORS, LOCAL, GateCluster, into
 from tests.waiting import PATIENCE_S
 

@@ -17,7 +17,7 @@ pytest.importorskip("pyspark", reason="needs the extra 'spark'")
 from pyspark import TaskContext
 
 from flowlet.common.typeinfo import Types
-from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.datastream.data_stream import CloseableIterator
 from flowlet.ingest import close_producers
 from flowlet.spark import register
 from flowlet.tm.task_executor import TaskExecutorConfig

@@ -48,7 +48,7 @@ from flowlet.datastream.connectors.base import (
     SupportsWriterState,
     WriterInitContext,
 )
-from flowlet.datastream.connectors.file_sink import (
+from flowlet.datastream.connectors.file_system import (
     BasePathBucketAssigner,
     BucketContext,
     DateTimeBucketAssigner,

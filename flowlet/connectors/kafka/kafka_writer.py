@@ -33,7 +33,7 @@ from flowlet.errors import FlowletError
 from flowlet.splits.kafka_brokers import ClientEvents, failure, kafka_client, kafka_module
 
 if TYPE_CHECKING:
-    from flowlet.datastream.connectors.kafka_sink import KafkaMessage, KafkaRecordSerializationSchema
+    from flowlet.datastream.connectors.kafka import KafkaMessage, KafkaRecordSerializationSchema
 
 # How long one call waits for room or acknowledgements before it looks for a failure or a cancellation; a delivery has a
 # limit, message.timeout.ms, which is longer than a cancelled task may take.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import field
 from enum import Enum
-from typing import Final
+from typing import Final, Self
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from flowlet.common.checks import check_number, is_name
@@ -273,7 +273,7 @@ class JdbcConnectionOptions:
             self._user_name: str | None = None
             self._password: str | None = None
 
-        def with_url(self, url: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
+        def with_url(self, url: str) -> Self:
             """``sqlite:///folder/file.db`` or ``postgresql://user@host:port/database``; also with ``jdbc:`` in front.
 
             Raises:
@@ -284,17 +284,17 @@ class JdbcConnectionOptions:
             self._url = parse_database_url(url)
             return self
 
-        def with_driver_name(self, driver_name: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
+        def with_driver_name(self, driver_name: str) -> Self:
             """The driver; it follows from the URL, so it may be left out."""
             self._driver_name = driver_name
             return self
 
-        def with_user_name(self, user_name: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
+        def with_user_name(self, user_name: str) -> Self:
             """The user, in place of the URL's."""
             self._user_name = user_name
             return self
 
-        def with_password(self, password: str) -> "JdbcConnectionOptions.JdbcConnectionOptionsBuilder":
+        def with_password(self, password: str) -> Self:
             """The password, in place of the URL's; without any the TaskManagers' environment (PGPASSWORD, PGPASSFILE)
             has it.
             """
@@ -361,15 +361,15 @@ class JdbcExecutionOptions:
         def __init__(self) -> None:
             self._values = {"batch_interval_ms": 0, "batch_size": 5_000, "max_retries": 3}
 
-        def with_batch_size(self, size: int) -> "JdbcExecutionOptions.Builder":
+        def with_batch_size(self, size: int) -> Self:
             """The number of rows of a batch, from 1."""
             return self._with("batch_size", size, at_least=1)
 
-        def with_batch_interval_ms(self, interval_ms: int) -> "JdbcExecutionOptions.Builder":
+        def with_batch_interval_ms(self, interval_ms: int) -> Self:
             """The longest time that a row waits for its batch; 0: for ever."""
             return self._with("batch_interval_ms", interval_ms, at_least=0)
 
-        def with_max_retries(self, max_retries: int) -> "JdbcExecutionOptions.Builder":
+        def with_max_retries(self, max_retries: int) -> Self:
             """How often a batch is tried again, from 0."""
             return self._with("max_retries", max_retries, at_least=0)
 
@@ -377,7 +377,7 @@ class JdbcExecutionOptions:
             """Build the options."""
             return JdbcExecutionOptions(**self._values)
 
-        def _with(self, name: str, value: int, *, at_least: int) -> "JdbcExecutionOptions.Builder":
+        def _with(self, name: str, value: int, *, at_least: int) -> Self:
             check_number(value, at_least, f"with_{name}() needs a whole number of {at_least} or more")
             self._values[name] = value
             return self

@@ -11,17 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flowlet.common.checks import check_kind, check_name
-from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
-    ListTypeInfo,
-    ObjectArrayTypeInfo,
-    PickledBytesTypeInfo,
-    PrimitiveArrayTypeInfo,
-    RowTypeInfo,
-    TupleTypeInfo,
-    TypeInformation,
-)
-from flowlet.common.values.field_values import field_form
+from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
+from flowlet.common.values.field_values import ARRAY_TYPES, field_form
 from flowlet.datastream.connectors.base import Sink, SinkWriter, WriterInitContext
 from flowlet.datastream.connectors.database_statement import (
     DatabaseKind,
@@ -36,7 +27,6 @@ from flowlet.errors import JobGraphError
 __all__ = ["JdbcConnectionOptions", "JdbcExactlyOnceSink", "JdbcExecutionOptions", "JdbcSink"]
 
 _MAX_COMMIT_RETRIES: Final = 10  # of a sink operator
-_ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
 _PARTS_MODULE: Final = "flowlet.connectors.database.database_writer"
 
 
@@ -170,4 +160,4 @@ def _checked_statement(
 def _has_column(type_info: TypeInformation, *, has_arrays: bool) -> bool:
     if isinstance(type_info, PickledBytesTypeInfo) or field_form(type_info) is not None:
         return True
-    return has_arrays and isinstance(type_info, _ARRAYS) and _has_column(type_info.elem_type, has_arrays=True)
+    return has_arrays and isinstance(type_info, ARRAY_TYPES) and _has_column(type_info.elem_type, has_arrays=True)

@@ -8,6 +8,9 @@ Rules: every function raises JobGraphError if its demands are not met.  The mess
 from collections.abc import Iterable
 from typing import Any, Final
 
+import pyarrow as pa
+from pyarrow import types as kinds
+
 from flowlet.common.checks import check_kind
 from flowlet.common.typeinfo import (
     BasicType,
@@ -22,6 +25,11 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.errors import JobGraphError
 
+_TEXTS: Final = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
+# Kinds of columns of which Arrow cannot select rows, or that cannot be sent.
+_UNSENDABLE: Final = (kinds.is_string_view, kinds.is_binary_view, kinds.is_run_end_encoded, kinds.is_interval)
+# Kinds with an order, but texts.
+_ORDERED: Final = (kinds.is_integer, kinds.is_boolean, kinds.is_temporal, kinds.is_decimal, kinds.is_floating)
 _ARROW_NAMES: Final = {
     BasicType.STRING: "string",
     BasicType.BOOLEAN: "bool",
@@ -36,8 +44,6 @@ _ARROW_NAMES: Final = {
 
 def check_schema(schema: Any, method: str) -> Any:
     """The schema itself; it must have fields, no name twice, and only types whose rows can be distributed."""
-    import pyarrow as pa
-
     check_kind(schema, pa.Schema, f"{method}() needs a pyarrow.Schema")
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if twice or not schema.names:
@@ -55,23 +61,13 @@ def check_schema(schema: Any, method: str) -> Any:
 
 def _has_rows_to_take(kind: Any) -> bool:
     """Whether Arrow can select rows of this type, and they can be sent."""
-    import pyarrow as pa
-
-    kinds = pa.types
-    if (
-        kinds.is_string_view(kind)
-        or kinds.is_binary_view(kind)
-        or kinds.is_run_end_encoded(kind)
-        or kinds.is_interval(kind)
-    ):
+    if any(is_kind(kind) for is_kind in _UNSENDABLE):
         return False
     return all(_has_rows_to_take(kind.field(index).type) for index in range(kind.num_fields))
 
 
 def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
     """The table or function that a source reads, and its schema; a list of batches must make a table."""
-    import pyarrow as pa
-
     if callable(source) and not hasattr(source, "__arrow_c_stream__"):
         if schema is None:
             raise JobGraphError(
@@ -90,8 +86,6 @@ def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
 
 
 def _table(source: Any, schema: Any) -> Any:
-    import pyarrow as pa
-
     if isinstance(source, pa.RecordBatch):
         source = [source]
     if isinstance(source, pa.RecordBatchReader):
@@ -107,9 +101,7 @@ def _table(source: Any, schema: Any) -> Any:
 
 def _without_views(table: Any) -> Any:
     """Columns of views, as polars has its texts, as plain ones, of which Arrow can select rows."""
-    import pyarrow as pa
-
-    kinds, schema = pa.types, table.schema
+    schema = table.schema
     for index, field in enumerate(schema):
         if kinds.is_string_view(field.type):
             schema = schema.set(index, field.with_type(pa.string()))
@@ -131,9 +123,7 @@ def column_of(schema: Any, column: Any, method: str) -> str:
 
 def check_key(schema: Any, column: str) -> None:
     """Check that there is such a column, and that its values can be keys."""
-    import pyarrow as pa
-
-    kinds, kind = pa.types, schema.field(column_of(schema, column, "key_by")).type
+    kind = schema.field(column_of(schema, column, "key_by")).type
     plain = kind.value_type if kinds.is_dictionary(kind) else kind
     if kinds.is_timestamp(plain) and plain.unit == "ns":
         raise JobGraphError(
@@ -142,7 +132,7 @@ def check_key(schema: Any, column: str) -> None:
         )
     is_key = kinds.is_integer(plain) or kinds.is_boolean(plain) or _is_text(plain)
     is_key = is_key or (
-        not kinds.is_dictionary(kind) and (kinds.is_timestamp(kind) or kinds.is_date32(kind) or _is_float(kind))
+        not kinds.is_dictionary(kind) and (kinds.is_timestamp(kind) or kinds.is_date32(kind) or kinds.is_floating(kind))
     )
     if not is_key:
         raise JobGraphError(
@@ -153,11 +143,9 @@ def check_key(schema: Any, column: str) -> None:
 
 def check_summable(schema: Any, column: Any) -> str:
     """The name of a column, which must hold numbers."""
-    import pyarrow as pa
-
     name = column_of(schema, column, "sum")
     kind = schema.field(name).type
-    if not (pa.types.is_integer(kind) or _is_float(kind)):
+    if not (kinds.is_integer(kind) or kinds.is_floating(kind)):
         raise JobGraphError(
             f"sum({name!r}) adds integers or floats, the column is a {kind}; cast it by map_batches(...)"
         )
@@ -166,30 +154,19 @@ def check_summable(schema: Any, column: Any) -> str:
 
 def check_comparable(schema: Any, column: Any, method: str) -> str:
     """The name of a column, whose values must have an order."""
-    import pyarrow as pa
-
     name = column_of(schema, column, method)
-    kinds, kind = pa.types, schema.field(name).type
+    kind = schema.field(name).type
     plain = kind.value_type if kinds.is_dictionary(kind) else kind
-    if not (
-        kinds.is_integer(plain)
-        or kinds.is_boolean(plain)
-        or kinds.is_temporal(plain)
-        or kinds.is_decimal(plain)
-        or _is_text(plain)
-        or _is_float(plain)
-    ):
+    if not (_is_text(plain) or any(is_kind(plain) for is_kind in _ORDERED)):
         raise JobGraphError(f"{method}({name!r}) needs values that have an order; those of a {kind} have none")
     return name
 
 
 def check_time(schema: Any, column: Any) -> str:
     """The name of a column, which must hold times."""
-    import pyarrow as pa
-
     name = column_of(schema, column, "with_event_time")
     kind = schema.field(name).type
-    if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind)):
+    if not (kinds.is_integer(kind) or kinds.is_timestamp(kind) or kinds.is_date(kind)):
         raise JobGraphError(
             f"with_event_time({name!r}): the column is a {kind}; a time is a timestamp, a date or milliseconds since "
             "1970 as integers: "
@@ -200,17 +177,13 @@ def check_time(schema: Any, column: Any) -> str:
 
 def schema_with_sum(schema: Any, column: str) -> Any:
     """The schema after a sum, whose column is int64 or float64."""
-    import pyarrow as pa
-
     index = schema.get_field_index(column)
-    kind = pa.int64() if pa.types.is_integer(schema.field(index).type) else pa.float64()
+    kind = pa.int64() if kinds.is_integer(schema.field(index).type) else pa.float64()
     return schema.set(index, schema.field(index).with_type(kind))
 
 
 def declared_schema(declared: TypeInformation) -> Any:
     """The schema of a declared type, which must be of rows, tuples or single values."""
-    import pyarrow as pa
-
     declared = declared.inferred if isinstance(declared, InferredTypeInfo) else declared
     if isinstance(declared, RowTypeInfo):
         names: Iterable[str] = declared.get_field_names()
@@ -222,8 +195,6 @@ def declared_schema(declared: TypeInformation) -> Any:
 
 
 def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
-    import pyarrow as pa
-
     if isinstance(declared, BasicTypeInfo) and declared.basic_type in _ARROW_NAMES:
         return pa.type_for_alias(_ARROW_NAMES[declared.basic_type])
     if isinstance(declared, TimestampTypeInfo):
@@ -238,15 +209,4 @@ def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
 
 
 def _is_text(kind: Any) -> bool:
-    import pyarrow as pa
-
-    kinds = pa.types
-    return bool(
-        kinds.is_string(kind) or kinds.is_large_string(kind) or kinds.is_binary(kind) or kinds.is_large_binary(kind)
-    )
-
-
-def _is_float(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_floating(kind))
+    return kind in _TEXTS

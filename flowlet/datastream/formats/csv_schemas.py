@@ -20,23 +20,15 @@ from typing import Any, Final, Self
 
 from flowlet.common.checks import check_kind
 from flowlet.common.serialization import DeserializationSchema, SerializationSchema
-from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
-    ListTypeInfo,
-    ObjectArrayTypeInfo,
-    PrimitiveArrayTypeInfo,
-    RowTypeInfo,
-    TypeInformation,
-)
+from flowlet.common.typeinfo import PrimitiveArrayTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
-from flowlet.common.values.field_values import Convert, FieldForm, field_form, misfit
+from flowlet.common.values.field_values import ARRAY_TYPES, Convert, FieldForm, field_form, misfit
 from flowlet.datastream.formats.bulk_formats import checked_character, checked_text
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass
 
 __all__ = ["CsvRowDeserializationSchema", "CsvRowSerializationSchema"]
 
-_ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
 _INSERT: Final = Row().get_row_kind()
 # Part of the writer's, so that it quotes both: before Python 3.13 it quotes only the characters of its own.
 _LINE_END: Final = "\r\n"
@@ -68,6 +60,30 @@ class _Characters:
             "doublequote": doubles,
             "strict": True,
         }
+
+
+class _Builder:
+    """Takes the type of rows and the characters of the lines, for a reader or a writer of them."""
+
+    def __init__(self, type_info: TypeInformation) -> None:
+        self._type_info = _checked_type(type_info)
+        self._characters = _Characters()
+
+    def set_array_element_delimiter(self, delimiter: str) -> Self:
+        """Between the elements of an array; a semicolon by default."""
+        return self._set(array_delimiter=checked_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
+
+    def set_quote_character(self, c: str) -> Self:
+        """Around fields that need it; a double quote by default."""
+        return self._set(quote=checked_character(c, "set_quote_character"))
+
+    def set_escape_character(self, c: str) -> Self:
+        """In front of a character that stands for itself, and of a quote inside a field; none by default."""
+        return self._set(escape=checked_character(c, "set_escape_character"))
+
+    def _set(self, **changes: Any) -> Self:
+        self._characters = replace(self._characters, **changes)
+        return self
 
 
 class CsvRowDeserializationSchema(DeserializationSchema):
@@ -145,12 +161,11 @@ class CsvRowDeserializationSchema(DeserializationSchema):
 
         return read_or_none
 
-    class Builder:
+    class Builder(_Builder):
         """Builds a ``CsvRowDeserializationSchema``."""
 
         def __init__(self, type_info: TypeInformation) -> None:
-            self._type_info = _checked_type(type_info)
-            self._characters = _Characters()
+            super().__init__(type_info)
             self._allows_comments = False
             self._ignores_parse_errors = False
 
@@ -162,18 +177,6 @@ class CsvRowDeserializationSchema(DeserializationSchema):
             """Leave out lines that begin with ``#``."""
             self._allows_comments = bool(allow_comments)
             return self
-
-        def set_array_element_delimiter(self, delimiter: str) -> Self:
-            """Between the elements of an array; a semicolon by default."""
-            return self._set(array_delimiter=checked_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
-
-        def set_quote_character(self, c: str) -> Self:
-            """Around fields that need it; a double quote by default."""
-            return self._set(quote=checked_character(c, "set_quote_character"))
-
-        def set_escape_character(self, c: str) -> Self:
-            """In front of a character that stands for itself; none by default."""
-            return self._set(escape=checked_character(c, "set_escape_character"))
 
         def set_null_literal(self, null_literal: str) -> Self:
             """The field of None, also among texts; none by default."""
@@ -192,10 +195,6 @@ class CsvRowDeserializationSchema(DeserializationSchema):
                 allows_comments=self._allows_comments,
                 ignores_parse_errors=self._ignores_parse_errors,
             )
-
-        def _set(self, **changes: Any) -> Self:
-            self._characters = replace(self._characters, **changes)
-            return self
 
 
 class CsvRowSerializationSchema(SerializationSchema):
@@ -233,12 +232,8 @@ class CsvRowSerializationSchema(SerializationSchema):
             raise ValueError(f"{element!r} cannot be written as a line: {place}{error}") from error
         return (self._lines.pop().removesuffix(self._end) + self._characters.line_end).encode()
 
-    class Builder:
+    class Builder(_Builder):
         """Builds a ``CsvRowSerializationSchema``."""
-
-        def __init__(self, type_info: TypeInformation) -> None:
-            self._type_info = _checked_type(type_info)
-            self._characters = _Characters()
 
         def set_field_delimiter(self, c: str) -> Self:
             """Between fields; a comma by default."""
@@ -248,21 +243,9 @@ class CsvRowSerializationSchema(SerializationSchema):
             r"""At the end of the line: \n by default; it may be empty."""
             return self._set(line_end=checked_text(delimiter, "set_line_delimiter"))
 
-        def set_array_element_delimiter(self, delimiter: str) -> Self:
-            """Between the elements of an array; a semicolon by default."""
-            return self._set(array_delimiter=checked_text(delimiter, "set_array_element_delimiter", may_be_empty=False))
-
         def disable_quote_character(self) -> Self:
             """No quotes; a field that would need them fails the job, unless there is an escape character."""
             return self._set(quote=None)
-
-        def set_quote_character(self, c: str) -> Self:
-            """Around fields that need it; a double quote by default."""
-            return self._set(quote=checked_character(c, "set_quote_character"))
-
-        def set_escape_character(self, c: str) -> Self:
-            """In front of a quote inside a field, instead of a second quote; none by default."""
-            return self._set(escape=checked_character(c, "set_escape_character"))
 
         def set_null_literal(self, s: str) -> Self:
             """The field of None; empty by default."""
@@ -271,10 +254,6 @@ class CsvRowSerializationSchema(SerializationSchema):
         def build(self) -> "CsvRowSerializationSchema":
             """The schema."""
             return CsvRowSerializationSchema(self._type_info, self._characters)
-
-        def _set(self, **changes: Any) -> Self:
-            self._characters = replace(self._characters, **changes)
-            return self
 
 
 class _Lines:
@@ -311,7 +290,7 @@ def _reader(type_info: TypeInformation, characters: _Characters, lenient: Conver
     form = field_form(type_info)
     if form is not None:
         return partial(_read, form, characters.null)
-    assert isinstance(type_info, _ARRAYS), "the builder refuses other types"
+    assert isinstance(type_info, ARRAY_TYPES), "the builder refuses other types"
     inner = _form(type_info.elem_type)
     return partial(_read_array, inner.is_text, characters, lenient(partial(_read, inner, characters.null)))
 
@@ -339,7 +318,7 @@ def _writer(type_info: TypeInformation, characters: _Characters) -> Callable[[An
     form = field_form(type_info)
     if form is not None:
         return partial(_written, form, characters.null)
-    assert isinstance(type_info, _ARRAYS), "the builder refuses other types"
+    assert isinstance(type_info, ARRAY_TYPES), "the builder refuses other types"
     allows_none = not isinstance(type_info, PrimitiveArrayTypeInfo)
     return partial(
         _written_array, characters, partial(_written, _form(type_info.elem_type), characters.null), allows_none
@@ -393,7 +372,7 @@ def _checked_type(type_info: Any) -> RowTypeInfo:
     check_kind(type_info, RowTypeInfo, "a schema of CSV needs the type of a row, such as Types.ROW_NAMED([...], [...])")
     row: RowTypeInfo = type_info
     for name, kind in _named(row):
-        inner = kind.elem_type if isinstance(kind, _ARRAYS) and field_form(kind) is None else kind
+        inner = kind.elem_type if isinstance(kind, ARRAY_TYPES) and field_form(kind) is None else kind
         if field_form(inner) is None:
             raise JobGraphError(
                 f"a schema of CSV cannot hold the field {name!r} of {kind!r}: use plain values, dates and arrays of "

@@ -57,7 +57,6 @@ __all__ = ["JsonRowDeserializationSchema", "JsonRowSerializationSchema"]
 
 _FLOATS: Final = msgspec.json.Decoder()
 _DECIMALS: Final = msgspec.json.Decoder(float_hook=decimal.Decimal)
-_ARRAYS: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
 _ROUNDED: Final = {BasicType.FLOAT: rounded_float, BasicType.DOUBLE: checked_double}
 # Tests that a variable is of the exact type, and needs no conversion.
 _EXACT: Final = {

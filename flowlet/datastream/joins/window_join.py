@@ -7,24 +7,21 @@ Rules:  a join is a co-group, and a co-group is a window over the union of both 
 Source: Flink ``JoinedStreams``, ``CoGroupedStreams``; the DataStream API of PyFlink has neither.
 """
 
+import inspect
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from flowlet.common.time import Length
 from flowlet.common.typeinfo import TypeInformation
-from flowlet.datastream.joins.window_join_functions import (
-    CoGroups,
-    Joins,
-    Tag,
-    checked_co_group_function,
-    checked_join_function,
-)
-from flowlet.datastream.user_functions.argument_checks import checked_function, declared_type
+from flowlet.datastream.user_functions.argument_checks import checked_function, checked_object, declared_type
+from flowlet.datastream.user_functions.function import Function, WrappingFunction
 from flowlet.datastream.user_functions.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction
-from flowlet.datastream.user_functions.record_functions import KeySelector
+from flowlet.datastream.user_functions.record_functions import FlatMapFunction, KeySelector, MapFunction
+from flowlet.datastream.user_functions.window_functions import WindowFunction
 from flowlet.errors import JobGraphError
 from flowlet.graph.transformation import PartitionTransformation, UnionTransformation
+from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.datastream.data_stream import DataStream
@@ -33,7 +30,85 @@ if TYPE_CHECKING:
 
     _Streams = tuple[DataStream, DataStream]
 
-__all__ = ["CoGroupedStreams", "JoinedStreams"]
+Tagged = tuple[Any, bool, Any]
+
+
+class Tag(WrappingFunction, MapFunction):
+    """Makes tagged records of those of one stream.
+
+    Args:
+        key_selector: a callable, or an object with ``get_key(value)``, which is opened and closed.
+        is_second: whether the stream is the second one.
+    """
+
+    def __init__(self, key_selector: Any, *, is_second: bool) -> None:
+        super().__init__(key_selector)
+        self._key_of = key_selector.get_key if isinstance(key_selector, KeySelector) else key_selector
+        self._is_second = is_second
+
+    def map(self, value: Any) -> Tagged:
+        """The tagged record."""
+        return self._key_of(value), self._is_second, value
+
+
+class CoGroups(WrappingFunction, WindowFunction[Tagged, Any, Any, Any]):
+    """Hands the records of a window to a function of two lists.
+
+    ``function``: a ``CoGroupFunction``, or a callable of two lists.
+    """
+
+    def apply(self, key: Any, window: Any, inputs: Iterable[Tagged]) -> Iterable[Any]:
+        """The results of a window."""
+        first: list[Any] = []
+        second: list[Any] = []
+        for _, is_second, value in inputs:
+            (second if is_second else first).append(value)
+        return self._results(first, second)
+
+    def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
+        function = self._function
+        results = function.co_group(first, second) if isinstance(function, CoGroupFunction) else function(first, second)
+        return () if results is None else results
+
+
+class Joins(CoGroups):
+    """Calls a function with each pair of records of a window.
+
+    ``function``: a ``JoinFunction``, a ``FlatJoinFunction``, or a callable of two records.
+    """
+
+    def _results(self, first: list[Any], second: list[Any]) -> Iterable[Any]:
+        function = self._function
+        if isinstance(function, FlatJoinFunction):
+            for one in first:
+                for two in second:
+                    yield from function.join(one, two) or ()
+            return
+        join = function.join if isinstance(function, JoinFunction) else function
+        for one in first:
+            for two in second:
+                yield join(one, two)
+
+
+def checked_join_function(func: Any) -> Any:
+    """The function of a join itself.  Raises JobGraphError: it is none."""
+    if isinstance(func, FlatJoinFunction):
+        return func
+    if isinstance(func, Function):
+        return checked_object(func, "apply", JoinFunction, FlatJoinFunction)
+    if inspect.isgeneratorfunction(func):
+        raise JobGraphError(
+            f"apply() of a join needs one result per call, but {func!r} is a generator function: use a FlatJoinFunction"
+        )
+    return checked_function(func, JoinFunction, "apply", 2)
+
+
+def checked_co_group_function(func: Any) -> Any:
+    """The function of a co-group itself.  Raises JobGraphError: it is none."""
+    if isinstance(func, Function) or not callable(func):
+        return checked_object(func, "apply", CoGroupFunction)
+    return checked_function(func, FlatMapFunction, "apply", 2)
+
 
 Selector = Callable[[Any], Any] | KeySelector
 
@@ -114,32 +189,26 @@ class WindowCoGroup(_WithWindow):
 _W = TypeVar("_W", bound=_WithWindow)
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class EqualTo(Generic[_W]):
     """Two streams with the key of either; ``window`` says where their records meet."""
 
-    __slots__ = ("_keyed", "_with_window")
-
-    def __init__(self, keyed: "KeyedStream", with_window: type[_W]) -> None:
-        self._keyed = keyed
-        self._with_window: type[_W] = with_window
+    _keyed: "KeyedStream"
+    _with_window: type[_W]
 
     def window(self, assigner: "WindowAssigner[Any, Any]") -> _W:
         """Let records meet in the windows of an assigner.  Raises JobGraphError: it is none."""
         return self._with_window(self._keyed.window(assigner))
 
 
+@dataclass(slots=True, repr=False, eq=False)
 class Where(Generic[_W]):
     """Two streams with the key of the first; ``equal_to`` takes that of the second."""
 
-    __slots__ = ("_key_type", "_selector", "_streams", "_with_window")
-
-    def __init__(
-        self, streams: "_Streams", key_selector: Selector, key_type: TypeInformation | None, with_window: type[_W]
-    ) -> None:
-        self._streams = streams
-        self._selector = key_selector
-        self._key_type = key_type
-        self._with_window: type[_W] = with_window
+    _streams: "_Streams"
+    _selector: Selector
+    _key_type: TypeInformation | None
+    _with_window: type[_W]
 
     def equal_to(self, key_selector: Selector, key_type: TypeInformation | None = None) -> EqualTo[_W]:
         """Take the key of a record of the second stream; see ``DataStream.key_by``.
@@ -157,36 +226,33 @@ class Where(Generic[_W]):
         return EqualTo(tagged.key_by(operator.itemgetter(0), next(iter(types), None)), self._with_window)
 
 
-class JoinedStreams:
+class _PairOfStreams(Generic[_W]):
+    """Two streams; ``where`` takes the key of the first."""
+
+    _with_window: type[_W]
+
+    def __init__(self, first: "DataStream", second: "DataStream") -> None:
+        self._streams = first, second
+
+    def where(self, key_selector: Selector, key_type: TypeInformation | None = None) -> Where[_W]:
+        """Take the key of a record of the first stream.
+
+        Raises JobGraphError: the selector cannot be called with one record.
+        """
+        selector = checked_function(key_selector, KeySelector, "where", 1)
+        return Where(self._streams, selector, key_type, self._with_window)
+
+
+class JoinedStreams(_PairOfStreams[WindowJoin]):
     """Two streams whose records will be joined; made by ``DataStream.join``."""
 
-    __slots__ = ("_streams",)
-
-    def __init__(self, first: "DataStream", second: "DataStream") -> None:
-        self._streams = first, second
-
-    def where(self, key_selector: Selector, key_type: TypeInformation | None = None) -> Where[WindowJoin]:
-        """Take the key of a record of the first stream.
-
-        Raises JobGraphError: the selector cannot be called with one record.
-        """
-        return Where(self._streams, checked_function(key_selector, KeySelector, "where", 1), key_type, WindowJoin)
+    _with_window = WindowJoin
 
 
-class CoGroupedStreams:
+class CoGroupedStreams(_PairOfStreams[WindowCoGroup]):
     """Two streams whose records will be grouped together; made by ``DataStream.co_group``."""
 
-    __slots__ = ("_streams",)
-
-    def __init__(self, first: "DataStream", second: "DataStream") -> None:
-        self._streams = first, second
-
-    def where(self, key_selector: Selector, key_type: TypeInformation | None = None) -> Where[WindowCoGroup]:
-        """Take the key of a record of the first stream.
-
-        Raises JobGraphError: the selector cannot be called with one record.
-        """
-        return Where(self._streams, checked_function(key_selector, KeySelector, "where", 1), key_type, WindowCoGroup)
+    _with_window = WindowCoGroup
 
 
 def _tagged(stream: "DataStream", tag: Tag) -> "DataStream":

@@ -116,14 +116,49 @@ class ListState(MergingState[T, Iterable[T]]):
     def __iter__(self) -> Iterator[T]: ...
 
 
-class MapState(State, Generic[K, V]):
-    """A map per key of the stream; keys of the map differ if their types do, so 1 and True are two keys."""
+class _Map(State, Generic[K, V]):
+    """A map that can be read; keys of the map differ if their types do, so 1 and True are two keys."""
 
     __slots__ = ()
 
     @abstractmethod
     def get(self, key: K) -> V:
         """The value of a key of the map; None if there is none."""
+
+    @abstractmethod
+    def contains(self, key: K) -> bool:
+        """Whether the map has a key."""
+
+    @abstractmethod
+    def items(self) -> Iterable[tuple[K, V]]:
+        """Keys and values of the map as it is now."""
+
+    @abstractmethod
+    def keys(self) -> Iterable[K]:
+        """The keys of the map as it is now."""
+
+    @abstractmethod
+    def values(self) -> Iterable[V]:
+        """The values of the map as it is now."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether the map has no keys."""
+
+    def __getitem__(self, key: K) -> V:
+        return self.get(key)
+
+    def __contains__(self, key: K) -> bool:
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+
+class _MutableMap(_Map[K, V]):
+    """A map that can be changed."""
+
+    __slots__ = ()
 
     @abstractmethod
     def put(self, key: K, value: V) -> None:
@@ -137,103 +172,29 @@ class MapState(State, Generic[K, V]):
     def remove(self, key: K) -> None:
         """Remove a key of the map, if it is there."""
 
-    @abstractmethod
-    def contains(self, key: K) -> bool:
-        """Whether the map has a key."""
-
-    @abstractmethod
-    def items(self) -> Iterable[tuple[K, V]]:
-        """Keys and values of the map as it is now."""
-
-    @abstractmethod
-    def keys(self) -> Iterable[K]:
-        """The keys of the map as it is now."""
-
-    @abstractmethod
-    def values(self) -> Iterable[V]:
-        """The values of the map as it is now."""
-
-    @abstractmethod
-    def is_empty(self) -> bool:
-        """Whether the map has no keys."""
-
-    def __getitem__(self, key: K) -> V:
-        return self.get(key)
-
     def __setitem__(self, key: K, value: V) -> None:
         self.put(key, value)
 
     def __delitem__(self, key: K) -> None:
         self.remove(key)
 
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
 
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
-
-
-class ReadOnlyBroadcastState(State, Generic[K, V]):
-    """A map that is the same in every subtask; keys differ if their types do, as those of a ``MapState``."""
+class MapState(_MutableMap[K, V]):
+    """A map per key of the stream."""
 
     __slots__ = ()
 
-    @abstractmethod
-    def get(self, key: K) -> V:
-        """The value of a key; None if there is none."""
 
-    @abstractmethod
-    def contains(self, key: K) -> bool:
-        """Whether the map has a key."""
+class ReadOnlyBroadcastState(_Map[K, V]):
+    """A map that is the same in every subtask."""
 
-    @abstractmethod
-    def items(self) -> Iterable[tuple[K, V]]:
-        """Keys and values of the map as it is now."""
-
-    @abstractmethod
-    def keys(self) -> Iterable[K]:
-        """The keys of the map as it is now."""
-
-    @abstractmethod
-    def values(self) -> Iterable[V]:
-        """The values of the map as it is now."""
-
-    @abstractmethod
-    def is_empty(self) -> bool:
-        """Whether the map has no keys."""
-
-    def __getitem__(self, key: K) -> V:
-        return self.get(key)
-
-    def __contains__(self, key: K) -> bool:
-        return self.contains(key)
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self.keys())
+    __slots__ = ()
 
 
-class BroadcastState(ReadOnlyBroadcastState[K, V]):
+class BroadcastState(_MutableMap[K, V], ReadOnlyBroadcastState[K, V]):
     """A ``ReadOnlyBroadcastState`` that can be changed: by records of the broadcast stream alone."""
 
     __slots__ = ()
-
-    @abstractmethod
-    def put(self, key: K, value: V) -> None:
-        """Set the value of a key."""
-
-    @abstractmethod
-    def put_all(self, dict_value: dict[K, V]) -> None:
-        """Set the values of many keys."""
-
-    @abstractmethod
-    def remove(self, key: K) -> None:
-        """Remove a key, if it is there."""
-
-    def __setitem__(self, key: K, value: V) -> None:
-        self.put(key, value)
-
-    def __delitem__(self, key: K) -> None:
-        self.remove(key)
 
 
 class StateDescriptor(ABC):  # noqa: B024  # abstract as in PyFlink: only the kinds below are states

@@ -6,7 +6,7 @@ Source: PyFlink ``pyflink.datastream.state.StateTtlConfig``; that module exports
 """
 
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from flowlet.common.time import Duration, Length, Time, duration_of, millis_of
 from flowlet.errors import JobGraphError
@@ -196,44 +196,42 @@ class StateTtlConfig:
             ] = {}
             self._ttl = _checked_ttl(ttl)
 
-        def set_update_type(self, update_type: "StateTtlConfig.UpdateType") -> "StateTtlConfig.Builder":
+        def set_update_type(self, update_type: "StateTtlConfig.UpdateType") -> Self:
             """Choose what makes an entry live on."""
             self._update_type = update_type
             return self
 
-        def update_ttl_on_create_and_write(self) -> "StateTtlConfig.Builder":
+        def update_ttl_on_create_and_write(self) -> Self:
             """Let a write make an entry live on."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnCreateAndWrite)
 
-        def update_ttl_on_read_and_write(self) -> "StateTtlConfig.Builder":
+        def update_ttl_on_read_and_write(self) -> Self:
             """Let a read make an entry live on, too."""
             return self.set_update_type(StateTtlConfig.UpdateType.OnReadAndWrite)
 
-        def set_state_visibility(self, state_visibility: "StateTtlConfig.StateVisibility") -> "StateTtlConfig.Builder":
+        def set_state_visibility(self, state_visibility: "StateTtlConfig.StateVisibility") -> Self:
             """Choose whether an expired entry is still returned."""
             self._state_visibility = state_visibility
             return self
 
-        def return_expired_if_not_cleaned_up(self) -> "StateTtlConfig.Builder":
+        def return_expired_if_not_cleaned_up(self) -> Self:
             """Return an expired entry until it is removed."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp)
 
-        def never_return_expired(self) -> "StateTtlConfig.Builder":
+        def never_return_expired(self) -> Self:
             """Never return an expired entry."""
             return self.set_state_visibility(StateTtlConfig.StateVisibility.NeverReturnExpired)
 
-        def set_ttl_time_characteristic(
-            self, ttl_time_characteristic: "StateTtlConfig.TtlTimeCharacteristic"
-        ) -> "StateTtlConfig.Builder":
+        def set_ttl_time_characteristic(self, ttl_time_characteristic: "StateTtlConfig.TtlTimeCharacteristic") -> Self:
             """Choose the clock."""
             self._ttl_time_characteristic = ttl_time_characteristic
             return self
 
-        def use_processing_time(self) -> "StateTtlConfig.Builder":
+        def use_processing_time(self) -> Self:
             """Use the clock of the machine."""
             return self.set_ttl_time_characteristic(StateTtlConfig.TtlTimeCharacteristic.ProcessingTime)
 
-        def cleanup_full_snapshot(self) -> "StateTtlConfig.Builder":
+        def cleanup_full_snapshot(self) -> Self:
             """Leave expired entries out of snapshots."""
             strategies = StateTtlConfig.CleanupStrategies
             self._strategies[strategies.Strategies.FULL_STATE_SCAN_SNAPSHOT] = strategies.EMPTY_STRATEGY
@@ -243,7 +241,7 @@ class StateTtlConfig:
             self,
             cleanup_size: int,
             run_cleanup_for_every_record: bool,  # noqa: FBT001  # PyFlink's signature
-        ) -> "StateTtlConfig.Builder":
+        ) -> Self:
             """Look at ``cleanup_size`` entries at every access of the state, or at every record of the operator."""
             strategies = StateTtlConfig.CleanupStrategies
             chosen = strategies.IncrementalCleanupStrategy(cleanup_size, run_cleanup_for_every_record)
@@ -252,7 +250,7 @@ class StateTtlConfig:
 
         def cleanup_in_rocksdb_compact_filter(
             self, query_time_after_num_entries: int, periodic_compaction_time: Length | None = None
-        ) -> "StateTtlConfig.Builder":
+        ) -> Self:
             """Remove entries when RocksDB compacts its files; has no effect on the heap, as in Flink."""
             strategies = StateTtlConfig.CleanupStrategies
             chosen = strategies.RocksdbCompactFilterCleanupStrategy(
@@ -261,12 +259,12 @@ class StateTtlConfig:
             self._strategies[strategies.Strategies.ROCKSDB_COMPACTION_FILTER] = chosen
             return self
 
-        def disable_cleanup_in_background(self) -> "StateTtlConfig.Builder":
+        def disable_cleanup_in_background(self) -> Self:
             """Use only strategies that were chosen here."""
             self._is_cleanup_in_background = False
             return self
 
-        def set_ttl(self, ttl: Length) -> "StateTtlConfig.Builder":
+        def set_ttl(self, ttl: Length) -> Self:
             """Change how long an entry lives."""
             self._ttl = _checked_ttl(ttl)
             return self

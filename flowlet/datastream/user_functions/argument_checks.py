@@ -222,10 +222,7 @@ def checked_function(func: Any, function_class: type[Function], method: str, num
     It must not be a class, a coroutine function, a function of another class, or a generator function where one result
     is expected.
     """
-    if isinstance(func, type) and issubclass(func, Function):
-        raise JobGraphError(
-            f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()"
-        )
+    check_is_object(func, method)
     if isinstance(func, function_class):
         return func
     if not callable(func):
@@ -245,6 +242,14 @@ def checked_function(func: Any, function_class: type[Function], method: str, num
     return func
 
 
+def check_is_object(func: Any, method: str) -> None:
+    """Check that a function is no class.  Raises JobGraphError: it is one."""
+    if isinstance(func, type) and issubclass(func, Function):
+        raise JobGraphError(
+            f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()"
+        )
+
+
 def checked_batch_function(func: Any) -> Any:
     """The function of ``map_batches`` itself; may be an object with ``map_batch``, or a generator function."""
     if hasattr(func, "map_batch") and not isinstance(func, type):
@@ -259,10 +264,7 @@ def checked_batch_function(func: Any) -> Any:
 
 def checked_object(func: Any, method: str, *function_classes: type[Function]) -> Any:
     """The function itself; it must be an object of one of the classes, not a class."""
-    if isinstance(func, type) and issubclass(func, Function):
-        raise JobGraphError(
-            f"{method}() needs a function object, got the class {func.__name__}; write {func.__name__}()"
-        )
+    check_is_object(func, method)
     if not isinstance(func, function_classes):
         wanted = " or ".join(dict.fromkeys(each.__name__ for each in function_classes))
         raise JobGraphError(f"{method}() needs a {wanted} here, got {func!r} of type {type(func).__name__}")

@@ -8,9 +8,9 @@ Source: PyFlink ``pyflink.datastream.functions``: ``Function``, ``RuntimeContext
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, Self, final
 
-from flowlet.errors import FlowletError
+from flowlet.errors import FlowletError, JobGraphError
 from flowlet.metrics import MetricGroup
 
 if TYPE_CHECKING:
@@ -134,6 +134,37 @@ class Function(ABC):  # noqa: B024  # open and close may, but need not be overri
 
     def close(self) -> None:  # noqa: B027  # nothing to do unless overridden
         """Release what ``open`` acquired."""
+
+
+class WrappingFunction(Function):
+    """Opens and closes the function inside of it, unless that is a plain callable."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Open the function."""
+        if isinstance(self._function, Function):
+            self._function.open(runtime_context)
+
+    def close(self) -> None:
+        """Close the function."""
+        if isinstance(self._function, Function):
+            self._function.close()
+
+
+class WrittenInPython:
+    """A class that PyFlink has for objects of Java: here only classes that are derived of it have instances."""
+
+    _instead: ClassVar[str]
+
+    def __new__(cls, *args: object, **named: object) -> Self:
+        """Raises JobGraphError: PyFlink's own class wraps an object of Java; here it is written in Python."""
+        if args and "_instead" in vars(cls):
+            raise JobGraphError(f"{cls.__name__}({args[0]!r}): {cls._instead}")
+        if (args or named) and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")  # as Python says of a class without a constructor
+        return super().__new__(cls)
 
 
 def has_life_cycle(function: Any) -> bool:

@@ -5,10 +5,9 @@ Source: PyFlink ``pyflink.datastream.functions``; that module exports them, too.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Self
+from typing import Any
 
-from flowlet.datastream.user_functions.function import Function
-from flowlet.errors import JobGraphError
+from flowlet.datastream.user_functions.function import Function, WrittenInPython
 
 __all__ = [
     "AggregateFunction",
@@ -107,23 +106,16 @@ class SinkContext(ABC):
         """What the clock shows, in milliseconds since the epoch."""
 
 
-class SinkFunction(Function):
+class SinkFunction(WrittenInPython, Function):
     """Called with each record; argument of ``add_sink``.
 
     With ``CheckpointedFunction`` or ``CheckpointListener`` as a second base class it takes part in checkpoints.
     """
 
-    def __new__(cls, *args: object, **named: object) -> Self:
-        """Raises JobGraphError: PyFlink's own class wraps one of Java; here it is written in Python."""
-        if cls is SinkFunction and args:
-            raise JobGraphError(
-                f"SinkFunction({args[0]!r}): sinks written in Java cannot be used; derive a class with invoke(value, "
-                "context) from it, or "
-                "give a sink of flowlet.datastream.connectors to sink_to()"
-            )
-        if (args or named) and cls.__init__ is object.__init__:
-            raise TypeError(f"{cls.__name__}() takes no arguments")  # as Python says of a class without a constructor
-        return super().__new__(cls)
+    _instead = (
+        "sinks written in Java cannot be used; derive a class with invoke(value, context) from it, or give a sink of "
+        "flowlet.datastream.connectors to sink_to()"
+    )
 
     @abstractmethod
     def invoke(self, value: Any, context: SinkContext) -> None:

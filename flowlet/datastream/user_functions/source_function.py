@@ -6,9 +6,9 @@ Source: Flink ``SourceFunction``, ``SourceContext``; PyFlink has only Java-backe
 
 from abc import ABC, abstractmethod
 from contextlib import AbstractContextManager
-from typing import Any, Self
+from typing import Any
 
-from flowlet.errors import JobGraphError
+from flowlet.datastream.user_functions.function import WrittenInPython
 
 __all__ = ["SourceContext", "SourceFunction"]
 
@@ -60,7 +60,7 @@ class SourceContext(ABC):
         """Whether ``run`` should return."""
 
 
-class SourceFunction(ABC):
+class SourceFunction(WrittenInPython, ABC):
     """A source whose ``run`` may block; each subtask runs it on a thread of its own.
 
     Life cycle: after a restart ``restore_position``; ``run`` once; ``cancel``, from another thread, makes it return
@@ -73,17 +73,10 @@ class SourceFunction(ABC):
     count again.
     """
 
-    def __new__(cls, *args: object, **named: object) -> Self:
-        """Raises JobGraphError: PyFlink's own class wraps one of Java; here it is written in Python."""
-        if cls is SourceFunction and args:
-            raise JobGraphError(
-                f"SourceFunction({args[0]!r}): sources written in Java cannot be used; derive a class with run(ctx) "
-                "from it, or read a "
-                "connector of flowlet.datastream.connectors with from_source()"
-            )
-        if (args or named) and cls.__init__ is object.__init__:
-            raise TypeError(f"{cls.__name__}() takes no arguments")  # as Python says of a class without a constructor
-        return super().__new__(cls)
+    _instead = (
+        "sources written in Java cannot be used; derive a class with run(ctx) from it, or read a connector of "
+        "flowlet.datastream.connectors with from_source()"
+    )
 
     @abstractmethod
     def run(self, ctx: SourceContext) -> None:
@@ -96,7 +89,7 @@ class SourceFunction(ABC):
         """
         raise NotImplementedError
 
-    def cancel(self) -> None:  # noqa: B027  # nothing to do for a function that asks its context
+    def cancel(self) -> None:  # nothing to do for a function that asks its context
         """Make ``run`` return, for example by closing what it waits for."""
 
 

@@ -11,13 +11,13 @@ from typing import Any
 from flowlet.common.time import Length, millis_of
 from flowlet.datastream.states.state_descriptors import ReducingState, ReducingStateDescriptor
 from flowlet.datastream.user_functions.argument_checks import T
-from flowlet.datastream.window.triggers import Trigger, TriggerResult
+from flowlet.datastream.window.triggers import QuietTrigger, Trigger, TriggerResult
 from flowlet.datastream.window.windows import TimeWindow
 
 __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger", "EventTimeTrigger", "ProcessingTimeTrigger"]
 
 
-class EventTimeTrigger(Trigger[T, TimeWindow]):
+class EventTimeTrigger(QuietTrigger[T, TimeWindow]):
     """Evaluates a window when the watermark has passed its end, and at each record that comes later."""
 
     @staticmethod
@@ -30,10 +30,6 @@ class EventTimeTrigger(Trigger[T, TimeWindow]):
         if window.max_timestamp() <= ctx.get_current_watermark():
             return TriggerResult.FIRE
         ctx.register_event_time_timer(window.max_timestamp())
-        return TriggerResult.CONTINUE
-
-    def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
         return TriggerResult.CONTINUE
 
     def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
@@ -54,7 +50,7 @@ class EventTimeTrigger(Trigger[T, TimeWindow]):
         ctx.delete_event_time_timer(window.max_timestamp())
 
 
-class ProcessingTimeTrigger(Trigger[T, TimeWindow]):
+class ProcessingTimeTrigger(QuietTrigger[T, TimeWindow]):
     """Evaluates a window when the clock has passed its end."""
 
     @staticmethod
@@ -71,10 +67,6 @@ class ProcessingTimeTrigger(Trigger[T, TimeWindow]):
         """Evaluate the window."""
         return TriggerResult.FIRE
 
-    def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
-        return TriggerResult.CONTINUE
-
     def can_merge(self) -> bool:
         """Yes."""
         return True
@@ -89,7 +81,7 @@ class ProcessingTimeTrigger(Trigger[T, TimeWindow]):
         ctx.delete_processing_time_timer(window.max_timestamp())
 
 
-class _ContinuousTrigger(Trigger[T, TimeWindow]):
+class _ContinuousTrigger(QuietTrigger[T, TimeWindow]):
     """Keeps the time of the next evaluation of each window: the next multiple of the interval, at most the window's
     end.
     """
@@ -177,10 +169,6 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger[T]):
         is_due = time == window.max_timestamp() or self._is_due(time, window, ctx)
         return TriggerResult.FIRE if is_due else TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
-        return TriggerResult.CONTINUE
-
     def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
         ctx.register_event_time_timer(time)
 
@@ -204,10 +192,6 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger[T]):
     def on_processing_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Evaluate the window at its times."""
         return TriggerResult.FIRE if self._is_due(time, window, ctx) else TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: TimeWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
-        return TriggerResult.CONTINUE
 
     def _register(self, ctx: Trigger.TriggerContext, time: int) -> None:
         ctx.register_processing_time_timer(time)

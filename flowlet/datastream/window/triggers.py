@@ -110,12 +110,24 @@ class Trigger(ABC, Generic[T, W]):
         """The window ends: delete timers and states."""
 
 
+class QuietTrigger(Trigger[T, W]):
+    """A trigger without timers: a subclass overrides what it has."""
+
+    def on_processing_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: W, ctx: Trigger.TriggerContext) -> TriggerResult:
+        """Nothing happens."""
+        return TriggerResult.CONTINUE
+
+
 def add_counts(first: int, second: int) -> int:
     """The sum of two numbers."""
     return first + second
 
 
-class CountTrigger(Trigger[T, CountWindow]):
+class CountTrigger(QuietTrigger[T, CountWindow]):
     """Evaluates a window at every ``window_size``-th record."""
 
     def __init__(self, window_size: int) -> None:
@@ -136,14 +148,6 @@ class CountTrigger(Trigger[T, CountWindow]):
         count.clear()
         return TriggerResult.FIRE
 
-    def on_processing_time(self, time: int, window: CountWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: CountWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
-        return TriggerResult.CONTINUE
-
     def can_merge(self) -> bool:
         """Yes: the numbers are added."""
         return True
@@ -162,20 +166,12 @@ class CountTrigger(Trigger[T, CountWindow]):
         return state
 
 
-class NeverTrigger(Trigger[T, GlobalWindow]):
+class NeverTrigger(QuietTrigger[T, GlobalWindow]):
     """Never evaluates a window; the default of ``GlobalWindows``."""
 
     def on_element(
         self, element: T, timestamp: int, window: GlobalWindow, ctx: Trigger.TriggerContext
     ) -> TriggerResult:
-        """Nothing happens."""
-        return TriggerResult.CONTINUE
-
-    def on_processing_time(self, time: int, window: GlobalWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
-        """Nothing happens."""
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: GlobalWindow, ctx: Trigger.TriggerContext) -> TriggerResult:
         """Nothing happens."""
         return TriggerResult.CONTINUE
 

@@ -94,44 +94,27 @@ class MergingWindowAssigner(WindowAssigner[T, W]):
         """
 
 
-class _TumblingWindows(WindowAssigner[T, TimeWindow]):
-    def __init__(self, size: int | Length, offset: int | Length) -> None:
-        name = type(self).__name__
-        size, offset = (millis_of(each, name, takes_number=True) for each in (size, offset))
-        if size <= 0 or abs(offset) >= size:
-            what = f"size {size} ms, offset {offset} ms"
-            raise JobGraphError(f"{name} needs a size above 0 and an offset below it, got {what}")
-        self._size = size
-        self._offset = offset
+class TimeWindowAssigner(WindowAssigner[T, TimeWindow]):
+    """Windows of time; a subclass says which ones belong to a record."""
 
     def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
         """A serializer of the windows."""
         return TimeWindowSerializer()
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._size}, {self._offset})"
-
-    def _windows_of(self, timestamp: int) -> list[TimeWindow]:
-        start = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._size)
-        return [TimeWindow(start, start + self._size)]
+    @abstractmethod
+    def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
+        """The windows of a record at a time."""
 
 
-class TumblingEventTimeWindows(_TumblingWindows[T]):
-    """Windows of one length, one after the other, by the timestamps of records."""
-
-    @staticmethod
-    def of(size: Length, offset: Length | None = None) -> "TumblingEventTimeWindows[Any]":
-        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
-        return TumblingEventTimeWindows(
-            millis_of(size, "TumblingEventTimeWindows.of()"), _milliseconds(offset, "TumblingEventTimeWindows.of()")
-        )
+class EventTimeWindowAssigner(TimeWindowAssigner[T]):
+    """Windows by the timestamps of records."""
 
     def assign_windows(
         self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[TimeWindow]:
-        """The window of the timestamp."""
+        """The windows at the record's timestamp."""
         check_has_timestamp(timestamp)
-        return self._windows_of(timestamp)
+        return self._windows_of(element, timestamp)
 
     def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
         """At the end of the window."""
@@ -142,22 +125,14 @@ class TumblingEventTimeWindows(_TumblingWindows[T]):
         return True
 
 
-class TumblingProcessingTimeWindows(_TumblingWindows[T]):
-    """Windows of one length, one after the other, by the clock."""
-
-    @staticmethod
-    def of(size: Length, offset: Length | None = None) -> "TumblingProcessingTimeWindows[Any]":
-        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
-        return TumblingProcessingTimeWindows(
-            millis_of(size, "TumblingProcessingTimeWindows.of()"),
-            _milliseconds(offset, "TumblingProcessingTimeWindows.of()"),
-        )
+class ProcessingTimeWindowAssigner(TimeWindowAssigner[T]):
+    """Windows by the clock."""
 
     def assign_windows(
         self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
     ) -> Collection[TimeWindow]:
-        """The window of the present moment."""
-        return self._windows_of(context.get_current_processing_time())
+        """The windows at the present moment."""
+        return self._windows_of(element, context.get_current_processing_time())
 
     def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
         """At the end of the window."""
@@ -168,7 +143,47 @@ class TumblingProcessingTimeWindows(_TumblingWindows[T]):
         return False
 
 
-class _SlidingWindows(WindowAssigner[T, TimeWindow]):
+class _TumblingWindows(TimeWindowAssigner[T]):
+    """Windows of one length, one after the other."""
+
+    def __init__(self, size: int | Length, offset: int | Length) -> None:
+        name = type(self).__name__
+        size, offset = (millis_of(each, name, takes_number=True) for each in (size, offset))
+        if size <= 0 or abs(offset) >= size:
+            what = f"size {size} ms, offset {offset} ms"
+            raise JobGraphError(f"{name} needs a size above 0 and an offset below it, got {what}")
+        self._size = size
+        self._offset = offset
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._size}, {self._offset})"
+
+    def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
+        start = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._size)
+        return [TimeWindow(start, start + self._size)]
+
+
+class TumblingEventTimeWindows(EventTimeWindowAssigner[T], _TumblingWindows[T]):
+    """Windows of one length, one after the other, by the timestamps of records."""
+
+    @staticmethod
+    def of(size: Length, offset: Length | None = None) -> "TumblingEventTimeWindows[Any]":
+        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
+        return TumblingEventTimeWindows(*_milliseconds("TumblingEventTimeWindows.of()", offset, size))
+
+
+class TumblingProcessingTimeWindows(ProcessingTimeWindowAssigner[T], _TumblingWindows[T]):
+    """Windows of one length, one after the other, by the clock."""
+
+    @staticmethod
+    def of(size: Length, offset: Length | None = None) -> "TumblingProcessingTimeWindows[Any]":
+        """Windows that begin at the multiples of ``size``, moved by ``offset``."""
+        return TumblingProcessingTimeWindows(*_milliseconds("TumblingProcessingTimeWindows.of()", offset, size))
+
+
+class _SlidingWindows(TimeWindowAssigner[T]):
+    """Windows of one length that overlap."""
+
     def __init__(self, size: int | Length, slide: int | Length, offset: int | Length) -> None:
         name = type(self).__name__
         size, slide, offset = (millis_of(each, name, takes_number=True) for each in (size, slide, offset))
@@ -181,65 +196,31 @@ class _SlidingWindows(WindowAssigner[T, TimeWindow]):
         self._slide = slide
         self._offset = offset
 
-    def get_window_serializer(self) -> TypeSerializer[TimeWindow]:
-        """A serializer of the windows."""
-        return TimeWindowSerializer()
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._size}, {self._slide}, {self._offset})"
 
-    def _windows_of(self, timestamp: int) -> list[TimeWindow]:
+    def _windows_of(self, element: T, timestamp: int) -> list[TimeWindow]:
+        """The windows, the latest first."""
         last = TimeWindow.get_window_start_with_offset(timestamp, self._offset, self._slide)
         return [TimeWindow(start, start + self._size) for start in range(last, timestamp - self._size, -self._slide)]
 
 
-class SlidingEventTimeWindows(_SlidingWindows[T]):
+class SlidingEventTimeWindows(EventTimeWindowAssigner[T], _SlidingWindows[T]):
     """Windows of one length that overlap, by the timestamps of records."""
 
     @staticmethod
     def of(size: Length, slide: Length, offset: Length | None = None) -> "SlidingEventTimeWindows[Any]":
         """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
-        what = "SlidingEventTimeWindows.of()"
-        return SlidingEventTimeWindows(millis_of(size, what), millis_of(slide, what), _milliseconds(offset, what))
-
-    def assign_windows(
-        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> Collection[TimeWindow]:
-        """The windows of the timestamp, the latest first."""
-        check_has_timestamp(timestamp)
-        return self._windows_of(timestamp)
-
-    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
-        """At the end of each window."""
-        return EventTimeTrigger()
-
-    def is_event_time(self) -> bool:
-        """Yes."""
-        return True
+        return SlidingEventTimeWindows(*_milliseconds("SlidingEventTimeWindows.of()", offset, size, slide))
 
 
-class SlidingProcessingTimeWindows(_SlidingWindows[T]):
+class SlidingProcessingTimeWindows(ProcessingTimeWindowAssigner[T], _SlidingWindows[T]):
     """Windows of one length that overlap, by the clock."""
 
     @staticmethod
     def of(size: Length, slide: Length, offset: Length | None = None) -> "SlidingProcessingTimeWindows[Any]":
         """Windows of length ``size`` that begin at the multiples of ``slide``, moved by ``offset``."""
-        what = "SlidingProcessingTimeWindows.of()"
-        return SlidingProcessingTimeWindows(millis_of(size, what), millis_of(slide, what), _milliseconds(offset, what))
-
-    def assign_windows(
-        self, element: T, timestamp: int, context: WindowAssigner.WindowAssignerContext
-    ) -> Collection[TimeWindow]:
-        """The windows of the present moment, the latest first."""
-        return self._windows_of(context.get_current_processing_time())
-
-    def get_default_trigger(self, env: Any) -> Trigger[T, TimeWindow]:
-        """At the end of each window."""
-        return ProcessingTimeTrigger()
-
-    def is_event_time(self) -> bool:
-        """No."""
-        return False
+        return SlidingProcessingTimeWindows(*_milliseconds("SlidingProcessingTimeWindows.of()", offset, size, slide))
 
 
 class GlobalWindows(WindowAssigner[T, GlobalWindow]):
@@ -363,5 +344,6 @@ def check_has_timestamp(timestamp: int) -> None:
         )
 
 
-def _milliseconds(offset: Length | None, what: str) -> int:
-    return 0 if offset is None else millis_of(offset, what)
+def _milliseconds(what: str, offset: Length | None, *lengths: Length) -> list[int]:
+    """The lengths and the offset behind them."""
+    return [*(millis_of(each, what) for each in lengths), 0 if offset is None else millis_of(offset, what)]

@@ -11,8 +11,8 @@ import pytest
 from flowlet.common import Configuration, Duration, WatermarkStrategy
 from flowlet.common.watermark_strategy import TimestampAssigner
 from flowlet.datastream import MapFunction, ProcessFunction, RuntimeContext, StreamExecutionEnvironment
-from flowlet.datastream.closeable_iterator import CloseableIterator
 from flowlet.datastream.connectors import NO_RECORD, DiscardingSink, SplitSource
+from flowlet.datastream.data_stream import CloseableIterator
 from tests.waiting import spin_until
 
 pytestmark = pytest.mark.slow

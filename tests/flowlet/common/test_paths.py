@@ -13,7 +13,7 @@ from flowlet.common.options.python_options import CachedPath, DependencySettings
 from flowlet.common.paths import absolute_url, local_path
 from flowlet.common.serialization import Encoder
 from flowlet.datastream.connectors import FileSource, StreamFormat
-from flowlet.datastream.connectors.file_sink import FileSink
+from flowlet.datastream.connectors.file_system import FileSink
 from flowlet.errors import FlowletError
 from flowlet.shipping.bundle_maker import pack
 

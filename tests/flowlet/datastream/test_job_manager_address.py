@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.common import Configuration
 from flowlet.common.written_values import parse_address
-from flowlet.datastream.environment.configured import is_in_process, job_manager_address
+from flowlet.datastream.stream_execution_environment import is_in_process, job_manager_address
 from flowlet.errors import ConfigError
 from flowlet.ingest import close_producers, open_gate
 from flowlet.ingest.description import GateUnreachableError

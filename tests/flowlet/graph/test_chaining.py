@@ -14,9 +14,9 @@ from flowlet.common import Time
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
 from flowlet.datastream import KeyedStream, StreamExecutionEnvironment
+from flowlet.datastream.keyed_stream import WindowedStream
 from flowlet.datastream.window import TumblingEventTimeWindows
 from flowlet.datastream.window.triggers import CountTrigger
-from flowlet.datastream.windowed_stream import WindowedStream
 from flowlet.errors import FlowletError
 from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph

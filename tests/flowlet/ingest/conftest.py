@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from flowlet.common.job_client import JobClient
-from flowlet.datastream.closeable_iterator import CloseableIterator
-from flowlet.datastream.data_stream import DataStream
+from flowlet.datastream.data_stream import CloseableIterator, DataStream
 from flowlet.ingest import GateClient, PartitionOffer, open_gate
 from flowlet.ingest.runtime import close_producers
 from flowlet.testing.mini_cluster import MiniCluster

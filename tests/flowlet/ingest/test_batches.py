@@ -11,7 +11,7 @@ import pytest
 from flowlet.columns import ArrayColumn, ArrowColumn
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
-from flowlet.datastream.closeable_iterator import CloseableIterator
+from flowlet.datastream.data_stream import CloseableIterator
 from flowlet.ingest import GateClient, GateTypeError, PartitionOffer, open_gate
 from flowlet.ingest.batches import columns_of_batch
 from flowlet.serde.deploy_blobs import dump_type

@@ -12,8 +12,7 @@ import pytest
 
 from flowlet.common.configuration import Configuration
 from flowlet.common.typeinfo import Types
-from flowlet.datastream.closeable_iterator import CloseableIterator
-from flowlet.datastream.data_stream import DataStream
+from flowlet.datastream.data_stream import CloseableIterator, DataStream
 from flowlet.errors import JobExecutionError
 from flowlet.ingest import AttemptRefusedError, GateClient, GateError, GateLostError, PartitionOffer
 from tests.flowlet.ingest.conftest import GateCluster, push

@@ -9,7 +9,7 @@ from flowlet.common import Configuration
 from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.common.options.known_options import BY_NAME, KNOWN
 from flowlet.datastream import StreamExecutionEnvironment
-from flowlet.datastream.environment.configured import job_manager_address
+from flowlet.datastream.stream_execution_environment import job_manager_address
 from flowlet.errors import ConfigError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
 

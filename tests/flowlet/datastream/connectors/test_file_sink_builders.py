@@ -6,8 +6,13 @@ from typing import Any
 import pytest
 
 from flowlet.common.serialization import Encoder
-from flowlet.datastream.connectors.file_sink import DateTimeBucketAssigner
-from flowlet.datastream.connectors.file_system import BucketAssigner, FileSink, OutputFileConfig, RollingPolicy
+from flowlet.datastream.connectors.file_system import (
+    BucketAssigner,
+    DateTimeBucketAssigner,
+    FileSink,
+    OutputFileConfig,
+    RollingPolicy,
+)
 from flowlet.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from flowlet.errors import JobGraphError
 

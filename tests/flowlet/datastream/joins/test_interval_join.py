@@ -19,7 +19,7 @@ from flowlet.datastream import (
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
 )
-from flowlet.datastream.joins.interval_join import IntervalJoin, IntervalJoined
+from flowlet.datastream.keyed_stream import IntervalJoin, IntervalJoined
 from flowlet.errors import FlowletError, JobGraphError
 from flowlet.graph.stream_graph import StreamGraph
 

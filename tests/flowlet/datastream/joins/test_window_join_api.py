@@ -20,8 +20,7 @@ from flowlet.datastream import (
     RuntimeContext,
     StreamExecutionEnvironment,
 )
-from flowlet.datastream.joins.window_join import WindowCoGroup, WindowJoin
-from flowlet.datastream.joins.window_join_functions import CoGroups, Tag
+from flowlet.datastream.joins.window_join import CoGroups, Tag, WindowCoGroup, WindowJoin
 from flowlet.datastream.window import CountEvictor, EventTimeTrigger, TumblingEventTimeWindows
 from flowlet.errors import JobGraphError
 
