@@ -6,21 +6,14 @@ Source: Flink ``DefaultScheduler``, ``ExecutionGraphHandler``.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from flowlet.common.job_status import JobStatus
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState, Subtask
 from netstack.late import dataclass
 
 if TYPE_CHECKING:
     from flowlet.messages.control_messages import FailureInfo, ToTaskManager
-
-
-class Subtask(NamedTuple):
-    """A subtask of the job, in every run."""
-
-    vertex_id: str
-    subtask: int
 
 
 @dataclass(frozen=True, slots=True)

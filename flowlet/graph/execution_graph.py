@@ -39,7 +39,7 @@ from flowlet.graph import execution_events as events
 from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.restart_backoff_strategy import NoRestart, RestartStrategy
 from flowlet.messages.control_messages import CancelTask, FailureInfo, ReleaseResults
-from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState
+from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, JOB_TRANSITIONS, ExecutionState, Subtask
 from netstack.late import dataclass
 
 # The exceptions of a task that lost the other end of a data exchange; the cause is at that other end.
@@ -105,7 +105,7 @@ class ExecutionGraph:
 
     executions: dict[bytes, Execution]  # the newest of each subtask
     strategy: RestartStrategy
-    regions: Sequence[Collection[events.Subtask]]
+    regions: Sequence[Collection[Subtask]]
     order: RegionOrder
     fails_as_one: bool = False  # whether a failure of one region is one of all that have begun
     status: JobStatus = JobStatus.CREATED
@@ -119,7 +119,7 @@ class ExecutionGraph:
     timestamps: dict[JobStatus, int] = field(default_factory=dict)
     num_ignored_events: int = 0
     _num_unfinished: int = 0
-    _region_of: dict[events.Subtask, int] = field(default_factory=dict)
+    _region_of: dict[Subtask, int] = field(default_factory=dict)
     _restarts: dict[int, _Restart] = field(default_factory=dict)  # by region
     # By region: the last one because another process did not answer.
     _unreached: dict[int, _Restart] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class ExecutionGraph:
         vertices: Iterable[events.ExecutionVertex],
         created_ms: int,
         strategy: RestartStrategy | None = None,
-        regions: Sequence[Collection[events.Subtask]] | None = None,
+        regions: Sequence[Collection[Subtask]] | None = None,
         order: RegionOrder | None = None,
         *,
         fails_as_one: bool = False,

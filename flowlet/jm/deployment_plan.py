@@ -11,18 +11,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from flowlet.graph.execution_events import Subtask
 from flowlet.graph.partitioner import consumers_of, producers_of
-from flowlet.messages.control_messages import (
-    EdgeMessage,
-    InputChannelDescriptor,
-    InputGateDescriptor,
-    JobGraphMessage,
-    RestoredState,
-    ResultPartitionDescriptor,
-    TaskDeploymentDescriptor,
-    VertexMessage,
-)
+from flowlet.messages import control_messages as messages
+from flowlet.messages.execution_state import Subtask
 from flowlet.messages.program_bundle import pieces_of
 from netstack.ids import intermediate_partition_id, subtask_of
 from netstack.late import dataclass
@@ -47,7 +38,7 @@ class DeploymentPlan:
     Immutable.
     """
 
-    def __init__(self, job: JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation]) -> None:
+    def __init__(self, job: messages.JobGraphMessage, locations: Mapping[bytes, TaskManagerLocation]) -> None:
         self._job = job
         self._locations = dict(locations)
         self._attempts = {subtask_of(attempt): attempt for attempt in locations}
@@ -62,8 +53,8 @@ class DeploymentPlan:
         return self._locations[attempt].tm_id, attempt
 
     def describe_task(
-        self, vertex_id: str, subtask: int, restored: RestoredState | None = None
-    ) -> TaskDeploymentDescriptor:
+        self, vertex_id: str, subtask: int, restored: messages.RestoredState | None = None
+    ) -> messages.TaskDeploymentDescriptor:
         """Everything that a TaskManager needs to run this subtask; ``restored``: what it begins with."""
         vertex = self._vertices[vertex_id]
         outputs = [edge for edge in self._job.edges if edge.source == vertex.id]
@@ -73,7 +64,7 @@ class DeploymentPlan:
         code = self._job.code
         if code.pieces:
             code = msgspec.structs.replace(code, pieces=pieces_of(blobs, code.pieces))
-        return TaskDeploymentDescriptor(
+        return messages.TaskDeploymentDescriptor(
             job_id=self._job.job_id,
             job_name=self._job.name,
             vertex_id=vertex.id,
@@ -90,7 +81,7 @@ class DeploymentPlan:
             restored=restored,
         )
 
-    def _with_partitioners(self, restored: RestoredState, parallelism: int) -> RestoredState:
+    def _with_partitioners(self, restored: messages.RestoredState, parallelism: int) -> messages.RestoredState:
         """With what tells to which subtask a record in flight goes now, where that may be another one."""
         if all(each.former_consumers == parallelism and not each.is_by_key_now for each in restored.edges):
             return restored
@@ -101,12 +92,12 @@ class DeploymentPlan:
         ]
         return msgspec.structs.replace(restored, edges=edges)
 
-    def external_channels(self, edge: EdgeMessage) -> list[InputChannelDescriptor]:
+    def external_channels(self, edge: messages.EdgeMessage) -> list[messages.InputChannelDescriptor]:
         """The channels through which the client reads ``edge``: one per producer."""
         assert edge.target is None, "the client reads only edges without a target vertex"
         return [self._channel(edge, producer, 0) for producer in range(self._vertices[edge.source].parallelism)]
 
-    def _gate(self, edge: EdgeMessage, subtask: int) -> InputGateDescriptor:
+    def _gate(self, edge: messages.EdgeMessage, subtask: int) -> messages.InputGateDescriptor:
         num_producers = self._vertices[edge.source].parallelism
         if edge.is_pointwise:
             num_consumers = _target(edge, self._vertices).parallelism
@@ -114,16 +105,16 @@ class DeploymentPlan:
                 self._channel(edge, producer, subtask - consumers_of(producer, num_producers, num_consumers).start)
                 for producer in producers_of(subtask, num_producers, num_consumers)
             ]
-            return InputGateDescriptor(edge.id, channels, edge.input_id)
+            return messages.InputGateDescriptor(edge.id, channels, edge.input_id)
         producers = range(num_producers)
-        return InputGateDescriptor(
+        return messages.InputGateDescriptor(
             edge.id, [self._channel(edge, producer, subtask) for producer in producers], edge.input_id
         )
 
-    def _channel(self, edge: EdgeMessage, producer: int, subpartition: int) -> InputChannelDescriptor:
+    def _channel(self, edge: messages.EdgeMessage, producer: int, subpartition: int) -> messages.InputChannelDescriptor:
         attempt = self._attempts[edge.source, producer]
         location = self._locations[attempt]
-        return InputChannelDescriptor(
+        return messages.InputChannelDescriptor(
             partition=intermediate_partition_id(bytes.fromhex(edge.id), producer),
             producer=attempt,
             subpartition=subpartition,
@@ -132,8 +123,8 @@ class DeploymentPlan:
             port=location.data_port,
         )
 
-    def _partition(self, edge: EdgeMessage, subtask: int) -> ResultPartitionDescriptor:
-        return ResultPartitionDescriptor(
+    def _partition(self, edge: messages.EdgeMessage, subtask: int) -> messages.ResultPartitionDescriptor:
+        return messages.ResultPartitionDescriptor(
             edge_id=edge.id,
             partition=intermediate_partition_id(bytes.fromhex(edge.id), subtask),
             num_subpartitions=self._num_subpartitions(edge, subtask),
@@ -144,7 +135,7 @@ class DeploymentPlan:
             is_blocking=edge.is_blocking,
         )
 
-    def _num_subpartitions(self, edge: EdgeMessage, producer: int) -> int:
+    def _num_subpartitions(self, edge: messages.EdgeMessage, producer: int) -> int:
         if edge.target is None:
             return 1
         num_consumers = _target(edge, self._vertices).parallelism
@@ -153,6 +144,6 @@ class DeploymentPlan:
         return len(consumers_of(producer, self._vertices[edge.source].parallelism, num_consumers))
 
 
-def _target(edge: EdgeMessage, vertices: Mapping[str, VertexMessage]) -> VertexMessage:
+def _target(edge: messages.EdgeMessage, vertices: Mapping[str, messages.VertexMessage]) -> messages.VertexMessage:
     assert edge.target is not None, "an edge between vertices"
     return vertices[edge.target]

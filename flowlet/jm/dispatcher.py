@@ -55,10 +55,10 @@ class BusyError(FlowletError):
 class Dispatcher:
     """Accepts jobs, registers TaskManagers, and hands their messages to the jobs.  Threading: the JobManager's loop."""
 
-    def __init__(self, config: JobManagerConfig, clock: WallClock, keeper: JobKeeper | None = None) -> None:
+    def __init__(self, config: JobManagerConfig, clock: WallClock, keeper: JobKeeper) -> None:
         self._config = config
         self._clock = clock
-        self._keeper = keeper  # None: there is no job store
+        self._keeper = keeper
         # By id of a submitted job, until the store has it; its value: why not.
         self._kept: dict[str, asyncio.Future[str | None]] = {}
         self._settled: dict[str, asyncio.Event] = {}  # by id of a job that has ended, until the store knows
@@ -106,11 +106,8 @@ class Dispatcher:
         master = JobMaster(job, self, self._clock, checkpoint_key=key)
         self._jobs[job.job_id] = master
         log.info("job submitted", job=job.job_id, name=job.name, slots=needed_slots(job))
-        if self._keeper is None:
-            master.begin()
-        else:
-            kept = self._kept[job.job_id] = asyncio.get_running_loop().create_future()
-            self._keeper.submitted(job, lambda problem: self._submission_kept(master, kept, problem))
+        kept = self._kept[job.job_id] = asyncio.get_running_loop().create_future()
+        self._keeper.submitted(job, lambda problem: self._submission_kept(master, kept, problem))
         return master
 
     def _submission_kept(self, master: JobMaster, kept: "asyncio.Future[str | None]", problem: str | None) -> None:
@@ -136,7 +133,6 @@ class Dispatcher:
             self._recover(recovered)
 
     def _recover(self, recovered: RecoveredJob) -> None:
-        assert self._keeper is not None, "it comes from a job store"
         job = recovered.job
         master = JobMaster(
             job, self, self._clock, checkpoint_key=manifest_key(self._config.secret), recovered=recovered
@@ -149,11 +145,6 @@ class Dispatcher:
         checkpoint = master.last_completed_checkpoint_id
         log.info("job recovered", job=job.job_id, name=job.name, run=recovered.attempt, checkpoint=checkpoint)
         master.begin()
-
-    @property
-    def keeps_jobs(self) -> bool:
-        """Whether there is a job store."""
-        return self._keeper is not None
 
     def end_of(self, job_id: str) -> JobEnd | None:
         """How a job of an earlier JobManager ended; None: it has not, as far as this one knows."""
@@ -235,7 +226,7 @@ class Dispatcher:
         tell = log.info if self._is_closing else log.warning
         tell("TaskManager lost", tm_id=session.tm_id, location=str(session.location), reason=reason)
         self._last_loss = f"{session.location} was lost: {reason}"
-        if self._is_closing and self._keeper is not None:
+        if self._is_closing and self._keeper.keeps_jobs:
             return  # the jobs go on at another JobManager
         for master in list(self._jobs.values()):
             master.task_manager_lost(session.location, reason)
@@ -270,7 +261,7 @@ class Dispatcher:
             "jobs-cancelled": counts[JobStatus.CANCELED],
             "jobs-failed": counts[JobStatus.FAILED],
             "ignored-messages": self.num_ignored_messages,
-            "keeps-jobs": self.keeps_jobs,
+            "keeps-jobs": self._keeper.keeps_jobs,
         }
 
     def jobs_overview(self) -> Document:
@@ -298,36 +289,34 @@ class Dispatcher:
         With a job store no job is cancelled: another JobManager goes on with them.
         """
         self._is_closing = True
-        if self._keeper is not None:
-            self._suspend(self._keeper)
-            return
+        if self._keeper.keeps_jobs:
+            self._suspend()
+        else:
+            await self._cancel_jobs()
+        for session in list(self._sessions.values()):
+            session.close("the JobManager is shutting down")
+
+    async def _cancel_jobs(self) -> None:
         deadline_s = asyncio.get_running_loop().time() + self._config.shutdown_timeout_s
         active = [master for master in self._jobs.values() if not master.is_ended]
         for master in active:
             master.cancel()
         for master in active:
             await master.wait_until_ended(max(0.0, deadline_s - asyncio.get_running_loop().time()))
-        for session in list(self._sessions.values()):
-            session.close("the JobManager is shutting down")
 
-    def _suspend(self, keeper: JobKeeper) -> None:
-        keeper.close()
+    def _suspend(self) -> None:
+        self._keeper.close()
         for master in self._jobs.values():
             master.suspend()
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
-        for session in list(self._sessions.values()):
-            session.close("the JobManager is shutting down")
 
     def request_slots(self, master: JobMaster) -> None:
         """Start the job as soon as its slots are free; fail it if that takes too long."""
-        if self._keeper is None:
-            self._wait_for_slots(master)
-        else:
-            self._keeper.run_begins(
-                master.job_id, master.graph.attempt_number, lambda problem: self._run_kept(master, problem)
-            )
+        self._keeper.run_begins(
+            master.job_id, master.graph.attempt_number, lambda problem: self._run_kept(master, problem)
+        )
 
     def _run_kept(self, master: JobMaster, problem: str | None) -> None:
         if not master.graph.is_waiting_for_slots:  # it was cancelled meanwhile
@@ -339,14 +328,13 @@ class Dispatcher:
 
     def checkpoint_completed(self, master: JobMaster) -> None:
         """Keep that a checkpoint is complete."""
-        if self._keeper is not None:
-            self._keeper.checkpoint_completed(
-                master.job_id, master.last_completed_checkpoint_id, master.unrestorable_checkpoints
-            )
+        self._keeper.checkpoint_completed(
+            master.job_id, master.last_completed_checkpoint_id, master.unrestorable_checkpoints
+        )
 
     def may_trigger(self, master: JobMaster, checkpoint_id: int) -> bool:
         """Whether the job store has reserved this id."""
-        return self._keeper is None or self._keeper.may_trigger(master.job_id, checkpoint_id)
+        return self._keeper.may_trigger(master.job_id, checkpoint_id)
 
     def _wait_for_slots(self, master: JobMaster) -> None:
         loop = asyncio.get_running_loop()
@@ -402,10 +390,7 @@ class Dispatcher:
 
     def job_ended(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
         """Forget the oldest job that has ended, if there are too many."""
-        if self._keeper is None:
-            clean_up()
-        else:
-            self._keep_end(master, clean_up, self._keeper)
+        self._keep_end(master, clean_up)
         self._stop_waiting(master)
         self._slots.release(master.job_id)
         self._ended.append(master.job_id)
@@ -420,10 +405,9 @@ class Dispatcher:
             del self._jobs[oldest]
         else:
             del self._ends[oldest]
-        if self._keeper is not None:
-            self._keeper.forget(oldest)
+        self._keeper.forget(oldest)
 
-    def _keep_end(self, master: JobMaster, clean_up: Callable[[], None], keeper: JobKeeper) -> None:
+    def _keep_end(self, master: JobMaster, clean_up: Callable[[], None]) -> None:
         job_id, settled = master.job_id, asyncio.Event()
         self._settled[job_id] = settled
 
@@ -434,5 +418,7 @@ class Dispatcher:
             del self._settled[job_id]
             settled.set()
 
-        document = msgspec.json.encode(job_document(master.view, self._clock()))
-        keeper.ended(job_id, JobEnd(master.graph.status.name, document), kept)
+        def end() -> JobEnd:
+            return JobEnd(master.graph.status.name, msgspec.json.encode(job_document(master.view, self._clock())))
+
+        self._keeper.ended(job_id, end, kept)

@@ -15,13 +15,12 @@ Source:     Flink ``CheckpointCoordinator``, without state.  Flink ``OperatorCoo
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 from flowlet.errors import StateRestoreError
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gates import GateWrites, JobGates
+from flowlet.jm.gates import GateWrites, JobGate
 from flowlet.jm.job_document import Document
 from flowlet.jm.scheduler import attempt_id
 from flowlet.messages import control_messages as messages
@@ -124,7 +123,10 @@ class GateSupervisor:
         self._states = states
         self._executions = executions
         self._locations = locations
-        self._gates = JobGates(job)
+        # By vertex id.
+        self._gates = {
+            each.id: JobGate(each, each.remote_gate) for each in job.vertices if each.remote_gate is not None
+        }
         self._marks = MarkCoordinator(job, attempt_number)
         self._has_checkpoints = job.settings.takes_checkpoints
         self._waits_for_checkpoints = job.settings.acknowledges_checkpointed
@@ -133,7 +135,7 @@ class GateSupervisor:
         self._problem: StateRestoreError | None = None  # of this run
 
     def __repr__(self) -> str:
-        return f"<GateSupervisor of {self._gates!r}, {self._marks!r}>"
+        return f"<GateSupervisor of {list(self._gates.values())}, {self._marks!r}>"
 
     @property
     def missing(self) -> list[bytes]:
@@ -141,24 +143,24 @@ class GateSupervisor:
         return self._marks.missing
 
     def documents(self) -> list[Document]:
-        """As ``JobGates.documents``."""
-        return self._gates.documents()
+        """One document per gate, with the counts of its subtasks."""
+        return [gate.document() for gate in self._gates.values()]
 
     def run_begins(self, job: messages.JobGraphMessage, attempt_number: int) -> None:
         """A run of all tasks is about to be deployed; it begins with the newest complete checkpoint."""
         self._marks = MarkCoordinator(job, attempt_number)
-        for vertex_id in self._gates.vertex_ids:
-            self._restore(vertex_id)
-            self._gates.begin_run(vertex_id)
+        for gate in self._gates.values():
+            self._restore(gate)
+            gate.begin_run()
             if self._has_checkpoints:
-                self._states.add_source(vertex_id, partial(self._gates.snapshot, vertex_id))
+                self._states.add_source(gate.vertex_id, gate.snapshot)
         self._is_restored = self._problem is None
 
-    def _restore(self, vertex_id: str) -> None:
-        restored = None if self._is_restored else self._states.source_state(vertex_id)
+    def _restore(self, gate: JobGate) -> None:
+        restored = None if self._is_restored else self._states.source_state(gate.vertex_id)
         try:
             if restored is not None:
-                self._gates.restore(vertex_id, restored)
+                gate.restore(restored)
         except StateRestoreError as error:
             self._problem = error
 
@@ -168,18 +170,19 @@ class GateSupervisor:
             problem, self._problem = self._problem, None
             self._fail(problem, "remote gates")
             return
-        for vertex_id in self._gates.vertex_ids:
-            if self._gates.is_finishing(vertex_id):
-                self._finish(vertex_id)
+        for gate in self._gates.values():
+            if gate.is_finishing:
+                self._finish(gate)
 
     def run_ends(self) -> None:
         """No mark is sent or completed any more."""
         self._marks.close()
 
     def reported(self, vertex_id: str, subtask: int, message: messages.GateReported) -> None:
-        """Record the counts of a subtask, and end the gate if it is complete."""
-        if self._gates.report(vertex_id, subtask, message.counts, message.completed):
-            self._finish(vertex_id)
+        """Record the counts of a subtask, and end the gate if it is complete; ignored if the vertex has none."""
+        gate = self._gates.get(vertex_id)
+        if gate is not None and gate.report(subtask, message.counts, message.completed):
+            self._finish(gate)
 
     def mark_reported(self, message: messages.MarkReport) -> None:
         """A task wants a mark, or one has passed it."""
@@ -200,31 +203,34 @@ class GateSupervisor:
 
         After ``run_deployed``; idempotent.
         """
-        vertex_id = self._gates.vertex_id(name)
-        if self._gates.request_finish(vertex_id):
-            self._finish(vertex_id)
+        gate = self._gate(name)
+        if gate.request_finish():
+            self._finish(gate)
 
     def is_finishing(self, name: str) -> bool:
         """Whether a gate takes no more producers."""
-        return self._gates.is_finishing(self._gates.vertex_id(name))
+        return self._gate(name).is_finishing
 
     def writes(self, name: str) -> GateWrites:
         """The writes into a gate; to commit one, call ``commit``."""
-        return self._gates.writes(self._gates.vertex_id(name))
+        return self._gate(name).writes
 
     def commit(self, name: str, job: str, epoch: int, num_partitions: int) -> None:
         """A write has so many partitions; ends the gate if it waits for that.
 
         Raises WriteError: as ``GateWrites.commit``.
         """
-        vertex_id = self._gates.vertex_id(name)
-        if self._gates.commit(vertex_id, job, epoch, num_partitions):
-            self._finish(vertex_id)
+        gate = self._gate(name)
+        if gate.commit(job, epoch, num_partitions):
+            self._finish(gate)
 
-    def _finish(self, vertex_id: str) -> None:
+    def _gate(self, name: str) -> JobGate:
+        return next(each for each in self._gates.values() if each.gate.name == name)
+
+    def _finish(self, gate: JobGate) -> None:
         for each in self._executions():
             location = self._locations.get(each.attempt)
-            if each.vertex.vertex_id == vertex_id and location is not None and not each.state.is_terminal:
+            if each.vertex.vertex_id == gate.vertex_id and location is not None and not each.state.is_terminal:
                 self._send(location.tm_id, messages.FinishGate(each.attempt))
 
     def _send_marks(self, orders: Sequence[messages.MarkOrder]) -> None:

@@ -24,13 +24,7 @@ import msgspec
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
 from flowlet.jm.job_document import Document
-from flowlet.messages.control_messages import (
-    CountedPartition,
-    GateCounts,
-    JobGraphMessage,
-    RemoteGateMessage,
-    VertexMessage,
-)
+from flowlet.messages import control_messages as messages
 from netstack.late import dataclass
 from netstack.wire.offer_messages import GateIdentity, gate_token
 
@@ -97,7 +91,7 @@ class GateWrites:
         if len(self._announced) > MAX_REMEMBERED:
             self._announced.popitem(last=False)
 
-    def complete(self, subtask: int, partition: CountedPartition) -> bool:
+    def complete(self, subtask: int, partition: messages.CountedPartition) -> bool:
         """A subtask has completed a partition; True if its write is complete now."""
         write = self._write(partition.job, partition.epoch)
         if write.is_aborted:
@@ -137,7 +131,7 @@ class GateWrites:
             self._num_remembered -= len(write.completed_by)
             self._writes[job, epoch] = _Write(is_aborted=True)
 
-    def is_counted(self, partition: CountedPartition) -> bool:
+    def is_counted(self, partition: messages.CountedPartition) -> bool:
         """Whether every subtask has completed this partition."""
         write = self._writes.get((partition.job, partition.epoch))
         return write is not None and write.completed_by.get(partition.partition) == self._all_subtasks
@@ -209,139 +203,109 @@ class GateState(msgspec.Struct, frozen=True):
 _state_decoder: Final = msgspec.msgpack.Decoder(GateState)
 
 
-def gate_vertex(job: JobGraphMessage, name: str) -> VertexMessage | None:
+def gate_vertex(job: messages.JobGraphMessage, name: str) -> messages.VertexMessage | None:
     """The vertex whose source is this gate, or None."""
     return next(
         (vertex for vertex in job.vertices if vertex.remote_gate is not None and vertex.remote_gate.name == name), None
     )
 
 
-def known_vertex(job: JobGraphMessage, name: str) -> VertexMessage:
+def known_vertex(job: messages.JobGraphMessage, name: str) -> messages.VertexMessage:
     """The vertex of a gate that the job has."""
     vertex = gate_vertex(job, name)
     assert vertex is not None, "a gate of this job"
     return vertex
 
 
-def gate_names(job: JobGraphMessage) -> list[str]:
+def gate_names(job: messages.JobGraphMessage) -> list[str]:
     """The names of all gates of a job."""
     return [vertex.remote_gate.name for vertex in job.vertices if vertex.remote_gate is not None]
 
 
-class JobGates:
-    """Counts the partitions of the remote gates of one job, and decides when the gates end.
+class JobGate:
+    """Counts the partitions of one remote gate of a job, and decides when the gate ends.
 
-    All subtasks of a gate end together: a partition of a producer may need any of them.  Threading: one thread.
+    All its subtasks end together: a partition of a producer may need any of them.  Threading: one thread.
     """
 
-    def __init__(self, job: JobGraphMessage) -> None:
-        self._vertices = {vertex.id: vertex for vertex in job.vertices if vertex.remote_gate is not None}
-        self._counts = {vertex_id: [GateCounts()] * vertex.parallelism for vertex_id, vertex in self._vertices.items()}
-        self._writes = {
-            vertex_id: GateWrites(vertex.parallelism, vertex.remote_gate.producers)
-            for vertex_id, vertex in self._vertices.items()
-            if vertex.remote_gate is not None
-        }
-        self._told: set[str] = set()  # to finish, by people
-        self._finishing: set[str] = set()  # these, and those that are complete in this run
+    def __init__(self, vertex: messages.VertexMessage, gate: messages.RemoteGateMessage) -> None:
+        self.vertex_id = vertex.id
+        self.gate = gate
+        self.writes = GateWrites(vertex.parallelism, gate.producers)  # to commit one, call ``commit``
+        self.is_finishing = False  # it takes no more producers: it is told to finish, or complete in this run
+        self._counts = [messages.GateCounts()] * vertex.parallelism
+        self._is_told = False  # to finish, by people
 
     def __repr__(self) -> str:
-        return f"<JobGates of {len(self._vertices)} gates, {len(self._finishing)} of them finishing>"
+        return f"<JobGate {self.gate.name!r}, {self.writes!r}{', finishing' if self.is_finishing else ''}>"
 
-    def report(self, vertex_id: str, subtask: int, counts: GateCounts, completed: Sequence[CountedPartition]) -> bool:
+    def report(self, subtask: int, counts: messages.GateCounts, completed: Sequence[messages.CountedPartition]) -> bool:
         """Record a subtask's counts and the partitions that it completed; True if the gate ends now, for the first
         time.
         """
-        writes = self._writes.get(vertex_id)
-        if writes is None:
-            return False
-        self._counts[vertex_id][subtask] = counts
-        is_complete = [writes.complete(subtask, partition) for partition in completed]
-        return any(is_complete) and self.finish(vertex_id)
+        self._counts[subtask] = counts
+        is_complete = [self.writes.complete(subtask, partition) for partition in completed]
+        return any(is_complete) and self.finish()
 
-    def commit(self, vertex_id: str, job: str, epoch: int, num_partitions: int) -> bool:
+    def commit(self, job: str, epoch: int, num_partitions: int) -> bool:
         """As ``GateWrites.commit``; True if the gate ends now, for the first time."""
-        return self._writes[vertex_id].commit(job, epoch, num_partitions) and self.finish(vertex_id)
+        return self.writes.commit(job, epoch, num_partitions) and self.finish()
 
-    def writes(self, vertex_id: str) -> GateWrites:
-        """The writes into one gate."""
-        return self._writes[vertex_id]
-
-    def finish(self, vertex_id: str) -> bool:
-        """Mark a gate as finishing; True if it was not before."""
-        is_news = vertex_id not in self._finishing
-        self._finishing.add(vertex_id)
+    def finish(self) -> bool:
+        """Mark the gate as finishing; True if it was not before."""
+        is_news = not self.is_finishing
+        self.is_finishing = True
         return is_news
 
-    @property
-    def vertex_ids(self) -> list[str]:
-        """The vertices of the gates."""
-        return list(self._vertices)
-
-    def vertex_id(self, name: str) -> str:
-        """The vertex of the gate with this name, which is one of the job's."""
-        return next(
-            key
-            for key, each in self._vertices.items()
-            if each.remote_gate is not None and each.remote_gate.name == name
-        )
-
-    def is_finishing(self, vertex_id: str) -> bool:
-        """Whether the gate takes no more producers."""
-        return vertex_id in self._finishing
-
-    def request_finish(self, vertex_id: str) -> bool:
+    def request_finish(self) -> bool:
         """As ``finish``, for later runs, too."""
-        self._told.add(vertex_id)
-        return self.finish(vertex_id)
+        self._is_told = True
+        return self.finish()
 
-    def begin_run(self, vertex_id: str) -> None:
-        """All subtasks of the gate begin anew, and will say which partitions they have."""
-        self._counts[vertex_id] = [GateCounts()] * self._vertices[vertex_id].parallelism
-        self._writes[vertex_id].begin_run()
-        if vertex_id not in self._told:
-            self._finishing.discard(vertex_id)
+    def begin_run(self) -> None:
+        """All subtasks begin anew, and will say which partitions they have."""
+        self._counts = [messages.GateCounts()] * len(self._counts)
+        self.writes.begin_run()
+        self.is_finishing = self._is_told
 
-    def snapshot(self, vertex_id: str) -> bytes:
+    def snapshot(self) -> bytes:
         """What a checkpoint that is triggered now holds of the gate."""
-        return msgspec.msgpack.encode(
-            GateState(_STATE_VERSION, vertex_id in self._told, self._writes[vertex_id].snapshot())
-        )
+        return msgspec.msgpack.encode(GateState(_STATE_VERSION, self._is_told, self.writes.snapshot()))
 
-    def restore(self, vertex_id: str, state: bytes) -> None:
+    def restore(self, state: bytes) -> None:
         """Take over what ``snapshot`` gave.  Raises StateRestoreError: it cannot be read."""
         try:
             found: GateState = _state_decoder.decode(state)
         except msgspec.MsgspecError as error:
             raise StateRestoreError(
-                f"the state of the gate of vertex {vertex_id} in a checkpoint cannot be read: {error}"
+                f"the state of the gate of vertex {self.vertex_id} in a checkpoint cannot be read: {error}"
             ) from error
         if found.version != _STATE_VERSION:
             raise StateRestoreError(
                 f"the state of a gate has version {found.version}, this flowlet reads {_STATE_VERSION}"
             )
-        self._writes[vertex_id].restore(found.writes)
+        self.writes.restore(found.writes)
         if found.is_told_to_finish:
-            self.request_finish(vertex_id)
+            self.request_finish()
 
-    def documents(self) -> list[Document]:
-        """One document per gate, with the counts of its subtasks."""
-        return [
-            {
-                "name": vertex.remote_gate.name,
-                "producers": vertex.remote_gate.producers,
-                "type": vertex.remote_gate.type_name,
-                "is-finishing": vertex_id in self._finishing,
-                "completed": self._writes[vertex_id].num_counted,
-                "subtasks": [msgspec.to_builtins(each) for each in self._counts[vertex_id]],
-            }
-            for vertex_id, vertex in self._vertices.items()
-            if vertex.remote_gate is not None
-        ]
+    def document(self) -> Document:
+        """The gate for people, with the counts of its subtasks."""
+        return {
+            "name": self.gate.name,
+            "producers": self.gate.producers,
+            "type": self.gate.type_name,
+            "is-finishing": self.is_finishing,
+            "completed": self.writes.num_counted,
+            "subtasks": [msgspec.to_builtins(each) for each in self._counts],
+        }
 
 
 def gate_document(
-    job: JobGraphMessage, gate: RemoteGateMessage, locations: Sequence[TaskManagerLocation], secret: bytes, now_ms: int
+    job: messages.JobGraphMessage,
+    gate: messages.RemoteGateMessage,
+    locations: Sequence[TaskManagerLocation],
+    secret: bytes,
+    now_ms: int,
 ) -> Document:
     """Everything that a producer needs to offer partitions to a gate; ``locations`` has one entry per subtask."""
     identity = GateIdentity(bytes.fromhex(job.job_id), gate.name, now_ms + TOKEN_LIFETIME_MS)

@@ -16,23 +16,15 @@ from typing import Any, Final
 
 import msgspec
 
-from flowlet.graph.execution_events import Subtask
 from flowlet.graph.execution_graph import Execution, ExecutionGraph, FailedRun
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.messages.control_messages import (
-    FailureInfo,
-    InputChannelDescriptor,
-    JobGraphMessage,
-    TaskMetrics,
-    TaskStuck,
-    VertexMessage,
-)
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages import control_messages as messages
+from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from netstack.late import dataclass
 
 Document = dict[str, object]
-_NO_METRICS: Final = TaskMetrics()
+_NO_METRICS: Final = messages.TaskMetrics()
 _MAX_RESTARTS: Final = 10  # of a document, which is asked for every second
 _MAX_CAUSE_CHARS: Final = 300
 # What a task counts from its start on, so that its attempts add up.
@@ -65,12 +57,14 @@ _NOTHING: Final = Counter[str]()
 class JobView:
     """What the documents of one job are made from."""
 
-    job: JobGraphMessage
+    job: messages.JobGraphMessage
     graph: ExecutionGraph
-    metrics: Mapping[bytes, TaskMetrics]
+    metrics: Mapping[bytes, messages.TaskMetrics]
     locations: Mapping[bytes, TaskManagerLocation]
-    gates: Sequence[Document] = ()  # of JobGates.documents
-    stuck: Mapping[bytes, TaskStuck] = field(default_factory=dict)  # cancelled tasks that have not ended, by attempt
+    gates: Sequence[Document] = ()  # of GateSupervisor.documents
+    stuck: Mapping[bytes, messages.TaskStuck] = field(
+        default_factory=dict
+    )  # cancelled tasks that have not ended, by attempt
     # Where the newest checkpoint lies that stays when the job has been cancelled or has failed.
     retained_checkpoint: str | None = None
     mark_waits_for: Sequence[str] = ()  # the tasks that have not passed the completion mark on its way
@@ -118,7 +112,7 @@ def exceptions_document(view: JobView, max_exceptions: int) -> Document:
     return {"exceptionHistory": {"entries": entries, "truncated": len(runs) < view.graph.num_failed_runs}}
 
 
-def counters_of(metrics: TaskMetrics) -> Counter[str]:
+def counters_of(metrics: messages.TaskMetrics) -> Counter[str]:
     """What the attempts of a subtask count together: records, bytes, and the times that they were busy or not."""
     return Counter({name: getattr(metrics, name) for name in _COUNTERS})
 
@@ -135,12 +129,12 @@ def _restart_document(view: JobView, run: FailedRun) -> Document:
     }
 
 
-def _task_of(view: JobView, failure: FailureInfo) -> str:
+def _task_of(view: JobView, failure: messages.FailureInfo) -> str:
     parallelism = next((vertex.parallelism for vertex in view.job.vertices if vertex.name == failure.task_name), 0)
     return f"{failure.task_name} ({failure.subtask + 1}/{parallelism})" if failure.subtask >= 0 else failure.task_name
 
 
-def _exception_document(view: JobView, failure: FailureInfo) -> Document:
+def _exception_document(view: JobView, failure: messages.FailureInfo) -> Document:
     return {
         "exceptionName": failure.exception_type,
         "stacktrace": failure.traceback or f"{failure.exception_type}: {failure.message}",
@@ -214,7 +208,7 @@ def _subtask_metrics(subtask: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
                     yield f"{scope}.{metric['name']}.{part}", metric[part]
 
 
-def channel_document(channel: InputChannelDescriptor) -> Document:
+def channel_document(channel: messages.InputChannelDescriptor) -> Document:
     """One channel that the client reads; ids in hex."""
     return {
         "partition": channel.partition.hex(),
@@ -236,7 +230,7 @@ def vertex_status(states: Sequence[ExecutionState]) -> ExecutionState:
     return next(state for state in _BEFORE if state in states)
 
 
-def _vertex_document(view: JobView, vertex: VertexMessage, now_ms: int) -> Document:
+def _vertex_document(view: JobView, vertex: messages.VertexMessage, now_ms: int) -> Document:
     executions = view.graph.executions_of(vertex.id)
     starts = [execution.start_ms for execution in executions if execution.start_ms is not None]
     ends = [execution.end_ms for execution in executions if execution.end_ms is not None]
@@ -282,13 +276,13 @@ def _subtask_document(view: JobView, execution: Execution, now_ms: int) -> Docum
     }
 
 
-def _watermark_lag_ms(metrics: TaskMetrics, now_ms: int) -> int | None:
+def _watermark_lag_ms(metrics: messages.TaskMetrics, now_ms: int) -> int | None:
     """How far the task's watermark is behind the clock; None before the first watermark and after ``MAX_WATERMARK``."""
     watermark = min((operator.current_output_watermark for operator in metrics.operators), default=MIN_TIMESTAMP)
     return None if watermark in (MIN_TIMESTAMP, MAX_TIMESTAMP) else now_ms - watermark
 
 
-def _vertex_metrics(metrics: Sequence[TaskMetrics], *, is_over: bool) -> Document:
+def _vertex_metrics(metrics: Sequence[messages.TaskMetrics], *, is_over: bool) -> Document:
     values = {
         "read-bytes": sum(each.num_bytes_in_local + each.num_bytes_in_remote for each in metrics),
         "write-bytes": sum(each.num_bytes_out for each in metrics),
@@ -304,7 +298,7 @@ def _vertex_metrics(metrics: Sequence[TaskMetrics], *, is_over: bool) -> Documen
     }
 
 
-def _plan(job: JobGraphMessage) -> Document:
+def _plan(job: messages.JobGraphMessage) -> Document:
     return {
         "jid": job.job_id,
         "name": job.name,
@@ -313,7 +307,7 @@ def _plan(job: JobGraphMessage) -> Document:
     }
 
 
-def _plan_node(job: JobGraphMessage, vertex: VertexMessage) -> Document:
+def _plan_node(job: messages.JobGraphMessage, vertex: messages.VertexMessage) -> Document:
     inputs = [edge for edge in job.edges if edge.target == vertex.id]
     return {
         "id": vertex.id,

@@ -62,8 +62,7 @@ class JobManager:
         self._in_children: PortClosedInChildren | None = None
         self._jm_id = os.urandom(8).hex()
         self._store = None if config.job_store is None else JobStore(config.job_store, job_store_key(config.secret))
-        keeper = None if self._store is None else JobKeeper(self._store, call_in_background)
-        self.dispatcher = Dispatcher(config, clock, keeper)
+        self.dispatcher = Dispatcher(config, clock, JobKeeper(self._store, call_in_background))
         self._temporary = LazyWorkingDirectory(purpose="jobmanager", advice="set TMPDIR to another directory")
         max_bytes = config.max_shipped_mebibytes * 1024**2
         self._files = FileKeeper(PartStore(self._directory_of_files), run_in_background, self._shipped_files, max_bytes)
@@ -107,7 +106,6 @@ class JobManager:
 
     async def _read(self, store: JobStore) -> Recovery:
         """What the job store has; on another thread, because a file server may take its time."""
-        read: asyncio.Future[Recovery] = asyncio.get_running_loop().create_future()
 
         def lock_and_read() -> Recovery:
             store.lock(self._config.job_store_lock_s)
@@ -117,16 +115,10 @@ class JobManager:
                 store.close()
                 raise
 
-        def set_result(recovery: Recovery) -> None:
-            if not read.done():
-                read.set_result(recovery)
-
-        def set_exception(error: Exception) -> None:
-            if not read.done():
-                read.set_exception(ConfigError(str(error)) if isinstance(error, StorageError) else error)
-
-        call_in_background(lock_and_read, set_result, set_exception, "job store")
-        return await read  # waits for the file system; ended by its answer, or by a signal to this process
+        try:
+            return await run_in_background(lock_and_read, "job store")  # a signal to this process ends it, too
+        except StorageError as error:
+            raise ConfigError(str(error)) from error
 
     async def _listen(self, host: str, port: int, recovery: Recovery, *, expects_strangers: bool) -> tuple[str, int]:
         api = RestApi(self.dispatcher, self._config, self._jm_id, self._clock, self._files)

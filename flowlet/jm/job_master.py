@@ -20,8 +20,7 @@ from flowlet.common.job_status import JobStatus
 from flowlet.graph import execution_events as events
 from flowlet.graph.execution_graph import SYMPTOMS, Execution, ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import create_restart_strategy
-from flowlet.jm import failures
-from flowlet.jm.alignment.watermark_alignment import WatermarkAnnouncer
+from flowlet.jm import failures, scheduler
 from flowlet.jm.checkpoints.coordinator_events import ReaderAcknowledgements, reader_acknowledgements
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
 from flowlet.jm.client_lease import client_lease
@@ -30,19 +29,11 @@ from flowlet.jm.gate_supervisor import GateSupervisor
 from flowlet.jm.gates import gate_document, known_vertex
 from flowlet.jm.job_document import Document, JobView, counters_of
 from flowlet.jm.job_store.job_store import RecoveredJob
-from flowlet.jm.savepoints.job_savepoints import JobSavepoints
-from flowlet.jm.scheduler import (
-    assign_tasks,
-    execution_vertices,
-    fails_as_one,
-    next_attempt,
-    pipelined_regions,
-    region_order,
-)
-from flowlet.jm.source_coordinator import JobSources
+from flowlet.jm.savepoints import JobSavepoints
+from flowlet.jm.source_coordinator import JobSources, WatermarkAnnouncer
 from flowlet.jm.submission import without_code
 from flowlet.messages import control_messages as messages
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from netstack.log_lines import LogLines
@@ -101,9 +92,11 @@ class JobMaster:
         recovered = recovered or RecoveredJob(job, 0)
         self.job = job  # its blobs are dropped once the tasks are deployed and no restart may follow
         strategy = create_restart_strategy(job.settings, random or SystemRandom())
-        tasks, regions = execution_vertices(job, recovered.attempt), pipelined_regions(job)
-        order = region_order(job, regions)
-        self.graph = ExecutionGraph.create(tasks, clock(), strategy, regions, order, fails_as_one=fails_as_one(job))
+        tasks, regions = scheduler.execution_vertices(job, recovered.attempt), scheduler.pipelined_regions(job)
+        order = scheduler.region_order(job, regions)
+        self.graph = ExecutionGraph.create(
+            tasks, clock(), strategy, regions, order, fails_as_one=scheduler.fails_as_one(job)
+        )
         self.graph.attempt_number = recovered.attempt
         self._owner = owner
         self._clock = clock
@@ -140,7 +133,7 @@ class JobMaster:
         self._is_carrying_out = self._is_suspended = False
         self._has_code = True
         self._metrics: dict[bytes, messages.TaskMetrics] = {}
-        self._former: dict[events.Subtask, Counter[str]] = {}  # what attempts before the newest one have counted
+        self._former: dict[Subtask, Counter[str]] = {}  # what attempts before the newest one have counted
         self._locations: dict[bytes, TaskManagerLocation] = {}
         self._stuck: dict[bytes, messages.TaskStuck] = {}  # by attempt: cancelled tasks that have not ended
         self.gates = GateSupervisor(
@@ -238,7 +231,7 @@ class JobMaster:
 
     def wanted_slots(self) -> dict[bytes, int]:
         """The number of the job's slot for each attempt that waits to be deployed."""
-        return assign_tasks(self.job, [each.vertex for each in self.graph.waiting])
+        return scheduler.assign_tasks(self.job, [each.vertex for each in self.graph.waiting])
 
     def fail_scheduling(self, message: str) -> None:
         """Fail the job because it did not get its slots."""
@@ -276,7 +269,7 @@ class JobMaster:
                 former.update(counters_of(self._metrics[execution.attempt]))
             for of_run in (self._metrics, self._locations, self._stuck, self._restored_ids):
                 of_run.pop(execution.attempt, None)
-        self._handle(events.RestartDue([next_attempt(self.job_id, execution.vertex) for execution in ended]))
+        self._handle(events.RestartDue([scheduler.next_attempt(self.job_id, execution.vertex) for execution in ended]))
 
     def cancel(self, reason: str | None = None) -> None:
         """Cancel the job; in every state, idempotent.  ``reason``: why, if nobody asked for it."""
@@ -352,7 +345,7 @@ class JobMaster:
     def _source_failed(self, error: Exception, name: str) -> None:
         self._handle(events.GlobalFailure(failures.source_failed(error, name, self._clock())))
 
-    def _send_to(self, subtask: events.Subtask, message_for: Callable[[bytes], messages.ToTask]) -> None:
+    def _send_to(self, subtask: Subtask, message_for: Callable[[bytes], messages.ToTask]) -> None:
         """Send what is made for the newest attempt of a subtask."""
         assert self._plan is not None, "start() made it"
         tm_id, attempt = self._plan.place_of(subtask)

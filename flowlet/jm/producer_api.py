@@ -8,9 +8,8 @@ Source:     ours.
 """
 
 import re
+from functools import partial
 from urllib.parse import unquote
-
-import msgspec
 
 from flowlet.common.job_status import JobStatus
 from flowlet.jm.dispatcher import Dispatcher
@@ -19,7 +18,7 @@ from flowlet.jm.gates import WriteError, gate_vertex
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.messages.control_messages import CountedPartition, GateOutcome
-from flowlet.rpc.requests import Request, Response, Route, WallClock, error_response, refuse
+from flowlet.rpc.requests import Request, Response, Route, WallClock, error_response, json_response, number_in, refuse
 from netstack.errors import LocalProtocolError
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES, GateIdentity, gate_token
 
@@ -28,7 +27,7 @@ _TARGET = re.compile(
     r"/producers/([0-9a-f]{32})/([^/?]+)/([0-9]{1,18})/(?:checkpoint|partition|place|write)(?:\?|$)", re.ASCII
 )
 _LOST = (JobStatus.FAILING, JobStatus.FAILED, JobStatus.CANCELLING, JobStatus.CANCELED)
-_MAX_DIGITS = 18
+_number = partial(number_in, default=0, max_digits=18)
 # A producer may hear of a failure before the JobManager does, and of a symptom before its cause.
 _TROUBLE_TIMEOUT_S = 0.5
 _PLACE_TIMEOUT_S = _KEPT_TIMEOUT_S = 2.0  # producers wait longer for an answer
@@ -67,8 +66,6 @@ class ProducerApi:
         With ``has_failed=1`` the producer's attempt has failed: wait for a moment for the job to fail, too.
         """
         master = self._find_job(request)
-        if master is None:
-            return _forgotten(request)
         if request.query.get("has_failed") == "1":
             await master.wait_for_trouble(_TROUBLE_TIMEOUT_S, self._config.failure_grace_s)
         partition = CountedPartition(_write_job(request), _number(request, "epoch"), _number(request, "partition"))
@@ -79,25 +76,20 @@ class ProducerApi:
         is_finishing = master.gates.is_finishing(request.match_info["gate"])
         is_counted = may_count and master.gates.writes(request.match_info["gate"]).is_counted(partition)
         cause = None if failure is None else cause_in_one_line(failure)
-        body = msgspec.json.encode(GateOutcome(status.name, is_counted, cause, is_finishing))
-        return Response(body=body)
+        return json_response(GateOutcome(status.name, is_counted, cause, is_finishing))
 
     async def place(self, request: Request) -> Response:
         """Where the gate's tasks run: 204 they do not at the moment, 410 the job has ended, 404 it is forgotten."""
         master = self._find_job(request)
-        if master is None:
-            return _forgotten(request)
         if not await master.wait_until_running(_PLACE_TIMEOUT_S):
             return Response(status=204)
         if master.is_ended:
             return error_response(410, f"gate {request.match_info['gate']!r} has ended: {_why_ended(master)}")
-        return Response(body=msgspec.json.encode(master.gate_places(request.match_info["gate"])))
+        return json_response(master.gate_places(request.match_info["gate"]))
 
     async def checkpoint(self, request: Request) -> Response:
         """A producer waits for a checkpoint: 202, 404 the job is forgotten."""
         master = self._find_job(request)
-        if master is None:
-            return _forgotten(request)
         master.request_checkpoint()
         return Response(status=202)
 
@@ -108,8 +100,6 @@ class ProducerApi:
         cancelled, 404 the job is forgotten.
         """
         master = self._find_job(request)
-        if master is None:
-            return _forgotten(request)
         gate, job, epoch = request.match_info["gate"], _write_job(request), _number(request, "epoch")
         mode = request.query.get("mode")
         if mode == "abort":
@@ -125,12 +115,15 @@ class ProducerApi:
             return error_response(409, str(error))
         return await _kept(master, job)
 
-    def _find_job(self, request: Request) -> JobMaster | None:
+    def _find_job(self, request: Request) -> JobMaster:
+        job_id = request.match_info["job_id"]
+        name = request.match_info["gate"]
         gate = _gate_in(request.raw_path)
-        if gate is None or gate.name != request.match_info["gate"]:  # then the token may be another gate's
-            return None
-        master = self._dispatcher.job(request.match_info["job_id"])
-        return None if master is None or gate_vertex(master.job, gate.name) is None else master
+        is_its_gate = gate is not None and gate.name == name  # else the token may be another gate's
+        master = self._dispatcher.job(job_id)
+        if master is None or not is_its_gate or gate_vertex(master.job, name) is None:
+            refuse(404, f"no job {job_id} with a gate {name!r} is known (any more)")
+        return master
 
 
 def _gate_in(target: str) -> GateIdentity | None:
@@ -159,25 +152,8 @@ def _why_ended(master: JobMaster) -> str:
     return f"job {master.job.name!r} is {master.graph.status.name}{cause}"
 
 
-def _forgotten(request: Request) -> Response:
-    return error_response(
-        404, f"no job {request.match_info['job_id']} with a gate {request.match_info['gate']!r} is known (any more)"
-    )
-
-
 def _write_job(request: Request) -> str:
     job = request.query.get("job", "")
     if not 1 <= len(job.encode("utf-8", "replace")) <= MAX_JOB_NAME_BYTES:
         refuse(400, f"job must be a name of 1 to {MAX_JOB_NAME_BYTES} bytes")
     return job
-
-
-def _number(request: Request, name: str) -> int:
-    text = request.query.get(name, "0")
-    if not _is_number(text):
-        refuse(400, f"{name} must be a number")
-    return int(text)
-
-
-def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS

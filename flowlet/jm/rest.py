@@ -20,7 +20,7 @@ from flowlet.jm.job_document import channel_document, exceptions_document, job_d
 from flowlet.jm.job_manager_config import JobManagerConfig
 from flowlet.jm.job_master import JobMaster
 from flowlet.jm.producer_api import ProducerApi
-from flowlet.jm.savepoints.savepoint_api import SavepointApi, check_checkpoint_directory
+from flowlet.jm.savepoints import SavepointApi, check_checkpoint_directory
 from flowlet.jm.taskmanager_session import TaskManagerSession
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage
 from flowlet.rpc.authenticating_server import AuthenticatingServer
@@ -32,17 +32,17 @@ from flowlet.rpc.requests import (
     SessionTransport,
     WallClock,
     error_response,
+    json_response,
+    number_in,
     refuse,
 )
 from flowlet.shipping.bundle_store import FileApi, FileKeeper
-from netstack.loop.background_call import call_in_background
 from netstack.wire.offer_messages import MAX_JOB_NAME_BYTES
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 _DEFAULT_LONG_POLL_MS = 10_000
-_MAX_DIGITS = 9
 _MAX_REASON_CHARS = 1000
 _PRODUCER = re.compile(r"(?:[0-9a-f]{2}){1,64}")
 _CHECKPOINT = re.compile(r"[0-9]{1,18}")
@@ -101,21 +101,21 @@ class RestApi:
 
     async def overview(self, request: Request) -> Response:
         """The cluster in numbers: TaskManagers, slots, jobs."""
-        return _json(self._dispatcher.overview())
+        return json_response(self._dispatcher.overview())
 
     async def task_managers(self, request: Request) -> Response:
         """All TaskManagers."""
-        return _json(self._dispatcher.task_managers())
+        return json_response(self._dispatcher.task_managers())
 
     async def jobs_overview(self, request: Request) -> Response:
         """All jobs."""
-        return _json(self._dispatcher.jobs_overview())
+        return json_response(self._dispatcher.jobs_overview())
 
     async def submit(self, request: Request) -> Response:
         """Submit a job: 202 with its id; 400 not valid; 409 id or gate name taken; 503 too many jobs."""
         try:
             job = _job_graph_decoder.decode(await request.read())  # no wait: the check of its signature has read it
-            await check_checkpoint_directory(job, call_in_background)
+            await check_checkpoint_directory(job)
             await self._files.check(job.code.files)
             self._dispatcher.submit(job)
             problem = await self._dispatcher.wait_until_kept(job.job_id)
@@ -123,15 +123,13 @@ class RestApi:
             return error_response(400, f"the body is not a job graph: {error}")
         except JobGraphError as error:
             return error_response(400, str(error))
-        except StorageError as error:
-            return error_response(503, str(error))
         except DuplicateJobError as error:
             return error_response(409, str(error))
-        except BusyError as error:
+        except (StorageError, BusyError) as error:
             return error_response(503, str(error))
         if problem is not None:
             return error_response(503, problem)
-        return _json({"jobid": job.job_id}, status=202)
+        return json_response({"jobid": job.job_id}, status=202)
 
     async def job(self, request: Request) -> Response:
         """Everything about one job; 503 if the job store does not take its end."""
@@ -150,11 +148,11 @@ class RestApi:
         if request.query.get("mode") != "cancel":
             return error_response(400, "to cancel the job, call this path with ?mode=cancel")
         master.cancel()
-        return _json({}, status=202)
+        return json_response({}, status=202)
 
     async def checkpoints(self, request: Request) -> Response:
         """The last checkpoints of one job, and how many there were."""
-        return _json(self._find_job(request).checkpoints_document())
+        return json_response(self._find_job(request).checkpoints_document())
 
     async def client_heartbeat(self, request: Request) -> Response:
         """The client of an attached job is there: 202 after ``timeout_ms`` (default: at once), or 409 if the job has
@@ -163,19 +161,19 @@ class RestApi:
         While the answer is outstanding, the end of the connection is that of the client.
         """
         master = self._find_job(request)
-        held_ms = min(self._number(request, "timeout_ms", 0, "a number of milliseconds"), self._config.max_long_poll_ms)
+        held_s = self._long_poll_s(request, default_ms=0)
         if not master.is_ended:
             master.client_heartbeat()
-            if held_ms:
+            if held_s:
                 try:
-                    await master.wait_until_ended(held_ms / 1000)
+                    await master.wait_until_ended(held_s)
                 except asyncio.CancelledError:  # by aiohttp, because the connection has ended
                     master.client_left()
                     raise
                 master.client_heartbeat()
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
-        return _json({}, status=202)
+        return json_response({}, status=202)
 
     async def execution_result(self, request: Request) -> Response:
         """The job's document once its result is known; 204 if that takes longer than ``timeout_ms``."""
@@ -200,7 +198,7 @@ class RestApi:
         )
         wanted = [name for name in request.query.get("get", "").split(",") if name]
         found = vertex_metrics_document(document, request.match_info["vertex_id"], wanted)
-        return error_response(404, "the job has no vertex with this id") if found is None else _json(found)
+        return error_response(404, "the job has no vertex with this id") if found is None else json_response(found)
 
     def _ended_document(self, request: Request) -> Response | None:
         """Of a job that ended at an earlier JobManager."""
@@ -210,7 +208,7 @@ class RestApi:
     async def exceptions(self, request: Request) -> Response:
         """Why the last runs of a job failed; at most ``maxExceptions``."""
         master = self._find_job(request)
-        return _json(exceptions_document(master.view, self._number(request, "maxExceptions", MAX_FAILED_RUNS)))
+        return json_response(exceptions_document(master.view, number_in(request, "maxExceptions", MAX_FAILED_RUNS)))
 
     async def collect(self, request: Request) -> Response:
         """The channels of an external edge in the newest run, once it is deployed; 409 if the job has ended.
@@ -219,12 +217,12 @@ class RestApi:
         """
         master = self._find_job(request)
         edge = self._find_external_edge(request, master)
-        after_attempt = self._number(request, "after_attempt", -1)
+        after_attempt = number_in(request, "after_attempt", -1)
         if not await master.wait_until_deployed(self._long_poll_s(request), after_attempt, edge):
             return Response(status=204)
         if master.is_ended:
             return error_response(409, f"the job is {master.graph.status.name}")
-        return _json(
+        return json_response(
             {
                 "attempt": master.graph.attempt_number,
                 "restored-checkpoint-id": master.restored_checkpoint_id,
@@ -238,10 +236,10 @@ class RestApi:
         """
         master = self._find_job(request)
         self._find_external_edge(request, master)
-        attempt, after_checkpoint = self._number(request, "attempt", 0), self._number(request, "after_checkpoint", -1)
+        attempt, after_checkpoint = number_in(request, "attempt", 0), number_in(request, "after_checkpoint", -1)
         if not await master.wait_for_checkpoint(self._long_poll_s(request), attempt, after_checkpoint):
             return Response(status=204)
-        return _json(
+        return json_response(
             {
                 "attempt": master.graph.attempt_number,
                 "state": master.graph.status.name,
@@ -260,7 +258,7 @@ class RestApi:
                 400, "say which producer (hex) and which checkpoint (a number): ?producer=...&checkpoint=..."
             )
         master.barrier_read(request.match_info["edge_id"], bytes.fromhex(producer), int(checkpoint))
-        return _json({}, status=202)
+        return json_response({}, status=202)
 
     async def results_broken(self, request: Request) -> Response:
         """The client cannot read run ``attempt`` of an external edge any further: the job starts again; 202, also if
@@ -268,8 +266,8 @@ class RestApi:
         """
         master = self._find_job(request)
         self._find_external_edge(request, master)
-        master.results_broken(self._number(request, "attempt", 0), request.query.get("reason", "")[:_MAX_REASON_CHARS])
-        return _json({}, status=202)
+        master.results_broken(number_in(request, "attempt", 0), request.query.get("reason", "")[:_MAX_REASON_CHARS])
+        return json_response({}, status=202)
 
     async def gate(self, request: Request) -> Response:
         """The addresses of a remote gate and a token: 404 no job has it, 410 its job has ended, 204 not running within
@@ -277,32 +275,18 @@ class RestApi:
 
         ``committed_job`` announces a producer's job whose writes count only once they are committed.
         """
-        name = request.match_info["gate"]
-        master = self._dispatcher.job_with_gate(name)
-        if master is None:
-            return error_response(
-                404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}"
-            )
+        master, name = self._find_gate(request)
         if not await master.wait_until_running(self._long_poll_s(request)):
             return Response(status=204)
-        if master.is_ended:
-            return error_response(
-                410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}"
-            )
+        _check_not_ended(master, name)
         committed_job = request.query.get("committed_job")
         if committed_job is not None:
             master.gates.writes(name).announce(committed_job[:MAX_JOB_NAME_BYTES])
-        return _json(master.gate_document(name, self._config.secret))
+        return json_response(master.gate_document(name, self._config.secret))
 
     async def finish_gate(self, request: Request) -> Response:
         """Accept no further producers at a gate: 202, also if repeated; 404, 410 and 204 as in ``gate``."""
-        name = request.match_info["gate"]
-        master = self._dispatcher.job_with_gate(name)
-        if master is None:
-            return error_response(
-                404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}"
-            )
-        return await self._finish_gate(request, master, name)
+        return await self._finish_gate(request, *self._find_gate(request))
 
     async def finish_gate_of_job(self, request: Request) -> Response:
         """As ``finish_gate``, for a gate of the given job."""
@@ -316,12 +300,9 @@ class RestApi:
             return error_response(400, "to finish the gate, call this path with ?mode=finish")
         if not await master.wait_until_deployed(self._long_poll_s(request)):
             return Response(status=204)
-        if master.is_ended:
-            return error_response(
-                410, f"gate {name!r} has ended: its job {master.job.name!r} is {master.graph.status.name}"
-            )
+        _check_not_ended(master, name)
         master.gates.finish(name)
-        return _json({}, status=202)
+        return json_response({}, status=202)
 
     async def task_manager(self, request: "web.Request") -> "web.StreamResponse":
         """Serve the WebSocket of one TaskManager until it ends."""
@@ -343,6 +324,13 @@ class RestApi:
             refuse(404, "no job with this id" if problem is None else " ".join(problem.split()))
         return master
 
+    def _find_gate(self, request: Request) -> tuple[JobMaster, str]:
+        name = request.match_info["gate"]
+        master = self._dispatcher.job_with_gate(name)
+        if master is None:
+            refuse(404, f"no job has a gate {name!r}; the gates of running jobs are {self._dispatcher.gate_names()}")
+        return master, name
+
     def _find_external_edge(self, request: Request, master: JobMaster) -> EdgeMessage:
         edge = master.edge(request.match_info["edge_id"])
         if edge is None or edge.target is not None:
@@ -350,25 +338,13 @@ class RestApi:
         return edge
 
     def _document_of(self, master: JobMaster) -> Response:
-        return _json(job_document(master.view, self._clock()))
+        return json_response(job_document(master.view, self._clock()))
 
-    def _long_poll_s(self, request: Request) -> float:
-        return (
-            min(
-                self._number(request, "timeout_ms", _DEFAULT_LONG_POLL_MS, "a number of milliseconds"),
-                self._config.max_long_poll_ms,
-            )
-            / 1000
-        )
-
-    def _number(self, request: Request, name: str, default: int, what: str = "a number") -> int:
-        text = request.query.get(name)
-        if text is None or (text == "-1" and default == -1):
-            return default
-        if not (text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS):
-            refuse(400, f"{name} must be {what}")
-        return int(text)
+    def _long_poll_s(self, request: Request, default_ms: int = _DEFAULT_LONG_POLL_MS) -> float:
+        wanted_ms = number_in(request, "timeout_ms", default_ms, what="a number of milliseconds")
+        return min(wanted_ms, self._config.max_long_poll_ms) / 1000
 
 
-def _json(document: object, status: int = 200) -> Response:
-    return Response(status=status, body=msgspec.json.encode(document))
+def _check_not_ended(master: JobMaster, gate: str) -> None:
+    if master.is_ended:
+        refuse(410, f"gate {gate!r} has ended: its job {master.job.name!r} is {master.graph.status.name}")

@@ -25,10 +25,11 @@ Absent:     slots of different sizes; giving back single slots while tasks of th
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from flowlet.graph.execution_events import ExecutionVertex, Subtask
+from flowlet.graph.execution_events import ExecutionVertex
 from flowlet.graph.job_graph import RegionOrder
 from flowlet.graph.partitioner import producers_of
 from flowlet.messages.control_messages import EdgeMessage, JobGraphMessage, VertexMessage
+from flowlet.messages.execution_state import Subtask
 from netstack.ids import execution_attempt_id
 from netstack.late import dataclass
 

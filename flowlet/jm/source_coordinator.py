@@ -1,5 +1,6 @@
 """Assigns the splits of one source to its readers (``SourceCoordinator``), and those of all sources of a job
-(``JobSources``), each of which begins anew with its region.
+(``JobSources``), each of which begins anew with its region; computes how far the sources of an alignment group may run
+ahead, and tells them at an interval (``WatermarkAnnouncer``).
 
 Side:       loop.
 Invariants: the enumerator discovers or restores its splits on a thread of its own; requests that arrive before it is
@@ -7,7 +8,10 @@ Invariants: the enumerator discovers or restores its splits on a thread of its o
             ``close`` or a failure no request is answered, and ``fail`` is not called again.  A reader for which there
             is nothing waits if new splits may appear, or if another source follows.  The splits of that one are
             discovered as the first ones were, once all readers have come to it.  All subtasks of such a source are in
-            one region.
+            one region.  A group of aligned sources allows its smallest reported watermark plus the drift.  Subtasks
+            that are idle or finished (they report ``MAX_TIMESTAMP``), were forgotten, or have not reported yet do not
+            hold back the others.  One timer per group, from ``start`` to ``close``; no watermark is sent after
+            ``close``, or to a subtask that has not reported.
 Rules:      looking for new splits again is no reason to fail a job that runs: a failure is logged, and it is tried at
             the next interval.
 Source:     Flink ``SourceCoordinator``, ``SourceCoordinatorContext``, ``RequestSplitEvent``, ``AddSplitEvent``,
@@ -17,18 +21,27 @@ Absent:     reassigning the splits of a failed reader: all readers of a source r
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field
 from functools import partial
 from typing import Any, Final
 
 import msgspec
 
 from flowlet.errors import StateRestoreError
-from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.job_checkpoints import JobCheckpoints
-from flowlet.messages.control_messages import AddSplits, NoMoreSplits, VertexMessage
+from flowlet.messages.control_messages import (
+    AddSplits,
+    AllowSourceWatermark,
+    JobGraphMessage,
+    NoMoreSplits,
+    VertexMessage,
+)
+from flowlet.messages.execution_state import Subtask
+from flowlet.records import MAX_TIMESTAMP
 from flowlet.splits.enumerator import SplitEnumerator
 from flowlet.splits.enumerators import enumerator_for
 from flowlet.splits.split_kinds import SplitSet
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground, call_in_background
 from netstack.loop.loop_timers import Cancellable, ScheduleTimer
@@ -162,7 +175,7 @@ class SourceCoordinator:
     def _search_later(self) -> None:
         interval_ms = self._enumerator.discovery_interval_ms
         if interval_ms is not None and not self._is_closed:
-            call_later = asyncio.get_running_loop().call_later if self._call_later is None else self._call_later
+            call_later = self._call_later or asyncio.get_running_loop().call_later
             self._timer = call_later(interval_ms / 1000, self._search)
 
     def _search(self) -> None:
@@ -257,3 +270,82 @@ class JobSources:
             fail=lambda error: self._fail(error, vertex.name),
             restored=self._states.source_state(vertex.id),
         )
+
+
+@dataclass(slots=True)
+class _Group:
+    update_interval_ms: int  # the shortest one of its sources
+    drifts_ms: dict[str, int] = field(default_factory=dict)  # by source
+    watermarks: dict[Subtask, int] = field(default_factory=dict)
+
+    def combined_watermark(self) -> int:
+        """The smallest watermark; ``MAX_TIMESTAMP`` if no subtask holds it back."""
+        return min(self.watermarks.values(), default=MAX_TIMESTAMP)
+
+
+class WatermarkAnnouncer:
+    """The watermark alignment of one job; ``send`` sends a message to the newest attempt of a subtask.
+
+    Threading: the JobManager's loop.
+    Life cycle: ``start`` once tasks are deployed; ``close`` when no task is left, idempotent; then ``start`` may follow
+        again.
+    """
+
+    def __init__(
+        self,
+        job: JobGraphMessage,
+        send: Callable[[Subtask, Callable[[bytes], AllowSourceWatermark]], None],
+        call_later: ScheduleTimer | None = None,
+    ) -> None:
+        self._send = send
+        self._call_later = call_later
+        self._groups: dict[str, _Group] = {}
+        self._group_of: dict[str, _Group] = {}  # by source
+        self._timers: dict[str, Cancellable] = {}
+        for vertex in job.vertices:
+            if (found := vertex.watermark_alignment) is not None:
+                group = self._groups.setdefault(found.group, _Group(found.update_interval_ms))
+                group.update_interval_ms = min(group.update_interval_ms, found.update_interval_ms)
+                group.drifts_ms[vertex.id] = found.max_drift_ms
+                self._group_of[vertex.id] = group
+
+    def __repr__(self) -> str:
+        groups = ", ".join(f"{name} at {self._groups[name].combined_watermark()}" for name in sorted(self._groups))
+        return f"<WatermarkAnnouncer of {groups}, {len(self._timers)} timers>"
+
+    def start(self) -> None:
+        """Start to announce each group at its update interval; does nothing while it does so."""
+        if not self._timers:
+            for name, group in self._groups.items():
+                self._schedule(name, group)
+
+    def report(self, subtask: Subtask, timestamp: int) -> bool:
+        """Record a subtask's watermark, which may be lower than its last one after a restart; False if its source is in
+        no group.
+        """
+        group = self._group_of.get(subtask.vertex_id)
+        if group is not None:
+            group.watermarks[subtask] = timestamp
+        return group is not None
+
+    def forget(self, subtask: Subtask) -> None:
+        """Leave out a subtask that has ended, until it reports again; ignored if its source is in no group."""
+        if (group := self._group_of.get(subtask.vertex_id)) is not None:
+            group.watermarks.pop(subtask, None)
+
+    def close(self) -> None:
+        """Stop announcing."""
+        timers, self._timers = self._timers, {}
+        for timer in timers.values():
+            timer.cancel()
+
+    def _schedule(self, name: str, group: _Group) -> None:
+        call_later = self._call_later or asyncio.get_running_loop().call_later
+        self._timers[name] = call_later(group.update_interval_ms / 1000, lambda: self._announce(name, group))
+
+    def _announce(self, name: str, group: _Group) -> None:
+        self._schedule(name, group)
+        combined = group.combined_watermark()
+        for subtask in sorted(group.watermarks):
+            max_allowed = min(combined + group.drifts_ms[subtask.vertex_id], MAX_TIMESTAMP)
+            self._send(subtask, partial(AllowSourceWatermark, max_allowed=max_allowed))

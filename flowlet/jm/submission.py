@@ -16,13 +16,7 @@ from flowlet.common.paths import check_checkpoint_url
 from flowlet.errors import JobGraphError, StorageError
 from flowlet.graph.job_graph import is_id
 from flowlet.graph.partitioner import Forward
-from flowlet.messages.control_messages import (
-    EdgeMessage,
-    JobGraphMessage,
-    RemoteGateMessage,
-    VertexMessage,
-    WatermarkAlignmentMessage,
-)
+from flowlet.messages import control_messages as messages
 from flowlet.messages.program_bundle import ProgramBundle, check_shipped_files, pieces_of
 from flowlet.splits.split_kinds import FileSet, HybridSplits, SplitSet
 from netstack.wire.offer_messages import FINGERPRINT_BYTES, MAX_GATE_NAME_BYTES
@@ -41,7 +35,7 @@ MAX_GATE_CODE_BYTES = 1024 * 1024  # unlike other code it is kept as long as the
 MAX_CODE_BYTES_PER_VERTEX = 48 * 1024 * 1024
 
 
-def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
+def check_job_graph(job: messages.JobGraphMessage, max_tasks: int) -> None:
     """Check that the job can be run.  Raises JobGraphError: it cannot; the message names the vertex or edge."""
     if not is_id(job.job_id):
         raise JobGraphError(f"a job id has 32 lower-case hex digits, got {job.job_id[:64]!r}")
@@ -69,7 +63,7 @@ def check_job_graph(job: JobGraphMessage, max_tasks: int) -> None:
             _check_directory(directory)
 
 
-def _check_restarts(job: JobGraphMessage) -> None:
+def _check_restarts(job: messages.JobGraphMessage) -> None:
     """What producers pushed into a gate is gone after a failure, unless a checkpoint holds it: a second run would not
     see it.
     """
@@ -91,7 +85,7 @@ def _check_directory(directory: str) -> None:
         raise JobGraphError(str(error)) from error
 
 
-def without_code(job: JobGraphMessage) -> JobGraphMessage:
+def without_code(job: messages.JobGraphMessage) -> messages.JobGraphMessage:
     """The same graph with empty blobs: what the JobManager keeps once the tasks are deployed for the last time."""
     return msgspec.structs.replace(
         job,
@@ -110,7 +104,7 @@ def _pieces_of(blobs: list[bytes], pieces: dict[bytes, bytes]) -> dict[bytes, by
         ) from error
 
 
-def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
+def _check_vertices(job: messages.JobGraphMessage) -> dict[str, int]:
     positions: dict[str, int] = {}
     blobs = {vertex.id: [vertex.chain] for vertex in job.vertices}
     for edge in job.edges:
@@ -134,11 +128,11 @@ def _check_vertices(job: JobGraphMessage) -> dict[str, int]:
     return positions
 
 
-def _path_bytes(vertex: VertexMessage) -> int:
+def _path_bytes(vertex: messages.VertexMessage) -> int:
     return 0 if vertex.split_set is None else len(msgspec.msgpack.encode(vertex.split_set))
 
 
-def _check_vertex(vertex: VertexMessage) -> None:
+def _check_vertex(vertex: messages.VertexMessage) -> None:
     if not is_id(vertex.id):
         raise JobGraphError(f"a vertex id has 32 lower-case hex digits, got {vertex.id[:64]!r}")
     _check_name(f"vertex {vertex.id}: its name", vertex.name)
@@ -190,7 +184,7 @@ def _check_splits(vertex_name: str, split_set: SplitSet) -> None:
         )
 
 
-def _check_gate(vertex_name: str, gate: RemoteGateMessage) -> None:
+def _check_gate(vertex_name: str, gate: messages.RemoteGateMessage) -> None:
     if not 1 <= len(gate.name.encode()) <= MAX_GATE_NAME_BYTES or not gate.name.isprintable():
         raise JobGraphError(
             f"vertex {vertex_name!r}: the name of its remote gate must have 1 to {MAX_GATE_NAME_BYTES} printable bytes"
@@ -206,7 +200,7 @@ def _check_gate(vertex_name: str, gate: RemoteGateMessage) -> None:
         raise JobGraphError(f"gate {gate.name!r}: its type and key selector have more than {MAX_GATE_CODE_BYTES} bytes")
 
 
-def _check_alignment(vertex_name: str, alignment: WatermarkAlignmentMessage) -> None:
+def _check_alignment(vertex_name: str, alignment: messages.WatermarkAlignmentMessage) -> None:
     _check_name(f"vertex {vertex_name!r}: its watermark alignment group", alignment.group)
     if (
         alignment.max_drift_ms < 0
@@ -219,7 +213,7 @@ def _check_alignment(vertex_name: str, alignment: WatermarkAlignmentMessage) -> 
         )
 
 
-def _check_edges(job: JobGraphMessage, positions: dict[str, int]) -> None:
+def _check_edges(job: messages.JobGraphMessage, positions: dict[str, int]) -> None:
     seen: set[str] = set()
     for edge in job.edges:
         if not is_id(edge.id):
@@ -239,7 +233,7 @@ def _check_edges(job: JobGraphMessage, positions: dict[str, int]) -> None:
         _check_ends(edge, job.vertices, positions)
 
 
-def _check_ends(edge: EdgeMessage, vertices: list[VertexMessage], positions: dict[str, int]) -> None:
+def _check_ends(edge: messages.EdgeMessage, vertices: list[messages.VertexMessage], positions: dict[str, int]) -> None:
     if edge.source not in positions:
         raise JobGraphError(f"edge {edge.id}: its source {edge.source[:64]!r} is no vertex")
     source = vertices[positions[edge.source]]

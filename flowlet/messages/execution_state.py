@@ -1,4 +1,4 @@
-"""``ExecutionState`` of an attempt, and the allowed transitions of attempts and jobs.
+"""``Subtask`` of a job, ``ExecutionState`` of an attempt, and the allowed transitions of attempts and jobs.
 
 Side:   pure.
 Source: Flink ``ExecutionState``, ``JobStatus``, ``Execution``.  The table lets an attempt skip states, because a short
@@ -7,9 +7,16 @@ Source: Flink ``ExecutionState``, ``JobStatus``, ``Execution``.  The table lets 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from flowlet.common.job_status import JobStatus
+
+
+class Subtask(NamedTuple):
+    """A subtask of a job, in every run."""
+
+    vertex_id: str
+    subtask: int
 
 
 class ExecutionState(StrEnum):

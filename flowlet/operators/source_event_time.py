@@ -10,7 +10,7 @@ or went.
 Side:       task.
 Source:     Flink ``PausableRelativeClock``.  Flink ``SourceOperator`` (``checkWatermarkAlignment``,
             ``checkSplitWatermarkAlignment``), ``WatermarkSampler``.  The source reports once per update interval; the
-            JobManager replies with the limit (``flowlet/jm/alignment/watermark_alignment.py``).  Flink
+            JobManager replies with the limit (``flowlet/jm/source_coordinator.py``).  Flink
             ``SourceOperator``, ``ProgressiveTimestampsAndWatermarks``, FLIP-27, FLIP-182, FLIP-217.
 Invariants: a source waits exactly while its oldest sampled watermark is above the group's limit.  An idle or finished
             source holds no other source back.  A split is paused at most once before it is resumed.  the watermark is

@@ -286,9 +286,27 @@ def refuse(status: int, reason: str) -> NoReturn:
     raise RequestError(status, reason)
 
 
+def json_response(document: object, status: int = 200) -> Response:
+    """An answer with a document."""
+    return Response(status=status, body=msgspec.json.encode(document))
+
+
 def error_response(status: int, *errors: str) -> Response:
     """An error in the form of all errors: ``{"errors": [text, ...]}``."""
-    return Response(status=status, body=msgspec.json.encode({"errors": list(errors)}))
+    return json_response({"errors": list(errors)}, status)
+
+
+def number_in(request: Request, name: str, default: int, *, what: str = "a number", max_digits: int = 9) -> int:
+    """A number in the query, which is ``default`` if it is not there; -1 is a number only as the default.
+
+    Raises RequestError: it is something else; the answer calls it ``what``.
+    """
+    text = request.query.get(name)
+    if text is None or (text == "-1" and default == -1):
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= max_digits):
+        refuse(400, f"{name} must be {what}")
+    return int(text)
 
 
 class PlainRequest:

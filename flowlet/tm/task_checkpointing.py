@@ -73,15 +73,8 @@ class CheckpointServices:
     open_savepoint: Callable[[str], SavepointStorage] = SavepointStorage  # its directory
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """Where the parts of one checkpoint lie; None: the subtask has none."""
-
-    operators: messages.StateHandle | None = None
-    channels: messages.StateHandle | None = None
-
-
-_NOTHING: Final = _Kept()
+# Where the states of the operators and of the channels in one checkpoint lie; None: the subtask has none.
+_Kept = tuple[messages.StateHandle | None, messages.StateHandle | None]
 
 
 class TaskCheckpointing:
@@ -323,7 +316,7 @@ class TaskCheckpointing:
         if state.operators or state.channels.num_bytes:
             self._execute(partial(self._write, checkpoint_id, metrics, state, self._services.clock_ns()))
         else:
-            self._acknowledge(checkpoint_id, metrics, _NOTHING, state)
+            self._acknowledge(checkpoint_id, metrics, (None, None), state)
 
     def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
         """Send that the task could not take its part."""
@@ -378,21 +371,19 @@ class TaskCheckpointing:
         self._acknowledge(checkpoint_id, replace(metrics, async_duration_ns=async_ns), kept, state)
 
     def _keep(self, checkpoint_id: int, state: SubtaskState) -> _Kept:
-        storage, descriptor = self._open_for(state.location), self._descriptor
+        storage = self._services.open_savepoint(state.location) if state.location else self._storage
+        descriptor = self._descriptor
         assert storage is not None, "opened before the first checkpoint"
         # With the number of the attempt: a late write of a former attempt replaces nothing.
         name = f"{descriptor.vertex_id}-{descriptor.subtask}-{int.from_bytes(descriptor.attempt[-4:], 'big')}"
         from flowlet.checkpoint.state_codec import encode_state
 
-        operators = (
-            storage.write_state(checkpoint_id, name, encode_state(state, self._names)) if state.operators else None
-        )
-        if not state.channels.num_bytes:
-            return _Kept(operators)
-        return _Kept(operators, storage.write_state(checkpoint_id, f"{name}-channels", encode_channels(state.channels)))
-
-    def _open_for(self, location: str) -> StateFiles | None:
-        return self._services.open_savepoint(location) if location else self._storage
+        operators = channels = None
+        if state.operators:
+            operators = storage.write_state(checkpoint_id, name, encode_state(state, self._names))
+        if state.channels.num_bytes:
+            channels = storage.write_state(checkpoint_id, f"{name}-channels", encode_channels(state.channels))
+        return operators, channels
 
     def _failed(self, checkpoint_id: int, reason: CheckpointFailureReason, cause: BaseException) -> CheckpointError:
         error = CheckpointError(checkpoint_id, reason, f"{self._name}: {type(cause).__name__}: {cause}")
@@ -403,14 +394,15 @@ class TaskCheckpointing:
         if not self._take_unsent(checkpoint_id):
             return  # it was aborted, or the task has ended: the JobManager removes the checkpoint with its files
         self._counts.acknowledged(checkpoint_id, metrics)
+        operators, channels = kept
         self._send(
             messages.CheckpointAcknowledged(
                 self._descriptor.attempt,
                 checkpoint_id,
-                kept.operators,
+                operators,
                 state.is_finished,
                 _durations(metrics),
-                kept.channels,
+                channels,
                 _shared_of(state),
                 has_union_state=state.has_union_state,
                 is_by_key=is_by_key(state.operators),

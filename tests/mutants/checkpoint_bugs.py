@@ -51,7 +51,7 @@ CHECKPOINT_BUGS: Final = (
         "28984",
         "the file of an aborted checkpoint stays until the job ends",
         _COORDINATOR,
-        "            self._effects.append(DiscardCheckpoint(message.checkpoint_id, "
+        "            self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, "
         "self._litter[message.checkpoint_id]))",
         "            pass",
         f"{_COORDINATED}::TestReportsThatDoNotFit::test_flink_28984_a_state_that_is_written_late_is_removed",
@@ -70,8 +70,8 @@ CHECKPOINT_BUGS: Final = (
         "18533",
         "a checkpoint that failed while its manifest was written looks complete on the disk",
         _COORDINATOR,
-        "            self._effects.append(DiscardCheckpoint(checkpoint_id, location))\n            return\n        "
-        "self._last_end_ms =",
+        "            self._effects.append(events.DiscardCheckpoint(checkpoint_id, location))\n            return\n"
+        "        self._last_end_ms =",
         "            return\n        self._last_end_ms =",
         f"{_COORDINATED}::TestManifestThatOutlivesItsCheckpoint::test_the_run_ends_meanwhile",
     ),
@@ -416,8 +416,7 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "the id is that of the older one, the states are those of the newer one",
         _COMPLETED,
-        "        self._parts = {}\n        for entry in self._manifests[-1].subtasks:\n"
-        "            self._parts.setdefault(entry.vertex_id, {})[entry.subtask] = entry\n",
+        "        self._parts = parts_of(self._manifests[-1])\n",
         "",
         f"{_OF_A_JOB}::test_the_job_goes_back_to_the_states_of_the_older_checkpoint",
     ),

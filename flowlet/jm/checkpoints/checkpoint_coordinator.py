@@ -30,7 +30,6 @@ from dataclasses import field
 from typing import Final, assert_never
 
 from flowlet.common.job_settings import CheckpointSettings
-from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints import coordinator_events as events
 from flowlet.jm.checkpoints.checkpoint_history import CheckpointHistory, Document
 from flowlet.jm.checkpoints.pending_checkpoint import (
@@ -45,15 +44,8 @@ from flowlet.jm.checkpoints.pending_checkpoint import (
     SavepointRequest,
     is_counted,
 )
-from flowlet.messages.control_messages import (
-    CheckpointAborted,
-    CheckpointAcknowledged,
-    CheckpointCompleted,
-    CheckpointDeclined,
-    FinalCheckpointAwaited,
-    TriggerCheckpoint,
-)
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages import control_messages as messages
+from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.late import dataclass
 
@@ -188,11 +180,11 @@ class CheckpointCoordinator:
                 self._sources_snapshotted(checkpoint_id, sources)
             case events.SourcesFailed(checkpoint_id, message):
                 self._fail_if_pending(checkpoint_id, _Reason.TRIGGER_CHECKPOINT_FAILURE, message)
-            case CheckpointAcknowledged():
+            case messages.CheckpointAcknowledged():
                 self._acknowledged(event)
-            case CheckpointDeclined():
+            case messages.CheckpointDeclined():
                 self._declined(event)
-            case FinalCheckpointAwaited(attempt):
+            case messages.FinalCheckpointAwaited(attempt):
                 self._final_awaited(attempt)
             case events.ManifestWritten(manifest):
                 self._manifest_written(manifest)
@@ -329,7 +321,9 @@ class CheckpointCoordinator:
     def _savepoint_ended(self, run: _Run, pending: PendingCheckpoint, request: SavepointRequest) -> None:
         if request.stops_job:
             self._stop_triggering(run)
-            self._effects += [CheckpointCompleted(attempt, pending.checkpoint_id) for attempt in run.unfinished]
+            self._effects += [
+                messages.CheckpointCompleted(attempt, pending.checkpoint_id) for attempt in run.unfinished
+            ]
         self._effects.append(events.SavepointCompleted(request, pending.checkpoint_id))
 
     # Triggers
@@ -395,14 +389,14 @@ class CheckpointCoordinator:
         attempts = run.attempt_of()
         for subtask in self._topology.frontier(attempts.keys()):
             snapshot_type = 0 if pending.savepoint is None else int(pending.savepoint.type)
-            order = TriggerCheckpoint(
+            order = messages.TriggerCheckpoint(
                 attempts[subtask], checkpoint_id, pending.trigger_ms, snapshot_type, pending.location
             )
             self._effects.append(order)
 
     # Reports of tasks
 
-    def _acknowledged(self, message: CheckpointAcknowledged) -> None:
+    def _acknowledged(self, message: messages.CheckpointAcknowledged) -> None:
         pending = self._pending.get(message.checkpoint_id)
         if pending is None:
             self._late_state(message)
@@ -415,13 +409,13 @@ class CheckpointCoordinator:
                 self._written[pending.checkpoint_id] = pending.location
                 self._effects.append(events.WriteManifest(pending.manifest(self._topology), pending.location))
 
-    def _late_state(self, message: CheckpointAcknowledged) -> None:
+    def _late_state(self, message: messages.CheckpointAcknowledged) -> None:
         self.num_ignored += 1
         has_file = message.state is not None and message.state.path is not None
         if has_file and message.checkpoint_id in self._litter and message.checkpoint_id not in self._written:
             self._effects.append(events.DiscardCheckpoint(message.checkpoint_id, self._litter[message.checkpoint_id]))
 
-    def _declined(self, message: CheckpointDeclined) -> None:
+    def _declined(self, message: messages.CheckpointDeclined) -> None:
         pending, run = self._pending.get(message.checkpoint_id), self._run
         subtask = None if run is None else run.subtasks.get(message.attempt)
         failure = CheckpointFailure(message.reason, message.message, subtask)
@@ -459,7 +453,7 @@ class CheckpointCoordinator:
         self._effects.append(events.KeepCheckpoint(manifest))
         for older in [each for each in self._pending.values() if each.checkpoint_id < checkpoint_id]:
             self._fail(older, CheckpointFailure(_Reason.CHECKPOINT_SUBSUMED.name, _Reason.CHECKPOINT_SUBSUMED.value))
-        self._effects += [CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
+        self._effects += [messages.CheckpointCompleted(attempt, checkpoint_id) for attempt in run.unfinished]
 
     def _manifest_failed(self, checkpoint_id: int, message: str) -> None:
         location = self._written.pop(checkpoint_id, "")
@@ -502,7 +496,7 @@ class CheckpointCoordinator:
         checkpoint_id = pending.checkpoint_id
         if self._run is not None:
             self._effects += [
-                CheckpointAborted(attempt, checkpoint_id)
+                messages.CheckpointAborted(attempt, checkpoint_id)
                 for attempt in pending.participants
                 if attempt in self._run.unfinished
             ]

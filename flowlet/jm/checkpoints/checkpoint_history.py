@@ -19,20 +19,26 @@ Ours:       ``subtasks`` of a task; ``failure_reason``, ``failed_task`` and ``he
 Absent:     the summary (percentiles).
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from flowlet.graph.execution_events import Subtask
-from flowlet.jm.checkpoints.former_checkpoint import FormerCheckpoint, InFlightEdge, restored_edges
+from flowlet.jm.checkpoints.former_checkpoint import (
+    FormerCheckpoint,
+    InFlightEdge,
+    parts_of,
+    restored_edges,
+    restored_part,
+)
 from flowlet.jm.checkpoints.pending_checkpoint import (
     CheckpointFailure,
     CheckpointRecord,
     CheckpointTopology,
     SubtaskPart,
 )
-from flowlet.messages.control_messages import CheckpointDurations, RestoredPart, RestoredState
+from flowlet.messages.control_messages import CheckpointDurations, RestoredState
+from flowlet.messages.execution_state import Subtask
 from flowlet.storage.manifest import CheckpointManifest, SubtaskEntry
 
 
@@ -98,9 +104,7 @@ class CompletedCheckpoints:
             "a complete checkpoint subsumes all older ones"
         )
         self._manifests.append(manifest)
-        self._parts = {}
-        for entry in manifest.subtasks:
-            self._parts.setdefault(entry.vertex_id, {})[entry.subtask] = entry
+        self._parts = parts_of(manifest)
         dropped, self._manifests = self._manifests[: -self._num_retained], self._manifests[-self._num_retained :]
         return [each.checkpoint_id for each in dropped]
 
@@ -108,9 +112,7 @@ class CompletedCheckpoints:
         """Keep the newest no longer, and restore from the one before it, which there must be."""
         assert len(self._manifests) > 1, "nothing would be left to restore"
         dropped = self._manifests.pop()
-        self._parts = {}
-        for entry in self._manifests[-1].subtasks:
-            self._parts.setdefault(entry.vertex_id, {})[entry.subtask] = entry
+        self._parts = parts_of(self._manifests[-1])
         return dropped
 
     def clear(self) -> list[int]:
@@ -137,11 +139,7 @@ class CompletedCheckpoints:
         if entry is None:
             return RestoredState(newest.checkpoint_id, edges=edges)
         wanted = of_vertex.values() if any(each.has_union_state for each in of_vertex.values()) else [entry]
-        parts = [
-            RestoredPart(each.subtask, each.state, each.channels, each.shared)
-            for each in wanted
-            if each.state or each.channels
-        ]
+        parts = [restored_part(each) for each in wanted if each.state or each.channels]
         return RestoredState(newest.checkpoint_id, parts, entry.is_finished, edges=edges)
 
     def source_state(self, vertex_id: str) -> bytes | None:
@@ -164,29 +162,19 @@ class CheckpointHistory:
     def __init__(self, topology: CheckpointTopology) -> None:
         self._topology = topology
         self._ended: deque[CheckpointRecord] = deque(maxlen=HISTORY_SIZE)  # the oldest first
-        self._newest_completed: CheckpointRecord | None = None
-        self._newest_savepoint: CheckpointRecord | None = None
-        self._newest_failed: CheckpointRecord | None = None
+        self._newest: dict[str, CheckpointRecord | None] = {"completed": None, "savepoint": None, "failed": None}
         self._restored: Document | None = None
-        self.num_completed = 0
-        self.num_failed = 0
-        self.num_restored = 0
+        self._counts = Counter[str]()  # of those that have failed, are complete, or were restored
 
     def __repr__(self) -> str:
-        return f"<CheckpointHistory {self.num_completed} completed, {self.num_failed} failed>"
+        return f"<CheckpointHistory {self._counts['completed']} completed, {self._counts['failed']} failed>"
 
     def ended(self, record: CheckpointRecord) -> None:
         """A checkpoint is complete or has failed."""
         self._ended.append(record)
-        if record.failure is None:
-            self.num_completed += 1
-            if record.savepoint is None:
-                self._newest_completed = record
-            else:
-                self._newest_savepoint = record
-        else:
-            self.num_failed += 1
-            self._newest_failed = record
+        end = "completed" if record.failure is None else "failed"
+        self._counts[end] += 1
+        self._newest["savepoint" if record.failure is None and record.savepoint is not None else end] = record
 
     def failed_with(self, checkpoint_id: int) -> CheckpointFailure | None:
         """Why a checkpoint failed; None: it did not, or too many have ended since."""
@@ -198,13 +186,13 @@ class CheckpointHistory:
         old = self._ended[index]
         new = replace(old, failure=failure)
         self._ended[index] = new
-        if self._newest_failed is old:
-            self._newest_failed = new
+        if self._newest["failed"] is old:
+            self._newest["failed"] = new
         return new
 
     def restored(self, checkpoint_id: int, now_ms: int) -> None:
         """A run begins with the state of a checkpoint."""
-        self.num_restored += 1
+        self._counts["restored"] += 1
         self._restored = {"id": checkpoint_id, "restore_timestamp": now_ms, "is_savepoint": False}
 
     def document(self, in_progress: Iterable[CheckpointRecord]) -> Document:
@@ -213,16 +201,14 @@ class CheckpointHistory:
         history = sorted([*pending, *self._ended], key=lambda record: -record.checkpoint_id)
         return {
             "counts": {
-                "restored": self.num_restored,
-                "total": len(pending) + self.num_completed + self.num_failed,
+                "restored": self._counts["restored"],
+                "total": len(pending) + self._counts["completed"] + self._counts["failed"],
                 "in_progress": len(pending),
-                "completed": self.num_completed,
-                "failed": self.num_failed,
+                "completed": self._counts["completed"],
+                "failed": self._counts["failed"],
             },
             "latest": {
-                "completed": None if self._newest_completed is None else self._checkpoint(self._newest_completed),
-                "savepoint": None if self._newest_savepoint is None else self._checkpoint(self._newest_savepoint),
-                "failed": None if self._newest_failed is None else self._checkpoint(self._newest_failed),
+                **{end: None if record is None else self._checkpoint(record) for end, record in self._newest.items()},
                 "restored": self._restored,
             },
             "history": [self._checkpoint(record) for record in history[: max(HISTORY_SIZE, len(pending))]],

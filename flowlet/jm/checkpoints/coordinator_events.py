@@ -20,17 +20,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Final
 
-from flowlet.graph.execution_events import Subtask
 from flowlet.graph.execution_graph import Execution
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointFailure, SavepointRequest
-from flowlet.messages.control_messages import (
-    CheckpointAcknowledged,
-    CheckpointOrder,
-    CheckpointReport,
-    JobGraphMessage,
-    TaskMetrics,
-)
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages import control_messages as messages
+from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.late import dataclass
 
@@ -135,7 +128,7 @@ Event = (
     | CheckpointWanted
     | SourcesSnapshotted
     | SourcesFailed
-    | CheckpointReport
+    | messages.CheckpointReport
     | ManifestWritten
     | ManifestFailed
     | StopAnnounced
@@ -211,7 +204,7 @@ class FailJob:
 
 Effect = (
     SnapshotSources
-    | CheckpointOrder
+    | messages.CheckpointOrder
     | WriteManifest
     | KeepCheckpoint
     | DiscardCheckpoint
@@ -241,14 +234,16 @@ class ReaderAcknowledgements:
         self._read = {(attempt, edge_id): -1 for attempt, edge_ids in edges.items() for edge_id in edge_ids}
         self._edges = {attempt: tuple(edge_ids) for attempt, edge_ids in edges.items() if edge_ids}
         # By attempt, then checkpoint; with the TaskManager.
-        self._held: dict[bytes, dict[int, tuple[str, CheckpointAcknowledged]]] = {}
+        self._held: dict[bytes, dict[int, tuple[str, messages.CheckpointAcknowledged]]] = {}
 
     def __repr__(self) -> str:
         return f"<ReaderAcknowledgements of {len(self._read)} channels, {sum(map(len, self._held.values()))} held>"
 
-    def reported(self, tm_id: str, message: CheckpointReport) -> bool:
+    def reported(self, tm_id: str, message: messages.CheckpointReport) -> bool:
         """A task has acknowledged or declined: whether that counts now; else it is held."""
-        if not isinstance(message, CheckpointAcknowledged) or self._has_read(message.attempt, message.checkpoint_id):
+        if not isinstance(message, messages.CheckpointAcknowledged) or self._has_read(
+            message.attempt, message.checkpoint_id
+        ):
             return True
         held = self._held.setdefault(message.attempt, {})
         held[message.checkpoint_id] = (tm_id, message)
@@ -258,7 +253,7 @@ class ReaderAcknowledgements:
 
     def barrier_read(
         self, edge_id: str, attempt: bytes, checkpoint_id: int
-    ) -> list[tuple[str, CheckpointAcknowledged]]:
+    ) -> list[tuple[str, messages.CheckpointAcknowledged]]:
         """The client has what an attempt sent before a barrier: the TaskManagers and acknowledgements that count now,
         oldest first.
 
@@ -270,7 +265,7 @@ class ReaderAcknowledgements:
         held = self._held.get(attempt, {})
         return [held.pop(each) for each in sorted(held) if self._has_read(attempt, each)]
 
-    def lag(self, metrics: Mapping[bytes, TaskMetrics]) -> TimePassed:
+    def lag(self, metrics: Mapping[bytes, messages.TaskMetrics]) -> TimePassed:
         """What waits for the client, for the coordinator; ``metrics``: the newest of the attempts."""
         held = frozenset(
             (checkpoint_id, attempt) for attempt, of_attempt in self._held.items() for checkpoint_id in of_attempt
@@ -282,7 +277,9 @@ class ReaderAcknowledgements:
         return all(self._read[attempt, edge_id] >= checkpoint_id for edge_id in self._edges.get(attempt, ()))
 
 
-def reader_acknowledgements(job: JobGraphMessage, executions: Mapping[bytes, Execution]) -> ReaderAcknowledgements:
+def reader_acknowledgements(
+    job: messages.JobGraphMessage, executions: Mapping[bytes, Execution]
+) -> ReaderAcknowledgements:
     """Those of the run that has these attempts."""
     external = [edge for edge in job.edges if edge.target is None]
     only_external = {edge.source for edge in external} - {edge.source for edge in job.edges if edge.target is not None}

@@ -85,6 +85,43 @@ def edge_entries(job: JobGraphMessage) -> list[EdgeEntry]:
     return entries
 
 
+def vertex_entries(job: JobGraphMessage) -> list[VertexEntry]:
+    """The vertices of a job, as a checkpoint names them: without their blobs."""
+    return [
+        VertexEntry(
+            each.id,
+            each.name,
+            each.parallelism,
+            each.max_parallelism,
+            dict(zip(each.operator_ids, each.operator_names)),  # noqa: B905 - without ids there are none
+            {operator: uid for operator, uid in zip(each.operator_ids, each.operator_uids) if uid},  # noqa: B905
+        )
+        for each in job.vertices
+    ]
+
+
+def parts_of(manifest: CheckpointManifest) -> dict[str, dict[int, SubtaskEntry]]:
+    """What the subtasks kept, by vertex id and subtask."""
+    parts: dict[str, dict[int, SubtaskEntry]] = {}
+    for entry in manifest.subtasks:
+        parts.setdefault(entry.vertex_id, {})[entry.subtask] = entry
+    return parts
+
+
+def restored_part(entry: SubtaskEntry) -> RestoredPart:
+    """What a subtask kept, for one that begins with it."""
+    return RestoredPart(entry.subtask, entry.state, entry.channels, entry.shared)
+
+
+def in_flight_parts(entries: Mapping[int, SubtaskEntry]) -> list[RestoredPart]:
+    """The data in flight of the subtasks of a vertex, by subtask; only of those that had some."""
+    return [
+        RestoredPart(subtask, channels=entry.channels)
+        for subtask, entry in sorted(entries.items())
+        if entry.channels is not None
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class MovedEdge:
     """An edge of another job's checkpoint, and where its data in flight go now.
@@ -140,16 +177,12 @@ def restored_edges(
     vertex_id: str,
 ) -> list[RestoredEdge]:
     """The edges into a vertex that may have data in flight in a checkpoint; ``parts`` of it by vertex and subtask."""
-    has_input = any(entry.channels is not None for entry in parts.get(vertex_id, {}).values())
+    has_input = bool(in_flight_parts(parts.get(vertex_id, {})))
     found = []
     for edge in edges:
         if edge.target != vertex_id or not {vertex_id, edge.source} <= manifest.parallelisms.keys():
             continue
-        producers = [
-            RestoredPart(subtask, channels=entry.channels)
-            for subtask, entry in sorted(parts.get(edge.source, {}).items())
-            if entry.channels is not None
-        ]
+        producers = in_flight_parts(parts.get(edge.source, {}))
         if producers or has_input:
             former_producers, former_consumers = manifest.parallelisms[edge.source], manifest.parallelisms[vertex_id]
             found.append(
@@ -223,21 +256,9 @@ class FormerCheckpoint:
         self._manifest = manifest
         self._sources = {each.vertex_id: each.state for each in manifest.sources}
         self._former = {each.vertex_id: each for each in manifest.vertices}
-        self._entries: dict[str, dict[int, SubtaskEntry]] = {each.vertex_id: {} for each in manifest.vertices}
-        for entry in manifest.subtasks:
-            self._entries[entry.vertex_id][entry.subtask] = entry
+        self._entries = {each.vertex_id: dict[int, SubtaskEntry]() for each in manifest.vertices} | parts_of(manifest)
         self._vertex_of = {operator: each.vertex_id for each in manifest.vertices for operator in each.operators}
-        self._new = {  # without its blobs
-            each.id: VertexEntry(
-                each.id,
-                each.name,
-                each.parallelism,
-                each.max_parallelism,
-                dict(zip(each.operator_ids, each.operator_names, strict=False)),
-                {operator: uid for operator, uid in zip(each.operator_ids, each.operator_uids, strict=False) if uid},
-            )
-            for each in job.vertices
-        }
+        self._new = {each.vertex_id: each for each in vertex_entries(job)}
         if not job.settings.ignores_unclaimed_state:
             self._check_operators()
         for vertex in job.vertices:
@@ -319,7 +340,7 @@ class FormerCheckpoint:
             wanted = key_group_range(new.max_parallelism, new.parallelism, subtask)
             had = [key_group_range(former.max_parallelism, former.parallelism, each.subtask) for each in entries]
             entries = [each for each, groups in zip(entries, had, strict=True) if _overlap(groups, wanted)]
-        return [RestoredPart(each.subtask, each.state, each.channels, each.shared) for each in entries]
+        return [restored_part(each) for each in entries]
 
     def _check_operators(self) -> None:
         known = {operator for vertex in self._new.values() for operator in vertex.operators}
@@ -372,10 +393,7 @@ class FormerCheckpoint:
         return bool(self._with_channels(edge.former.source) or self._with_channels(edge.former.target))
 
     def _with_channels(self, vertex_id: str) -> list[RestoredPart]:
-        entries = sorted(self._entries.get(vertex_id, {}).items())
-        return [
-            RestoredPart(subtask, channels=entry.channels) for subtask, entry in entries if entry.channels is not None
-        ]
+        return in_flight_parts(self._entries.get(vertex_id, {}))
 
     def _restored_edge(self, moved: MovedEdge) -> RestoredEdge:
         former, now = moved.former, moved.edge
@@ -410,11 +428,7 @@ class FormerCheckpoint:
         """An older manifest does not name its edges: those of the vertices with records in flight must begin and end
         where they did.
         """
-        holding = {
-            vertex_id
-            for vertex_id, entries in self._entries.items()
-            if any(each.channels is not None for each in entries.values())
-        }
+        holding = {vertex_id for vertex_id, entries in self._entries.items() if in_flight_parts(entries)}
         if holding - self._new.keys():
             self._refuse_edge(self._former[min(holding - self._new.keys())].name)
         operators = {each.id: each.operator_ids for each in job.vertices}

@@ -16,7 +16,6 @@ from typing import Final, Protocol, assert_never
 from flowlet.common.job_status import JobStatus
 from flowlet.common.paths import root_of
 from flowlet.errors import FlowletError
-from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints import coordinator_events as events
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.checkpoint_history import (
@@ -28,12 +27,13 @@ from flowlet.jm.checkpoints.checkpoint_history import (
 from flowlet.jm.checkpoints.former_checkpoint import CheckpointPlace, FormerCheckpoint, in_flight_edges, place_of
 from flowlet.jm.checkpoints.pending_checkpoint import CheckpointTopology, SavepointRequest, is_counted
 from flowlet.messages import control_messages as messages
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.rpc.front_door import LoopClock
 from flowlet.rpc.requests import WallClock
 from flowlet.storage.checkpoint_storage import CheckpointStorage, SavepointStorage
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import subtask_of
+from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import CallInBackground
 
@@ -57,9 +57,16 @@ def read_former_checkpoint(path: str, job: messages.JobGraphMessage, key: bytes)
 log = LogLines(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Leftovers:
+    """What checkpoints with lower ids than ``before`` have left that are not complete."""
+
+    before: int
+
+
 _ALL_SHARED: Final = ()
-# A checkpoint by its id, a savepoint by its location, or shared files by their paths.
-_Discarded = int | str | tuple[str, ...]
+# A checkpoint by its id, a savepoint by its location, shared files by their paths, or leftovers.
+_Discarded = int | str | tuple[str, ...] | _Leftovers
 
 
 class CheckpointsFailedError(FlowletError):
@@ -181,7 +188,6 @@ class JobCheckpoints:
         self._next_id = next_id
         # A run could not begin with them; their files stay until a newer one is complete.
         self._unrestorable = list(unrestorable)
-        self._incomplete_before = 0  # leftovers of checkpoints with lower ids are to be removed
         self._being_written: set[int] = set()  # ids of checkpoints whose manifest is on its way to the storage
 
     def __repr__(self) -> str:
@@ -296,13 +302,13 @@ class JobCheckpoints:
         newest, settings = self._completed.newest, self._settings
         if newest is None or settings is None:
             return None
-        is_cancelled, has_failed = (
-            status in (JobStatus.CANCELLING, JobStatus.CANCELED),
-            status in (JobStatus.FAILING, JobStatus.FAILED),
-        )
-        is_retained = (is_cancelled and settings.is_retained_on_cancellation) or (
-            has_failed and settings.is_retained_on_failure
-        )
+        match status:
+            case JobStatus.CANCELLING | JobStatus.CANCELED:
+                is_retained = settings.is_retained_on_cancellation
+            case JobStatus.FAILING | JobStatus.FAILED:
+                is_retained = settings.is_retained_on_failure
+            case _:
+                is_retained = False
         return self._path_of(newest.checkpoint_id) if is_retained else None
 
     def _path_of(self, checkpoint_id: int) -> str:
@@ -472,85 +478,66 @@ class JobCheckpoints:
         """Remove what checkpoints that ended without a manifest have left: late writes, and what could not be removed
         at its time.
         """
-        self._incomplete_before = min((before, *self._being_written))
-        self._discard_next()
+        if self._settings is not None and self._settings.is_periodic:
+            others = [each for each in self._to_discard if not isinstance(each, _Leftovers)]
+            self._to_discard = dict.fromkeys(others)  # those with lower ids are among these
+            self._put_to_discard(_Leftovers(min((before, *self._being_written))))
 
     def _discard_next(self) -> None:
-        if self._is_discarding:
+        what = next(iter(self._to_discard), None)
+        if self._is_discarding or what is None:
             return
-        if not self._to_discard:
-            self._discard_incomplete()
-            return
-        what = next(iter(self._to_discard))
         del self._to_discard[what]
         self._is_discarding = True
         self._call_in_background(
-            lambda: (
-                self._open_savepoint(what).discard() if isinstance(what, str) else _remove(self._open_storage(), what)
-            ),
+            lambda: self._remove(what),
             lambda _: self._discarded(),
             lambda error: self._not_discarded(what, error),
-            f"discard of {len(what)} shared files" if isinstance(what, tuple) else f"discard of checkpoint {what}",
+            f"discard of {_called(what)}",
         )
 
-    def _discard_incomplete(self) -> None:
-        before, self._incomplete_before = self._incomplete_before, 0
-        if not before or self._settings is None or not self._settings.is_periodic:
-            return
-        self._is_discarding = True
-        self._call_in_background(
-            lambda: self._open_storage().discard_incomplete(before),
-            lambda _: self._discarded(),
-            lambda error: self._not_discarded(before, error),
-            f"discard of what is left before checkpoint {before}",
-        )
+    def _remove(self, what: _Discarded) -> None:
+        """In the background."""
+        match what:
+            case str():
+                self._open_savepoint(what).discard()
+            case int():
+                self._open_storage().discard(what)
+            case _Leftovers(before):
+                self._open_storage().discard_incomplete(before)
+            case ():
+                self._open_storage().discard_all_shared()
+            case _:
+                self._open_storage().discard_shared(what)
 
     def _discarded(self) -> None:
         self._is_discarding = False
         self._discard_next()
 
     def _not_discarded(self, what: _Discarded, error: Exception) -> None:
-        if not isinstance(what, tuple):
-            log.warning(
-                "cannot remove a checkpoint, its files stay",
-                job=self._topology.job_id,
-                checkpoint=what,
-                error=str(error),
-            )
-        else:
-            log.warning(
-                "cannot remove shared files of checkpoints, they stay", job=self._topology.job_id, error=str(error)
-            )
+        job_id = self._topology.job_id
+        log.warning("cannot remove files of checkpoints, they stay", job=job_id, files=_called(what), error=str(error))
         self._discarded()
 
     def _log_failure(self, effect: events.CheckpointFailed) -> None:
         failure = effect.failure
-        task = {} if failure.subtask is None else {"task": self._topology.describe(failure.subtask)}
-        held_up_by = (
-            {"held_up_by": [self._topology.describe(each) for each in effect.held_up_by[:5]]}
-            if effect.held_up_by
-            else {}
-        )
-        values = {
-            "checkpoint": effect.checkpoint_id,
-            "reason": failure.reason,
-            "why": failure.message[:1000],
-            **task,
-            **held_up_by,
-        }
-        (log.warning if is_counted(failure.reason) else log.info)(
-            "checkpoint failed", job=self._topology.job_id, **values
-        )
+        values: dict[str, object] = {"reason": failure.reason, "why": failure.message[:1000]}
+        if failure.subtask is not None:
+            values["task"] = self._topology.describe(failure.subtask)
+        if effect.held_up_by:
+            values["held_up_by"] = [self._topology.describe(each) for each in effect.held_up_by[:5]]
+        tell = log.warning if is_counted(failure.reason) else log.info
+        tell("checkpoint failed", job=self._topology.job_id, checkpoint=effect.checkpoint_id, **values)
 
 
-def _remove(storage: ManifestStorage, what: int | tuple[str, ...]) -> None:
-    """Remove a checkpoint, or shared files; in the background."""
-    if isinstance(what, int):
-        storage.discard(what)
-    elif what == _ALL_SHARED:
-        storage.discard_all_shared()
-    else:
-        storage.discard_shared(what)
+def _called(what: _Discarded) -> str:
+    match what:
+        case _Leftovers(before):
+            return f"what is left before checkpoint {before}"
+        case tuple():
+            return f"{len(what)} shared files"
+        case _:
+            return f"checkpoint {what}"
 
 
 def _paths(handles: Iterable[messages.StateHandle]) -> list[str]:

@@ -26,11 +26,11 @@ from enum import Enum, unique
 from typing import Final, NamedTuple
 
 from flowlet.checkpoint.barrier_orders import CheckpointFailureReason
-from flowlet.graph.execution_events import Subtask
 from flowlet.graph.partitioner import producers_of
-from flowlet.jm.checkpoints.former_checkpoint import edge_entries
+from flowlet.jm.checkpoints.former_checkpoint import edge_entries, vertex_entries
 from flowlet.messages.control_messages import CheckpointAcknowledged, CheckpointDurations, JobGraphMessage
-from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry, VertexEntry
+from flowlet.messages.execution_state import Subtask
+from flowlet.storage.manifest import CheckpointManifest, SourceEntry, SubtaskEntry
 from netstack.late import dataclass
 from netstack.wire.events import SnapshotType
 
@@ -48,17 +48,7 @@ class CheckpointTopology:
         self.job_name = job.name
         self.names = {vertex.id: vertex.name for vertex in job.vertices}
         self.parallelisms = {vertex.id: vertex.parallelism for vertex in job.vertices}
-        self.vertices = [
-            VertexEntry(
-                each.id,
-                each.name,
-                each.parallelism,
-                each.max_parallelism,
-                dict(zip(each.operator_ids, each.operator_names)),  # noqa: B905 - without ids there are none
-                {operator: uid for operator, uid in zip(each.operator_ids, each.operator_uids) if uid},  # noqa: B905
-            )
-            for each in job.vertices
-        ]
+        self.vertices = vertex_entries(job)
         self.edges = edge_entries(job)
         self._inputs: dict[str, list[_Input]] = {vertex.id: [] for vertex in job.vertices}
         for edge in job.edges:

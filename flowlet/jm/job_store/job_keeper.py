@@ -2,11 +2,12 @@
 
 Side:       loop.
 Invariants: the store is used on other threads only, and for each job by one at a time, in the order of the calls.  A
-            callback is called once, on the loop, unless ``close`` comes first.
+            callback is called once, on the loop, unless ``close`` comes first; without a store before the call returns.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 import msgspec
@@ -38,9 +39,12 @@ class Store(Protocol):
 
 
 class JobKeeper:
-    """Threading: the JobManager's loop.  A callback gets None, or why the store has not what it should have."""
+    """Threading: the JobManager's loop.  A callback gets None, or why the store has not what it should have.
 
-    def __init__(self, store: Store, call_in_background: CallInBackground) -> None:
+    ``store``: None: nothing is kept.
+    """
+
+    def __init__(self, store: Store | None, call_in_background: CallInBackground) -> None:
         self._store = store
         self._call_in_background = call_in_background
         self._queues: dict[str, deque[tuple[Callable[[], None], Done]]] = {}  # by job id; the first one is under way
@@ -51,11 +55,16 @@ class JobKeeper:
     def __repr__(self) -> str:
         return f"<JobKeeper of {self._store!r}, writes for {len(self._queues)} jobs are under way>"
 
+    @property
+    def keeps_jobs(self) -> bool:
+        """Whether there is a job store."""
+        return self._store is not None
+
     def submitted(self, job: JobGraphMessage, done: Done) -> None:
         """Keep a new job."""
         self._progress[job.job_id] = StoredProgress()
         self._ids_below[job.job_id] = StoredProgress().ids_below
-        self._enqueue(job.job_id, lambda: self._store.put_job(job), done)
+        self._enqueue(job.job_id, lambda store: store.put_job(job), done)
 
     def recovered(self, job: RecoveredJob) -> None:
         """Know a job that is in the store already; writes nothing."""
@@ -83,14 +92,16 @@ class JobKeeper:
             self._write_progress(job_id, msgspec.structs.replace(progress, ids_below=ids_below), self._log_problem)
         return checkpoint_id < self._ids_below.get(job_id, 0)
 
-    def ended(self, job_id: str, end: JobEnd, done: Done) -> None:
-        """Keep how a job ended instead of the job; if that fails, nothing of it."""
+    def ended(self, job_id: str, end: Callable[[], JobEnd], done: Done) -> None:
+        """Keep how a job ended instead of the job; if that fails, nothing of it.  ``end`` is called now, or never."""
+        made = None if self._store is None else end()
 
-        def put_end() -> None:
+        def put_end(store: Store) -> None:
+            assert made is not None, "there is a store"
             try:
-                self._store.put_end(job_id, end)
+                store.put_end(job_id, made)
             except Exception:
-                self._store.forget(job_id)  # it must not run again
+                store.forget(job_id)  # it must not run again
                 raise
 
         self._progress.pop(job_id, None)
@@ -99,7 +110,7 @@ class JobKeeper:
     def forget(self, job_id: str) -> None:
         """Keep nothing of a job."""
         self._ids_below.pop(job_id, None)
-        self._enqueue(job_id, lambda: self._store.forget(job_id), self._log_problem)
+        self._enqueue(job_id, lambda store: store.forget(job_id), self._log_problem)
 
     def close(self) -> None:
         """Write nothing more than what is under way; no callback follows."""
@@ -117,17 +128,21 @@ class JobKeeper:
                 self._ids_below[job_id] = progress.ids_below
             done(problem)
 
-        self._enqueue(job_id, lambda: self._store.put_progress(job_id, progress), written)
+        self._enqueue(job_id, lambda store: store.put_progress(job_id, progress), written)
 
     def _log_problem(self, problem: str | None) -> None:
         if problem is not None:
             log.warning("the job store does not take what it should keep", problem=problem)
 
-    def _enqueue(self, job_id: str, write: Callable[[], None], done: Done) -> None:
+    def _enqueue(self, job_id: str, write: Callable[[Store], None], done: Done) -> None:
         if self._is_closed:
             return
+        store = self._store
+        if store is None:
+            done(None)
+            return
         queue = self._queues.setdefault(job_id, deque())
-        queue.append((write, done))
+        queue.append((partial(write, store), done))
         if len(queue) == 1:
             self._begin_next(job_id)
 

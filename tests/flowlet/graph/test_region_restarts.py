@@ -26,13 +26,12 @@ from flowlet.graph.execution_events import (
     SchedulingFailed,
     SendMessage,
     SlotsAllocated,
-    Subtask,
     TaskManagerLost,
 )
 from flowlet.graph.execution_graph import ExecutionGraph
 from flowlet.graph.restart_backoff_strategy import FixedDelay
 from flowlet.messages.control_messages import CancelTask, FailureInfo
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState, Subtask
 
 S = ExecutionState
 DELAY_MS = 500

@@ -119,6 +119,15 @@ def test_a_gate_that_was_told_to_finish_hears_it_in_each_run_also_of_another_job
     assert other.finished == third
 
 
+def test_what_is_no_gate_reports_nothing() -> None:
+    rig = Rig()
+    [attempt, _] = rig.run()
+
+    rig.gates.reported("f" * 32, 0, GateReported(attempt, GateCounts(), [CountedPartition("job", 0, 0)]))
+
+    assert rig.finished == []
+
+
 def test_a_state_that_cannot_be_read_fails_the_run_when_it_is_deployed() -> None:
     rig = Rig(restored=b"?")
 

@@ -7,7 +7,7 @@ import pytest
 
 from flowlet.errors import StateRestoreError
 from flowlet.jm.deployment_plan import TaskManagerLocation
-from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateState, JobGates, WritesState, gate_document, gate_names, gate_vertex
+from flowlet.jm.gates import TOKEN_LIFETIME_MS, GateState, JobGate, WritesState, gate_document, gate_names, gate_vertex
 from flowlet.messages.control_messages import (
     CountedPartition,
     GateCounts,
@@ -29,66 +29,58 @@ def job_with(*gates: RemoteGateMessage | None) -> JobGraphMessage:
     return JobGraphMessage("ab" * 16, "a job", vertices, [])
 
 
-VERTEX = f"{0:032x}"
+def gate_of(gate: RemoteGateMessage = GATE) -> JobGate:
+    return JobGate(job_with(gate).vertices[0], gate)
 
 
-def report(gates: JobGates, subtask: int, *partitions: int, job: str = "job") -> bool:
-    return gates.report(
-        VERTEX,
-        subtask,
-        GateCounts(num_completed=len(partitions)),
-        [CountedPartition(job, 0, each) for each in partitions],
-    )
+def report(gate: JobGate, subtask: int, *partitions: int, job: str = "job") -> bool:
+    counted = [CountedPartition(job, 0, each) for each in partitions]
+    return gate.report(subtask, GateCounts(num_completed=len(partitions)), counted)
 
 
 def test_a_gate_ends_when_its_slowest_subtask_has_all_partitions() -> None:
     """Once: what is reported later is no news."""
-    gates = JobGates(job_with(GATE, None))
+    gate = gate_of()
 
-    assert not report(gates, 0, 0, 1)
-    assert not report(gates, 1, 0)
-    assert report(gates, 1, 1)
-    assert not report(gates, 1, 2)
-    assert not gates.finish(VERTEX)
+    assert not report(gate, 0, 0, 1)
+    assert not report(gate, 1, 0)
+    assert report(gate, 1, 1)
+    assert not report(gate, 1, 2)
+    assert not gate.finish()
 
 
 def test_a_gate_ends_once_when_its_write_is_committed() -> None:
-    gates = JobGates(job_with(GATE))
-    gates.writes(VERTEX).announce("job")
+    gate = gate_of()
+    gate.writes.announce("job")
     for subtask in range(2):
-        assert not report(gates, subtask, 0, 1)
+        assert not report(gate, subtask, 0, 1)
 
-    assert gates.commit(VERTEX, "job", 0, 2)
-    assert not gates.commit(VERTEX, "job", 0, 2)
+    assert gate.commit("job", 0, 2)
+    assert not gate.commit("job", 0, 2)
 
 
 def test_a_gate_without_a_number_ends_when_it_is_told_to() -> None:
-    gates = JobGates(job_with(RemoteGateMessage("clicks", "Long", b"F" * 16, b"")))
+    gate = gate_of(RemoteGateMessage("clicks", "Long", b"F" * 16, b""))
 
     for subtask in range(2):
-        assert not report(gates, subtask, *range(1_000))
-    assert gates.finish(VERTEX)
-    assert not gates.finish(VERTEX)
-
-
-def test_what_is_no_gate_reports_nothing() -> None:
-    assert not report(JobGates(job_with(None)), 0, 0)
-    assert JobGates(job_with(None)).documents() == []
+        assert not report(gate, subtask, *range(1_000))
+    assert gate.finish()
+    assert not gate.finish()
 
 
 def test_the_document_counts_what_every_subtask_has() -> None:
-    gates = JobGates(job_with(GATE))
-    gates.report(VERTEX, 0, GateCounts(1, 2, 3, 4), [CountedPartition("job", 0, 0)])
+    gate = gate_of()
+    gate.report(0, GateCounts(1, 2, 3, 4), [CountedPartition("job", 0, 0)])
 
-    [document] = gates.documents()
+    document = gate.document()
 
     assert document["completed"] == 0
     assert document["subtasks"] == [
         {"num_open": 1, "num_completed": 2, "num_aborted": 3, "num_refused": 4},
         {"num_open": 0, "num_completed": 0, "num_aborted": 0, "num_refused": 0},
     ]
-    report(gates, 1, 0)
-    assert gates.documents()[0]["completed"] == 1
+    report(gate, 1, 0)
+    assert gate.document()["completed"] == 1
 
 
 def test_a_producer_is_told_where_the_subtasks_are_and_gets_a_token_for_this_gate() -> None:
@@ -110,17 +102,17 @@ def test_a_producer_is_told_where_the_subtasks_are_and_gets_a_token_for_this_gat
 
 def test_a_gate_that_was_told_to_finish_stays_so_in_later_runs_and_one_that_was_complete_does_not() -> None:
     """Whether it is complete, the subtasks of the new run say; another JobManager knows what a checkpoint holds."""
-    told, complete = JobGates(job_with(GATE)), JobGates(job_with(GATE))
-    told.request_finish(VERTEX)
+    told, complete = gate_of(), gate_of()
+    told.request_finish()
     for subtask in range(2):
         report(complete, subtask, 0, 1)
-    restored = JobGates(job_with(GATE))
-    restored.restore(VERTEX, told.snapshot(VERTEX))
+    restored = gate_of()
+    restored.restore(told.snapshot())
 
-    for gates in (told, complete):
-        gates.begin_run(VERTEX)
+    for gate in (told, complete):
+        gate.begin_run()
 
-    assert [each.is_finishing(VERTEX) for each in (told, complete, restored)] == [True, False, True]
+    assert [each.is_finishing for each in (told, complete, restored)] == [True, False, True]
     assert not report(complete, 0, 0, 1)
     assert report(complete, 1, 0, 1)
 
@@ -135,4 +127,4 @@ def test_a_gate_that_was_told_to_finish_stays_so_in_later_runs_and_one_that_was_
 )
 def test_a_state_that_is_none_is_refused(state: bytes, message: str) -> None:
     with pytest.raises(StateRestoreError, match=message):
-        JobGates(job_with(GATE)).restore(VERTEX, state)
+        gate_of().restore(state)

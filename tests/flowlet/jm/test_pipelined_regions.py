@@ -5,7 +5,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.common.job_settings import JobSettings, RestartKind, RestartSettings
-from flowlet.graph.execution_events import Subtask
 from flowlet.graph.partitioner import consumers_of
 from flowlet.jm.scheduler import fails_as_one, pipelined_regions, region_order
 from flowlet.messages.control_messages import (
@@ -15,6 +14,7 @@ from flowlet.messages.control_messages import (
     VertexMessage,
     WatermarkAlignmentMessage,
 )
+from flowlet.messages.execution_state import Subtask
 from flowlet.splits.split_kinds import FileSet
 from tests.flowlet.jm.scripted_task_manager import JOB_ID, edge, vertex, word_count
 

@@ -9,9 +9,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.graph.execution_events import Subtask
-from flowlet.jm.alignment.watermark_alignment import WatermarkAnnouncer
+from flowlet.jm.source_coordinator import WatermarkAnnouncer
 from flowlet.messages.control_messages import AllowSourceWatermark, JobGraphMessage, WatermarkAlignmentMessage
+from flowlet.messages.execution_state import Subtask
 from flowlet.operators.source_event_time import SourceAlignment
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 from tests.flowlet.jm.scripted_task_manager import SINK_ID, SOURCE_ID, word_count

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from flowlet.common.job_settings import CheckpointSettings, JobSettings
-from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
@@ -31,7 +30,7 @@ from flowlet.messages.control_messages import (
     TriggerCheckpoint,
     VertexMessage,
 )
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest, SourceEntry
 from netstack.ids import execution_attempt_id, subtask_of
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
     CheckpointFailed,
@@ -33,7 +32,7 @@ from flowlet.messages.control_messages import (
     StateHandle,
     TriggerCheckpoint,
 )
-from flowlet.messages.execution_state import ExecutionState
+from flowlet.messages.execution_state import ExecutionState, Subtask
 from flowlet.storage.manifest import SourceEntry, SubtaskEntry
 from tests.flowlet.jm.checkpoints.coordinated import (
     JOB_ID,

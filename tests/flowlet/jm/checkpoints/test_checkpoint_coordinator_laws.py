@@ -5,7 +5,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from flowlet.common.job_settings import CheckpointSettings
-from flowlet.graph.execution_events import Subtask
 from flowlet.jm.checkpoints.checkpoint_coordinator import CheckpointCoordinator
 from flowlet.jm.checkpoints.coordinator_events import (
     AttemptChanged,
@@ -39,7 +38,7 @@ from flowlet.messages.control_messages import (
     FinalCheckpointAwaited,
     TriggerCheckpoint,
 )
-from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState
+from flowlet.messages.execution_state import EXECUTION_TRANSITIONS, ExecutionState, Subtask
 from flowlet.storage.manifest import CheckpointManifest
 from netstack.wire.events import SnapshotType
 from tests.flowlet.jm.checkpoints.coordinated import STATE, attempts_of, job_of

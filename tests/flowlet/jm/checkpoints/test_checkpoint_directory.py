@@ -6,8 +6,7 @@ import pytest
 
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import JobGraphError, StorageError
-from flowlet.jm.savepoints.savepoint_api import check_checkpoint_directory
-from netstack.loop.background_call import call_in_background
+from flowlet.jm.savepoints import check_checkpoint_directory
 from tests.flowlet.jm.checkpoints.coordinated import JOB_ID, job_of
 
 JOB = job_of({"s": 1}, [], CheckpointSettings(1000, "/checkpoints"))
@@ -35,7 +34,7 @@ class Storage:
 async def test_it_is_tried_on_another_thread() -> None:
     storage = Storage()
 
-    await check_checkpoint_directory(JOB, call_in_background, storage.open)
+    await check_checkpoint_directory(JOB, storage.open)
 
     assert storage.opened == [("/checkpoints", JOB_ID)]
     assert threading.current_thread() not in storage.threads
@@ -44,7 +43,7 @@ async def test_it_is_tried_on_another_thread() -> None:
 async def test_without_checkpoints_nothing_is_tried() -> None:
     storage = Storage()
 
-    await check_checkpoint_directory(job_of({"s": 1}, [], None), call_in_background, storage.open)
+    await check_checkpoint_directory(job_of({"s": 1}, [], None), storage.open)
 
     assert storage.opened == []
 
@@ -55,7 +54,7 @@ async def test_a_failure_refuses_the_job() -> None:
     with pytest.raises(
         JobGraphError, match="the JobManager cannot keep checkpoints: checkpoint file x cannot be written"
     ):
-        await check_checkpoint_directory(JOB, call_in_background, storage.open)
+        await check_checkpoint_directory(JOB, storage.open)
 
 
 async def test_a_storage_that_does_not_answer_refuses_the_job() -> None:
@@ -65,7 +64,7 @@ async def test_a_storage_that_does_not_answer_refuses_the_job() -> None:
     with pytest.raises(
         JobGraphError, match=r"'/checkpoints': it did not answer within 0.01 s; is the file server or the store up"
     ):
-        await check_checkpoint_directory(JOB, call_in_background, storage.open, timeout_s=0.01)
+        await check_checkpoint_directory(JOB, storage.open, timeout_s=0.01)
 
     gate.set()
     storage.threads[0].join()

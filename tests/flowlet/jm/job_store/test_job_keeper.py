@@ -73,7 +73,7 @@ def test_the_writes_of_a_job_follow_each_other() -> None:
     rig = Rig()
     rig.keeper.submitted(word_count(), rig.told.append)
     rig.keeper.run_begins(JOB_ID, 1, rig.told.append)
-    rig.keeper.ended(JOB_ID, END, rig.told.append)
+    rig.keeper.ended(JOB_ID, lambda: END, rig.told.append)
     at_once = rig.num_waiting
     rig.run_all()
 
@@ -106,7 +106,7 @@ def test_an_end_that_cannot_be_kept_takes_the_job_away() -> None:
     """A JobManager that finds the job would run it again."""
     rig = Rig()
     rig.problem = StorageError("the disk is full")
-    rig.keeper.ended(JOB_ID, END, rig.told.append)
+    rig.keeper.ended(JOB_ID, lambda: END, rig.told.append)
     rig.run_all()
 
     assert (rig.written, rig.told) == ([("forgotten", JOB_ID)], ["the disk is full"])

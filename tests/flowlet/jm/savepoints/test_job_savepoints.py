@@ -1,4 +1,4 @@
-"""Tests of ``flowlet.jm.savepoints.job_savepoints``: the file system and the coordinator answer
+"""Tests of ``flowlet.jm.savepoints``: the file system and the coordinator answer
 when the test says so.
 """
 
@@ -12,11 +12,12 @@ from flowlet.common.job_settings import CheckpointSettings
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import StorageError
 from flowlet.jm.checkpoints.pending_checkpoint import SavepointRequest
-from flowlet.jm.savepoints.job_savepoints import JobSavepoints, SavepointRefusedError
+from flowlet.jm.savepoints import MAX_ENDED, JobSavepoints, SavepointOperation, SavepointRefusedError
 from netstack.wire.events import SnapshotType
 
 JOB_ID = f"{1:032x}"
 SETTINGS = CheckpointSettings(None, "", savepoint_directory="/savepoints")
+IN_PROGRESS = {"status": {"id": "IN_PROGRESS"}, "operation": None}
 SAVEPOINT, SUSPEND = SnapshotType.SAVEPOINT, SnapshotType.SAVEPOINT_SUSPEND
 
 
@@ -74,6 +75,12 @@ class Rig:
     def make_directories(self) -> None:
         while self.calls:
             self.calls.pop(0)()
+
+    def begun(self, request_id: str = "r", kind: SnapshotType = SAVEPOINT) -> SavepointOperation:
+        """A savepoint whose directory is there."""
+        operation = self.savepoints.trigger(request_id, None, kind)
+        self.make_directories()
+        return operation
 
 
 async def test_no_task_hears_of_it_before_its_directory_is_there() -> None:
@@ -171,3 +178,75 @@ async def test_who_waits_is_told_of_the_end() -> None:
     assert unknown is None
     assert pending is ended is not None
     assert ended.has_ended
+
+
+async def test_a_savepoint_is_complete_or_has_failed() -> None:
+    rig = Rig()
+    good, bad = rig.begun("good"), rig.begun("bad")
+    before = good.document()
+
+    rig.requests[0][1](None)
+    rig.requests[1][1]("the disk is full")
+
+    assert before == IN_PROGRESS
+    assert good.document() == {"status": {"id": "COMPLETED"}, "operation": {"location": "/savepoints/savepoint-1"}}
+    assert bad.document() == {
+        "status": {"id": "COMPLETED"},
+        "operation": {"failure-cause": {"message": "the disk is full"}},
+    }
+
+
+async def test_one_that_stops_the_job_has_ended_when_the_job_has_finished() -> None:
+    rig = Rig()
+    operation = rig.begun(kind=SUSPEND)
+
+    rig.requests[0][1](None)
+    rig.savepoints.job_changed(JobStatus.RUNNING, None)
+    between = operation.document()
+    rig.savepoints.job_changed(JobStatus.FINISHED, None)
+
+    assert between == IN_PROGRESS
+    assert operation.document()["operation"] == {"location": "/savepoints/savepoint-1"}
+    assert rig.begun("next").document() == IN_PROGRESS  # none stops the job any more
+
+
+@pytest.mark.parametrize("status", [JobStatus.RESTARTING, JobStatus.FAILING, JobStatus.CANCELLING])
+async def test_a_job_that_does_not_finish_after_it_is_told(status: JobStatus) -> None:
+    """With the place of the savepoint, and what its use would mean."""
+    rig = Rig()
+    operation = rig.begun(kind=SUSPEND)
+    rig.requests[0][1](None)
+
+    rig.savepoints.job_changed(status, "ValueError: boom")
+    rig.savepoints.job_changed(JobStatus.FINISHED, None)
+
+    assert operation.failure is not None
+    assert operation.failure.startswith(
+        f"savepoint /savepoints/savepoint-1 is complete, but then the job was {status.name} instead of FINISHED "
+        "(ValueError: boom)"
+    )
+
+
+async def test_what_happens_to_the_job_before_a_savepoint_is_complete_is_not_its_end() -> None:
+    """The coordinator says how it ended."""
+    rig = Rig()
+    operation = rig.begun(kind=SUSPEND)
+
+    rig.savepoints.job_changed(JobStatus.RESTARTING, "boom")
+
+    assert operation.document() == IN_PROGRESS
+
+
+async def test_the_oldest_that_have_ended_are_forgotten() -> None:
+    """One that is under way is not."""
+    rig = Rig()
+    rig.begun("under way")
+    for number in range(MAX_ENDED + 1):
+        rig.begun(f"{number}")
+        rig.requests[-1][1](None)
+
+    rig.begun("last")
+
+    assert await rig.savepoints.wait("0", 0) is await rig.savepoints.wait("1", 0) is None
+    assert await rig.savepoints.wait("2", 0) is not None
+    assert await rig.savepoints.wait("under way", 0) is not None
