@@ -1,9 +1,12 @@
-"""Checks of values that users pass in, whatever the annotations say.
+"""Checks of values that users pass in, whatever the annotations say; and tables by name.
 
 Side: pure.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+K = TypeVar("K")
 
 
 def is_whole_number(value: Any) -> bool:
@@ -14,3 +17,8 @@ def is_whole_number(value: Any) -> bool:
 def is_name(value: Any) -> bool:
     """Whether it is a text, not empty."""
     return isinstance(value, str) and bool(value)
+
+
+def by_name(names: Mapping[K, str]) -> dict[str, K]:
+    """The key of each name, of names with spaces between."""
+    return {name: key for key, texts in names.items() for name in texts.split()}
