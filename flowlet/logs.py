@@ -140,7 +140,7 @@ class _LateFormatter(logging.Formatter):
         if self._formatter is None:
             import structlog
 
-            renderers = _console_renderers(colors=self._colors) if self._as_console else _json_renderers()
+            renderers = _renderers(as_console=self._as_console, colors=self._colors)
             self._formatter = structlog.stdlib.ProcessorFormatter(
                 foreign_pre_chain=_shared_processors(), processors=renderers
             )
@@ -166,21 +166,14 @@ def _shared_processors() -> "list[Processor]":
     ]
 
 
-def _console_renderers(*, colors: bool) -> "list[Processor]":
+def _renderers(*, as_console: bool, colors: bool) -> "list[Processor]":
     import structlog
 
-    renderer = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
-    return [structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer]
-
-
-def _json_renderers() -> "list[Processor]":
-    import structlog
-
-    return [
-        structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-        structlog.processors.format_exc_info,
-        structlog.processors.JSONRenderer(default=repr),
-    ]
+    without_meta = structlog.stdlib.ProcessorFormatter.remove_processors_meta
+    if as_console:
+        console = structlog.dev.ConsoleRenderer(colors=colors, exception_formatter=structlog.dev.plain_traceback)
+        return [without_meta, console]
+    return [without_meta, structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=repr)]
 
 
 class _StandardErrorHandler(logging.StreamHandler[TextIO]):

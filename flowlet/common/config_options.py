@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
-from flowlet.common.checks import is_name
+from flowlet.common.checks import is_name, is_whole_number
 from flowlet.common.configuration import Configuration, parse_boolean, parsed_option
 from flowlet.common.time import Duration
 from flowlet.common.written_values import MemorySize, duration_nanos, duration_text, number_text, parse_bytes
@@ -204,19 +204,15 @@ def _list_of(kind: _Kind[T]) -> _Kind[list[T]]:
     return _Kind(f"a list, of which each item is {kind.name}", parse, write, is_value)
 
 
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
 _BOOLEAN: Final = _Kind(
     "true or false", parse_boolean, lambda value: str(value).lower(), lambda value: isinstance(value, bool)
 )
-_WHOLE: Final = _Kind("a whole number", int, str, _is_whole)
+_WHOLE: Final = _Kind("a whole number", int, str, is_whole_number)
 _NUMBER: Final[_Kind[float]] = _Kind(
     "a number",
     float,
     lambda value: number_text(float(value)),
-    lambda value: _is_whole(value) or isinstance(value, float),
+    lambda value: is_whole_number(value) or isinstance(value, float),
 )
 _TEXT: Final[_Kind[str]] = _Kind("a text", str, str, lambda value: isinstance(value, str))
 _DURATION: Final[_Kind[Any]] = _Kind(

@@ -197,13 +197,9 @@ def parsed_option(name: str, text: str, parse: Callable[[str], T], allowed: str)
 
 def parse_boolean(text: str) -> bool:
     """The value of ``true`` or ``false``, in any case.  Raises ValueError: it is neither."""
-    match text.lower():
-        case "true":
-            return True
-        case "false":
-            return False
-        case _:
-            raise ValueError(text)
+    if text.lower() not in ("true", "false"):
+        raise ValueError(text)
+    return text.lower() == "true"
 
 
 def _parse_bytes(text: str) -> bytearray:

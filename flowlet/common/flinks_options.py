@@ -13,11 +13,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Final
 
-
-def _by_name(names_of_reasons: Mapping[str, str]) -> dict[str, str]:
-    """The reason of each name, of names with spaces between."""
-    return {name: reason for reason, names in names_of_reasons.items() for name in names.split()}
-
+from flowlet.common.checks import by_name
 
 OBJECT_REUSE: Final = "pipeline.object-reuse"
 SNAPSHOT_COMPRESSION: Final = "execution.checkpointing.snapshot-compression"
@@ -43,7 +39,7 @@ _TIMERS: Final = "timers of a cancelled task are not waited for"
 _BUFFERS: Final = "buffers keep their size; smaller or fewer ones are options of 'python -m flowlet.tm'"
 _LOCAL: Final = "TaskManagers keep no copies of state, they read checkpoints"
 
-IGNORED: Final = _by_name(
+IGNORED: Final = by_name(
     {
         SHARED: OBJECT_REUSE,
         _IN_PROCESS: "python.execution-mode python.fn-execution.arrow.batch.size python.fn-execution.bundle.size"
@@ -73,7 +69,7 @@ IGNORED: Final = _by_name(
 )
 
 # Flink's groups of options whose members are all of this kind; the longest prefix counts.
-IGNORED_PREFIXES: Final = _by_name(
+IGNORED_PREFIXES: Final = by_name(
     {
         _JVM: "akka. classloader. compiler. env. jvm. pekko. jobmanager.memory.jvm- taskmanager.memory.jvm-",
         _DEPLOYED: "kubernetes. mesos. yarn. $internal.deployment. $internal.yarn.",
@@ -105,7 +101,7 @@ _REPORTERS: Final = "metrics are read from the JobManager's REST port, there are
 _LISTENERS: Final = "there are no listeners"
 _ALIGNMENT: Final = "source splits of an alignment group always wait for each other"
 
-EXACT: Final = _by_name(
+EXACT: Final = by_name(
     {
         "the files of a job are in a folder of its own": "execution.checkpointing.create-subdir",
         "checkpoints have one interval": "execution.checkpointing.interval-during-backlog",
@@ -123,7 +119,7 @@ EXACT: Final = _by_name(
 )
 
 # The longest prefix counts.
-PREFIXES: Final = _by_name(
+PREFIXES: Final = by_name(
     {
         _STATE: "state.backend. state.ttl.",
         _ROCKSDB_MEMORY: "state.backend.rocksdb.memory. state.backend.rocksdb.block. state.backend.rocksdb.writebuffer."

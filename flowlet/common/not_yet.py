@@ -11,18 +11,8 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
+from flowlet.common.checks import by_name
 from flowlet.errors import FlowletError
-
-__all__ = [
-    "MISSING_MODULES",
-    "MISSING_NAMES",
-    "MissingImportError",
-    "NotSupportedYetError",
-    "check_module",
-    "java_only",
-    "missing_attribute",
-    "missing_names",
-]
 
 _STATE: Final = "it wraps a Java object; use HashMapStateBackend() or EmbeddedRocksDBStateBackend()"
 _CHECKPOINTS: Final = "it wraps a Java object; use FileSystemCheckpointStorage()"
@@ -53,9 +43,8 @@ _TABLES: Final = "the Table API is not part of flowlet; use the DataStream API"
 
 # Attributes that PyFlink had before version 2, or Flink has, or that are not supported yet: what to call in their
 # place.
-_FEATURES: Final = {
-    name: feature
-    for feature, names in {
+_FEATURES: Final = by_name(
+    {
         "PyFlink calls it get_metrics_group()": "get_metric_group",
         _INPUT_FORMATS: "create_input read_file",
         "records are serialized by their declared types, or pickled; declare types": "serializer",
@@ -88,27 +77,27 @@ _FEATURES: Final = {
         _WATERMARKS: "assign_timestamps assign_ascending_timestamps",
         "use reduce(), or aggregate() of windows": "fold",
         "a job has no iterations; use a process function that keeps what it still needs as state": "iterate",
-    }.items()
-    for name in names.split()
-}
+    }
+)
 
 MISSING_MODULES: Final = {
     f"flowlet.{name}": feature
-    for feature, names in {
-        _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka datastream.connectors.elasticsearch"
-        " datastream.connectors.kinesis datastream.connectors.pulsar datastream.connectors.rabbitmq java_gateway",
-        _FORMATS: "datastream.formats.avro datastream.formats.orc",
-        _INPUT_FORMATS: "common.io",
-        _TABLES: "table",
-        "there is one environment for BATCH and STREAMING mode: StreamExecutionEnvironment of "
-        "flowlet.datastream": "dataset",
-    }.items()
-    for name in names.split()
+    for name, feature in by_name(
+        {
+            _JARS: "datastream.connectors.cassandra datastream.connectors.dynamic_kafka java_gateway "
+            "datastream.connectors.elasticsearch datastream.connectors.kinesis datastream.connectors.pulsar "
+            "datastream.connectors.rabbitmq",
+            _FORMATS: "datastream.formats.avro datastream.formats.orc",
+            _INPUT_FORMATS: "common.io",
+            _TABLES: "table",
+            "there is one environment for BATCH and STREAMING mode: StreamExecutionEnvironment of "
+            "flowlet.datastream": "dataset",
+        }
+    ).items()
 }
 
-MISSING_NAMES: Final = {
-    name: feature
-    for feature, names in {
+MISSING_NAMES: Final = by_name(
+    {
         _STATE: "CustomStateBackend",
         _CHECKPOINTS: "CustomCheckpointStorage",
         _SINKS: "FileCompactStrategy FileCompactor",
@@ -136,38 +125,21 @@ MISSING_NAMES: Final = {
         "map()": "BulkFormat CsvReaderFormat",
         "cached streams are not supported yet; collect the records and use from_collection()": "CachedDataStream",
         "it wraps a Java object; use WatermarkStrategy.for_generator()": "AssignerWithPeriodicWatermarksWrapper",
-    }.items()
-    for name in names.split()
-}
+    }
+)
 
 
 # Where users look for names; the modules of users' own classes first.
-_PUBLIC_MODULES: Final = (
-    "flowlet.common",
-    "flowlet.datastream",
-    "flowlet.datastream.functions",
-    "flowlet.datastream.state",
-    "flowlet.datastream.window",
-    "flowlet.datastream.connectors.file_system",
-    "flowlet.datastream.connectors.kafka",
-    "flowlet.datastream.connectors.jdbc",
-    "flowlet.datastream.connectors.number_seq",
-    "flowlet.datastream.connectors.datagen",
-    "flowlet.datastream.connectors.hybrid_source",
-    "flowlet.datastream.connectors.write_ahead_sink",
-    "flowlet.datastream.connectors",
-    "flowlet.datastream.formats.csv",
-    "flowlet.datastream.formats.json_lines",
-    "flowlet.datastream.formats.json",
-    "flowlet.datastream.formats.parquet",
-    "flowlet.common.restart_strategy",
-    "flowlet.common.watermark_strategy",
-    "flowlet.common.serialization",
-    "flowlet.common.typeinfo",
-    "flowlet.common.watermark_generator",
-    "flowlet.metrics",
-    "flowlet.records",
-    "flowlet.errors",
+_PUBLIC_MODULES: Final = by_name(
+    {
+        "flowlet": "common datastream datastream.functions datastream.state datastream.window "
+        "datastream.connectors.file_system datastream.connectors.kafka datastream.connectors.jdbc "
+        "datastream.connectors.number_seq datastream.connectors.datagen datastream.connectors.hybrid_source "
+        "datastream.connectors.write_ahead_sink datastream.connectors datastream.formats.csv "
+        "datastream.formats.json_lines datastream.formats.json datastream.formats.parquet common.restart_strategy "
+        "common.watermark_strategy common.serialization common.typeinfo common.watermark_generator metrics records "
+        "errors"
+    }
 )
 
 
@@ -234,7 +206,8 @@ def missing_names(module: str) -> Callable[[str], Any]:
 
 
 def _place_of(name: str) -> str | None:
-    for place in _PUBLIC_MODULES:
+    for module, package in _PUBLIC_MODULES.items():
+        place = f"{package}.{module}"
         try:
             found = importlib.import_module(place)
         except ImportError:  # of a package that an extra would install

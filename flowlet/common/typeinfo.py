@@ -48,8 +48,9 @@ class TypeInformation:
     get_java_type_info = java_only("the type itself, or its repr() for a text")
 
     def _parts(self) -> tuple[object, ...]:
-        """What distinguishes two types of the same class."""
-        return ()
+        """What distinguishes two types of the same class: their slots."""
+        slots = (slot for kind in type(self).__mro__ for slot in getattr(kind, "__slots__", ()))
+        return tuple(getattr(self, slot) for slot in slots)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TypeInformation) and type(self) is type(other) and self._parts() == other._parts()
@@ -78,18 +79,8 @@ class BasicType(Enum):
     INSTANT = "Instant"
 
 
-_PRIMITIVES = frozenset(
-    {
-        BasicType.BOOLEAN,
-        BasicType.BYTE,
-        BasicType.SHORT,
-        BasicType.INT,
-        BasicType.LONG,
-        BasicType.FLOAT,
-        BasicType.DOUBLE,
-        BasicType.CHAR,
-    }
-)
+INTEGER_BITS = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
+_PRIMITIVES = set(BasicType) - {BasicType.STRING, BasicType.BIG_INT, BasicType.BIG_DEC, BasicType.INSTANT}
 
 
 class BasicTypeInfo(TypeInformation):
@@ -99,9 +90,6 @@ class BasicTypeInfo(TypeInformation):
 
     def __init__(self, basic_type: BasicType) -> None:
         self.basic_type = basic_type
-
-    def _parts(self) -> tuple[object, ...]:
-        return (self.basic_type,)
 
     def __repr__(self) -> str:
         return self.basic_type.value
@@ -257,9 +245,6 @@ class LocalTimeTypeInfo(TypeInformation):
     def __init__(self, time_type: TimeType) -> None:
         self.time_type = time_type
 
-    def _parts(self) -> tuple[object, ...]:
-        return (self.time_type,)
-
     def __repr__(self) -> str:
         return f"LocalTimeTypeInfo<{self.time_type.name}>"
 
@@ -292,9 +277,6 @@ class _ElementTypeInfo(TypeInformation):
 
     def __init__(self, element_type: TypeInformation) -> None:
         self.elem_type = _checked(element_type, type(self).__name__)
-
-    def _parts(self) -> tuple[object, ...]:
-        return (self.elem_type,)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}<{self.elem_type!r}>"
@@ -345,9 +327,6 @@ class MapTypeInfo(TypeInformation):
         self.key_type_info = _checked(key_type_info, "MapTypeInfo")
         self.value_type_info = _checked(value_type_info, "MapTypeInfo")
 
-    def _parts(self) -> tuple[object, ...]:
-        return (self.key_type_info, self.value_type_info)
-
     def __repr__(self) -> str:
         return f"MapTypeInfo<{self.key_type_info!r}, {self.value_type_info!r}>"
 
@@ -363,9 +342,6 @@ class TupleTypeInfo(TypeInformation):
     def get_field_types(self) -> list[TypeInformation]:
         """The types of the fields, in order."""
         return list(self._field_types)
-
-    def _parts(self) -> tuple[object, ...]:
-        return self._field_types
 
     def __repr__(self) -> str:
         return f"TupleTypeInfo({', '.join(map(repr, self._field_types))})"

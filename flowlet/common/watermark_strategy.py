@@ -119,12 +119,10 @@ class WatermarkStrategy:
 
         They are compared once per update interval, by default 1 s, at least 1 ms.
         """
-        method, given = (
-            "with_watermark_alignment()",
-            _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval,
-        )
+        method = "with_watermark_alignment()"
+        given = _DEFAULT_UPDATE_INTERVAL if update_interval is None else update_interval
         if not is_name(watermark_group):
-            raise JobGraphError(f"with_watermark_alignment() needs the name of a group, got {watermark_group!r}")
+            raise JobGraphError(f"{method} needs the name of a group, got {watermark_group!r}")
         drift = duration_of(max_allowed_watermark_drift, method, at_least_nanos=0)
         interval = duration_of(given, method, at_least_nanos=_NANOS_PER_MILLI)
         return replace(self, alignment=WatermarkAlignment(watermark_group, drift.to_millis(), interval.to_millis()))
@@ -151,11 +149,9 @@ class WatermarkStrategy:
         generator = self.make_generator()
         if not isinstance(generator, WatermarkGenerator):
             raise JobGraphError(f"for_generator(): the callable made {generator!r}, which is no WatermarkGenerator")
-        return (
-            generator
-            if self.idle_timeout is None
-            else WatermarksWithIdleness(generator, self.idle_timeout.nanos, now_ns)
-        )
+        if self.idle_timeout is None:
+            return generator
+        return WatermarksWithIdleness(generator, self.idle_timeout.nanos, now_ns)
 
     def __repr__(self) -> str:
         parts = [f"WatermarkStrategy.{self.name}"]

@@ -23,6 +23,7 @@ from functools import total_ordering
 from ipaddress import IPv6Address
 from typing import Final, NoReturn
 
+from flowlet.common.checks import by_name
 from flowlet.errors import ConfigError
 
 # Java writes numbers outside of this range with an exponent.
@@ -59,31 +60,32 @@ def number_text(value: float, shortest: str | None = None) -> str:
     return f"{minus}{whole}.{text[power + 1 :].rstrip('0') or '0'}"
 
 
-_DURATION: Final = re.compile(r"(\d+)\s*([a-zµ]*)", re.ASCII)
-# By Flink's labels; a number alone is milliseconds.
-_NANOS: Final = {
-    label: nanos
-    for labels, nanos in {
-        "d day days": 86_400_000_000_000,
-        "h hour hours": 3_600_000_000_000,
-        "m min minute minutes": 60_000_000_000,
-        "s sec second seconds": 1_000_000_000,
-        "ms milli millis millisecond milliseconds": 1_000_000,
-        "µs micro micros microsecond microseconds": 1_000,
-        "ns nano nanos nanosecond nanoseconds": 1,
-    }.items()
-    for label in labels.split()
-} | {"": 1_000_000}
+_QUANTITY: Final = re.compile(r"(\d+)\s*([a-zµ]*)", re.ASCII)
+# Also other names of the units, as Flink has them.
+_NANOS: Final = by_name(
+    {
+        86_400_000_000_000: "d day days",
+        3_600_000_000_000: "h hour hours",
+        60_000_000_000: "m min minute minutes",
+        1_000_000_000: "s sec second seconds",
+        1_000_000: "ms milli millis millisecond milliseconds",
+        1_000: "µs micro micros microsecond microseconds",
+        1: "ns nano nanos nanosecond nanoseconds",
+    }
+) | {"": 1_000_000}
 _LABELS: Final = ("d", "h", "min", "s", "ms", "µs", "ns")  # in texts that we write
 
 
-def duration_nanos(text: str) -> int:
-    """The nanoseconds of a length of time.  Raises ValueError: the text is none."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    nanos = None if found is None else _NANOS.get(found[2])
-    if found is None or nanos is None:
+def _quantity(text: str, units: Mapping[str, int]) -> int:
+    found = _QUANTITY.fullmatch(text.strip().lower())
+    if found is None or found[2] not in units:
         raise ValueError(text)
-    return int(found[1]) * nanos
+    return int(found[1]) * units[found[2]]
+
+
+def duration_nanos(text: str) -> int:
+    """The nanoseconds of a duration such as ``10 s``; a number alone is milliseconds.  ValueError: it is none."""
+    return _quantity(text, _NANOS)
 
 
 def duration_text(nanos: int) -> str:
@@ -96,23 +98,14 @@ def duration_text(nanos: int) -> str:
     return f"{nanos // _NANOS[label]} {label}"
 
 
-__all__ = ["MemorySize", "parse_bytes"]
-
-_TEXT: Final = re.compile(r"(\d+)\s*([a-z]*)", re.ASCII)
 _NAMES: Final = ("bytes", "kb", "mb", "gb", "tb")  # in texts that we write
-_SHIFTS: Final = {
-    label: 10 * power
-    for power, labels in enumerate(("b bytes", "k kb kibibytes", "m mb mebibytes", "g gb gibibytes", "t tb tebibytes"))
-    for label in labels.split()
-} | {"": 0}
+_UNITS: Final = ("b bytes", "k kb kibibytes", "m mb mebibytes", "g gb gibibytes", "t tb tebibytes")
+_SIZES: Final = by_name({1 << 10 * power: labels for power, labels in enumerate(_UNITS)}) | {"": 1}
 
 
 def parse_bytes(text: str) -> int:
-    """The bytes of a size such as ``64 mb``; a number alone is bytes.  Raises ValueError: it is none."""
-    found = _TEXT.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _SHIFTS:
-        raise ValueError(text)
-    return int(found[1]) << _SHIFTS[found[2]]
+    """The bytes of a size such as ``64 mb``; a number alone is bytes.  ValueError: it is none."""
+    return _quantity(text, _SIZES)
 
 
 @total_ordering
@@ -185,11 +178,12 @@ class MemorySize:
 
 
 JOB_MANAGER_VARIABLE: Final = "FLOWLET_JOBMANAGER"  # host:port
+_EXAMPLE: Final = "such as 127.0.0.1:8081"
 _REFUSED_IN_HOSTS: Final = frozenset("/\\@?#[]\"'<>,;")
 
 
-def parse_address(text: str, where: str, default_port: int = 8081) -> tuple[str, int]:
-    """Host, without the brackets of IPv6, and port of ``host:port``; ``default_port`` is for the example in the error.
+def parse_address(text: str, where: str) -> tuple[str, int]:
+    """Host, without the brackets of IPv6, and port of ``host:port``.
 
     Raises:
         ConfigError: it is something else; names ``where`` it was found.
@@ -197,13 +191,11 @@ def parse_address(text: str, where: str, default_port: int = 8081) -> tuple[str,
     address = text.strip()
     scheme, has_scheme, _ = address.partition("://")
     if has_scheme and scheme.lower() != "http":
-        raise ConfigError(
-            f"{where} is {text!r}: a JobManager speaks no {scheme}; give host:port, such as 127.0.0.1:{default_port}"
-        )
+        raise ConfigError(f"{where} is {text!r}: a JobManager speaks no {scheme}; give host:port, {_EXAMPLE}")
     address = address[len("http://") :] if has_scheme else address
     host, colon, port = address.rstrip("/").rpartition(":")
     if not colon or not port.isascii() or not port.isdecimal() or len(port) > len("65535"):
-        raise ConfigError(f"{where} is {text!r}; it must be host:port, such as 127.0.0.1:{default_port}")
+        raise ConfigError(f"{where} is {text!r}; it must be host:port, {_EXAMPLE}")
     return checked_address(host, int(port), f"{where} is {text!r}")
 
 

@@ -22,8 +22,6 @@ from flowlet.errors import FlowletError
 from flowlet.metrics.metricbase import Counter, Distribution, Meter, Metric, MetricGroup
 from netstack.late import dataclass
 
-__all__ = ["MAX_METRICS", "MetricKind", "MetricRegistry", "MetricValue"]
-
 # Per operator and subtask: names made of values of records must not fill the messages of a TaskManager.
 MAX_METRICS: Final = 1_000
 MAX_NAME_CHARS: Final = 256
@@ -171,17 +169,6 @@ class MetricRegistry:
             intervals.
         on_gauge_error: gets the name of a gauge and its first error.
     """
-
-    __slots__ = (
-        "_by_name",
-        "_is_sampled",
-        "_metrics",
-        "_now_ns",
-        "_on_gauge_error",
-        "_start_sampling",
-        "_unshown",
-        "num_refused",
-    )
 
     def __init__(
         self,

@@ -8,6 +8,7 @@ Rules:      a file may keep its right to be executed; set-user-id bits, owners a
 
 import lzma
 import os
+import stat
 import tarfile
 import zipfile
 import zlib
@@ -19,16 +20,8 @@ from flowlet.errors import FlowletError
 from netstack.late import dataclass
 
 _COPY_BYTES: Final = 1024 * 1024
-_ZIP_KINDS: Final = {
-    0: "",
-    0o040000: "",
-    0o100000: "",
-    0o120000: "a link",
-    0o020000: "a device",
-    0o060000: "a device",
-    0o010000: "a pipe",
-}
-_KIND_BITS: Final = 0o170000
+_ZIP_FILES: Final = (0, stat.S_IFDIR, stat.S_IFREG)  # 0: the archive says nothing of kinds
+_ZIP_KINDS: Final = {stat.S_IFLNK: "a link", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFIFO: "a pipe"}
 _BROKEN: Final = (
     zipfile.BadZipFile,
     tarfile.TarError,
@@ -56,9 +49,8 @@ class UnpackLimits:
 @dataclass(frozen=True, slots=True)
 class _Entry:
     name: str
-    is_folder: bool
     is_executable: bool
-    content: IO[bytes] | None  # of a file
+    content: IO[bytes] | None  # None: it is a folder
 
 
 def unpack(
@@ -96,33 +88,21 @@ def unpack(
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             rights = (0o400 if is_read_only else 0o600) | (0o100 if entry.is_executable else 0)
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, rights)
-            left_bytes -= _write(entry, descriptor, left_bytes, name, limits, check_cancelled)
+            with os.fdopen(descriptor, "wb") as file, entry.content:
+                while content := entry.content.read(_COPY_BYTES):
+                    check_cancelled()
+                    # Counted as it is written, and before it is: an archive may lie about the sizes of its entries,
+                    # and a few kilobytes of it may become more than the disk takes.
+                    left_bytes -= len(content)
+                    if left_bytes < 0:
+                        raise UnpackError(f"archive {name!r} becomes more than {limits.max_bytes} bytes")
+                    file.write(content)
     except _BROKEN as error:
         raise UnpackError(f"archive {name!r} cannot be unpacked: {str(error) or type(error).__name__}") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
         raise UnpackError(
             f"archive {name!r} has two entries for one path: {os.path.relpath(str(error.filename), folder)!r}"
         ) from error
-
-
-def _write(
-    entry: _Entry,
-    descriptor: int,
-    left_bytes: int,
-    name: str,
-    limits: UnpackLimits,
-    check_cancelled: Callable[[], None],
-) -> int:
-    assert entry.content is not None, "of a file"
-    num_bytes = 0
-    with os.fdopen(descriptor, "wb") as file, entry.content:
-        while content := entry.content.read(_COPY_BYTES):
-            check_cancelled()
-            num_bytes += len(content)
-            if num_bytes > left_bytes:
-                raise UnpackError(f"archive {name!r} becomes more than {limits.max_bytes} bytes")
-            file.write(content)
-    return num_bytes
 
 
 def _entries(archive: Path, name: str) -> Iterator[_Entry]:
@@ -137,14 +117,11 @@ def _zip_entries(archive: Path, name: str) -> Iterator[_Entry]:
     with zipfile.ZipFile(archive) as opened:
         for info in opened.infolist():
             mode = info.external_attr >> 16
-            kind = _ZIP_KINDS.get(mode & _KIND_BITS, "something that is no file")
-            if kind:
-                raise UnpackError(
-                    f"archive {name!r}: {info.filename!r} is {kind}, which is not unpacked; put the file itself in its "
-                    "place"
-                )
+            kind = stat.S_IFMT(mode)
+            if kind not in _ZIP_FILES:
+                raise _refusal(name, info.filename, _ZIP_KINDS.get(kind, "something that is no file"))
             content = None if info.is_dir() else opened.open(info)
-            yield _Entry(info.filename, info.is_dir(), bool(mode & 0o100), content)
+            yield _Entry(info.filename, bool(mode & 0o100), content)
 
 
 def _tar_entries(archive: Path, name: str) -> Iterator[_Entry]:
@@ -152,13 +129,16 @@ def _tar_entries(archive: Path, name: str) -> Iterator[_Entry]:
         for info in opened:
             if not (info.isreg() or info.isdir()):
                 kind = "a link" if info.issym() or info.islnk() else "something that is no file"
-                raise UnpackError(
-                    f"archive {name!r}: {info.name!r} is {kind}, which is not unpacked; put the file itself in its "
-                    "place"
-                )
-            yield _Entry(
-                info.name, info.isdir(), bool(info.mode & 0o100), opened.extractfile(info) if info.isreg() else None
-            )
+                raise _refusal(name, info.name, kind)
+            content = opened.extractfile(info) if info.isreg() else None
+            yield _Entry(info.name, bool(info.mode & 0o100), content)
+
+
+def _refusal(archive: str, entry: str, kind: str) -> UnpackError:
+    """The error for an entry that is neither a file nor a folder."""
+    return UnpackError(
+        f"archive {archive!r}: {entry!r} is {kind}, which is not unpacked; put the file itself in its place"
+    )
 
 
 def _steps(entry: str, name: str) -> tuple[str, ...]:

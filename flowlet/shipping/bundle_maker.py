@@ -21,12 +21,13 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import field
 from enum import Enum
 from functools import lru_cache, partial
 from pathlib import Path
-from types import FunctionType, ModuleType, TracebackType
-from typing import Any, Final, NewType, Self
+from types import FunctionType, ModuleType
+from typing import Any, Final, NewType
 
 import msgspec
 
@@ -266,14 +267,6 @@ class PackedBundle:
     _places: dict[bytes, _Place] = field(default_factory=dict)
     _folder: tempfile.TemporaryDirectory[str] | None = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """Remove temporary files; idempotent."""
         folder, self._folder = self._folder, None
@@ -360,7 +353,8 @@ def _too_large(name: str) -> str:
     return f"{name!r} has more than {MAX_JOB_FILE_BYTES} bytes, which is the limit of a job: {ADVICE}"
 
 
-def pack(settings: DependencySettings, code: ProgramCode = NO_CODE) -> PackedBundle:
+@contextmanager
+def pack(settings: DependencySettings, code: ProgramCode = NO_CODE) -> Iterator[PackedBundle]:
     """Pack what a program ships, and what it consists of.
 
     Raises:
@@ -376,10 +370,9 @@ def pack(settings: DependencySettings, code: ProgramCode = NO_CODE) -> PackedBun
                 f"the files of the job have {files.num_bytes} bytes, the limit is {MAX_JOB_FILE_BYTES}: {ADVICE}"
             )
         packed.bundle = ProgramBundle(dict(code.main_objects), files, python=PYTHON_VERSION, flowlet=FLOWLET_VERSION)
-    except BaseException:
+        yield packed
+    finally:
         packed.close()
-        raise
-    return packed
 
 
 def _packed_files(settings: DependencySettings, pack_file: Callable[[str, str], ShippedFile]) -> ShippedFiles:

@@ -28,7 +28,7 @@ from flowlet.messages.program_bundle import PART_BYTES, ShippedFiles
 from flowlet.rpc.requests import MSGPACK, Request, Response, Route, error_response
 from netstack.loop.background_call import RunInBackground
 
-_NAME: Final = re.compile(r"[0-9a-f]{64}")
+_NAME: Final = re.compile(r"[0-9a-f]{64}")  # a digest in hex digits
 
 
 class PartLostError(StorageError):
@@ -245,7 +245,6 @@ class FileKeeper:
         await self._run_in_background(remove_all, THREAD_NAME)
 
 
-_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _decoder: Final = msgspec.msgpack.Decoder(list[bytes])
 
 
@@ -303,4 +302,4 @@ class FileApi:
 
 def _digest_of(request: Request) -> bytes | None:
     text = request.match_info["digest"]
-    return bytes.fromhex(text) if _DIGEST.fullmatch(text) else None
+    return bytes.fromhex(text) if _NAME.fullmatch(text) else None

@@ -103,18 +103,8 @@ def install(
     """
     listed = folder.with_name(f"{folder.name}.constraints")
     listed.write_text("".join(f"{name}=={version}\n" for name, version in constraints.items()))
-    command = [
-        sys.executable,
-        "-I",
-        "-m",
-        "pip",
-        "install",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--progress-bar",
-        "off",
-        "--no-cache-dir",
-    ]
+    command = [sys.executable, "-I", "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    command += ["--progress-bar", "off", "--no-cache-dir"]
     command += ["--target", str(folder), "--requirement", str(requirements), "--constraint", str(listed)]
     if packages is not None:
         command += ["--no-index", "--find-links", str(packages)]
@@ -226,12 +216,12 @@ class JobFileCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # A leaf.
-        self._directory = LazyWorkingDirectory(purpose="files", advice="set TMPDIR to another directory")
+        self.directory = LazyWorkingDirectory(purpose="files", advice="set TMPDIR to another directory")
         self._folders: dict[str, _Folder] = {}  # Guarded by _lock; in the order of their last use.
         self._numbers = itertools.count()  # Guarded by _lock.
 
     def __repr__(self) -> str:
-        return f"<JobFileCache {self._directory!r}, {len(self._folders)} folders>"
+        return f"<JobFileCache {self.directory!r}, {len(self._folders)} folders>"
 
     def close(self) -> None:
         """Remove everything; idempotent.
@@ -240,7 +230,7 @@ class JobFileCache:
         """
         with self._lock:
             self._folders.clear()
-        self._directory.close()
+        self.directory.close()
 
     @contextmanager
     def in_use(self, files: ShippedFiles, job_id: str, delivery: Delivery) -> Iterator[JobPaths]:
@@ -259,40 +249,8 @@ class JobFileCache:
         finally:
             self._release(used)
 
-    def made(
-        self,
-        kind: str,
-        content: object,
-        used: list[_Folder],
-        make: Callable[[Path], None],
-        check_cancelled: Callable[[], None],
-    ) -> Path:
-        """The folder or file that ``make`` makes of ``content``; it stays until all in ``used`` are released.
-
-        ``make`` gets a path where nothing is.  It is not called if another task has made the same.
-        """
-        key = f"{kind}-{hashlib.sha256(_encoder.encode(content)).hexdigest()}"
-        folder = self._use(key, used)
-        # waits for the task that makes it; ended by its end, or a cancellation
-        while not folder.making.acquire(timeout=_LOOK_INTERVAL_S):
-            check_cancelled()
-        try:
-            if folder.path is None:
-                root = self._directory.path()
-                path, unfinished = root / folder.name, root / f"{folder.name}.unfinished"
-                try:
-                    make(unfinished)
-                except BaseException:
-                    _remove(unfinished)
-                    raise
-                os.rename(unfinished, path)
-                folder.num_bytes = _size(path)
-                folder.path = path
-            return folder.path
-        finally:
-            folder.making.release()
-
-    def _use(self, key: str, used: list[_Folder]) -> _Folder:
+    def use(self, key: str, used: list[_Folder]) -> _Folder:
+        """The entry of a folder, which stays until all in ``used`` are released."""
         with self._lock:
             folder = self._folders.pop(key) if key in self._folders else _Folder(f"{key}-{next(self._numbers)}")
             self._folders[key] = folder
@@ -320,14 +278,14 @@ class JobFileCache:
 _WORK: Final = "work"
 
 
+@dataclass(frozen=True, slots=True)
 class _Preparation:
     """Makes what one job needs, for one task."""
 
-    def __init__(self, cache: JobFileCache, job_id: str, delivery: Delivery, used: list[_Folder]) -> None:
-        self._cache = cache
-        self._job_id = job_id
-        self._delivery = delivery
-        self._used = used
+    cache: JobFileCache
+    job_id: str
+    delivery: Delivery
+    used: list[_Folder]
 
     def paths_of(self, files: ShippedFiles) -> JobPaths:
         """Everything, in order."""
@@ -340,7 +298,30 @@ class _Preparation:
         )
 
     def _made(self, kind: str, content: object, make: Callable[[Path], None]) -> Path:
-        return self._cache.made(kind, content, self._used, make, self._delivery.check_cancelled)
+        """The folder or file that ``make`` makes of ``content``; it stays until all in ``used`` are released.
+
+        ``make`` gets a path where nothing is.  It is not called if another task has made the same.
+        """
+        key = f"{kind}-{hashlib.sha256(_encoder.encode(content)).hexdigest()}"
+        folder = self.cache.use(key, self.used)
+        # waits for the task that makes it; ended by its end, or a cancellation
+        while not folder.making.acquire(timeout=_LOOK_INTERVAL_S):
+            self.delivery.check_cancelled()
+        try:
+            if folder.path is None:
+                path = self.cache.directory.path() / folder.name
+                unfinished = path.with_name(f"{folder.name}.unfinished")
+                try:
+                    make(unfinished)
+                except BaseException:
+                    _remove(unfinished)
+                    raise
+                os.rename(unfinished, path)
+                folder.num_bytes = _size(path)
+                folder.path = path
+            return folder.path
+        finally:
+            folder.making.release()
 
     def _fetched(self, file: ShippedFile) -> Path:
         """The file as it was on the client's machine."""
@@ -348,8 +329,8 @@ class _Preparation:
         def fetch(path: Path) -> None:
             with path.open("xb") as target:
                 for number, digest in enumerate(file.parts):
-                    self._delivery.check_cancelled()
-                    content = self._delivery.fetch(digest)
+                    self.delivery.check_cancelled()
+                    content = self.delivery.fetch(digest)
                     left = file.num_bytes - number * PART_BYTES
                     if len(content) != min(left, PART_BYTES) or hashlib.sha256(content).digest() != digest:
                         raise FileTransferError(
@@ -364,7 +345,7 @@ class _Preparation:
         archive = self._fetched(file)
 
         def make(path: Path) -> None:
-            unpack(archive, file.name, path, check_cancelled=self._delivery.check_cancelled, is_read_only=True)
+            unpack(archive, file.name, path, check_cancelled=self.delivery.check_cancelled, is_read_only=True)
 
         return self._made("folder", [file.parts], make)
 
@@ -401,9 +382,9 @@ class _Preparation:
                     raise FlowletError(
                         f"two archives of the job have the folder {archive.target!r}: give each another one"
                     )
-                unpack(fetched, archive.file.name, target, check_cancelled=self._delivery.check_cancelled)
+                unpack(fetched, archive.file.name, target, check_cancelled=self.delivery.check_cancelled)
 
-        return self._made(_WORK, [self._job_id, files.archives], make)
+        return self._made(_WORK, [self.job_id, files.archives], make)
 
     def _installed(self, requirements: ShippedFile, packages: ShippedFile | None) -> Path:
         listed = self._fetched(requirements)
@@ -411,7 +392,7 @@ class _Preparation:
         constraints = loaded_versions(sys.modules)
         content = [requirements.parts, None if packages is None else packages.parts, constraints, sys.version]
         return self._made(
-            "packages", content, lambda path: install(listed, folder, path, constraints, self._delivery.check_cancelled)
+            "packages", content, lambda path: install(listed, folder, path, constraints, self.delivery.check_cancelled)
         )
 
 

@@ -23,7 +23,7 @@ import importlib.util
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -99,28 +99,32 @@ MAIN_OBJECTS: Final = MainObjects()
 Modules = Mapping[str, ModuleSource]
 
 
-class _Version:
-    """One version of a module and of those below it; guarded by the lock of ``ShippedModules``."""
-
-    def __init__(self, modules: Modules) -> None:
-        self.modules = dict(modules)
-        self.jobs: list[str] = []  # a name per task that runs
+_ADVICE: Final = "run the job on TaskManagers of its own"
 
 
-class ShippedModules(importlib.abc.MetaPathFinder):
-    """A finder of modules that jobs have brought.
+class ShippedCode(importlib.abc.MetaPathFinder):
+    """The modules that jobs have brought, as sources and in folders, and their working directory.
+
+    It is the finder of the sources, which come before the folders.
 
     Threading: any thread.  Both locks are leaves: nothing is imported while one is held.
     """
 
     def __init__(self) -> None:
+        self.owns_process = False
+        """Whether the working directory may be changed; set before the first job."""
         self._lock = threading.Lock()
-        self._versions: dict[str, _Version] = {}  # by the part of the name before the first dot
+        # By name without dots: the folder, or the sources of the module and of those below it.  Guarded by _lock.
+        self._origins: dict[str, Path | Modules] = {}
+        # Names of jobs, one per task that runs, by folder, or by the name of a module of sources.  Guarded by _lock.
+        self._users: dict[Path | str, list[str]] = {}
+        self._working: Path | None = None  # Guarded by _lock.
+        self._outside = ""  # the working directory while no job has one.  Guarded by _lock.
         self._reading = threading.Lock()
         self._last_read: tuple[Path, Modules] | None = None  # Guarded by _reading.
 
     def __repr__(self) -> str:
-        return f"<ShippedModules {sorted(self._versions)}>"
+        return f"<ShippedCode {sorted(self._origins)}>"
 
     def read(self, file: Path) -> Modules:
         """The modules in a file that came with a job.  The tasks of a job share them: the last file is read once.
@@ -138,76 +142,132 @@ class ShippedModules(importlib.abc.MetaPathFinder):
 
     def brings(self, name: str) -> bool:
         """Whether a job has brought the module of that name, or one above it."""
-        return name.partition(".")[0] in self._versions
-
-    def forget(self, names: Collection[str]) -> None:
-        """Let modules of these names, without dots, come from elsewhere.
-
-        Raises:
-            DeploymentError: a task uses one; the message names module and job.
-        """
-        with self._lock:
-            found = {top: self._versions[top] for top in names if top in self._versions}
-            for top, version in found.items():
-                if version.jobs:
-                    raise DeploymentError(_module_differs(top, version.jobs[0]))
-            for top in found:
-                del self._versions[top]
-                for name in [each for each in list(sys.modules) if each.partition(".")[0] == top]:
-                    del sys.modules[name]
+        return _top(name) in self._origins
 
     @contextmanager
-    def in_use(self, modules: Modules, job_name: str) -> Iterator[None]:
-        """Let ``modules`` be imported, and keep them as they are, while the block runs.
+    def in_use(self, paths: JobPaths, modules: Modules, job_name: str) -> Iterator[None]:
+        """Let ``modules`` and those in the folders of ``paths`` be imported, and files be found from the working
+        directory, and keep them as they are, while the block runs.
 
         Raises:
-            DeploymentError: a task of another job uses another version of one; the message names module and job.
+            DeploymentError: a task of another job needs another version of a module, or another working directory; or a
+                file would hide a module that is loaded here.  Then nothing has changed.
         """
-        versions = self._take(modules, job_name) if modules else []
+        packages = [] if paths.packages is None else [paths.packages]
+        folders = {folder: _names_in(folder) for folder in (*paths.import_path, *packages)}
+        sources: dict[str, dict[str, ModuleSource]] = {}
+        for name, module in modules.items():
+            sources.setdefault(_top(name), {})[name] = module
+        wanted: dict[str, Path | Modules] = {
+            name: folder for folder, names in reversed(folders.items()) for name in names
+        }
+        wanted |= sources
+        used: list[Path | str] = [*folders, *sources]
+        if paths.working_directory is not None:
+            used.append(paths.working_directory)
+        with self._lock:
+            self._check(paths, wanted)
+            self._unload_others(wanted, sources)
+            self._take(paths, wanted, list(folders))
+            for each in used:
+                self._users.setdefault(each, []).append(job_name)
+        importlib.invalidate_caches()
         try:
             yield
         finally:
             with self._lock:
-                for version in versions:
-                    version.jobs.remove(job_name)
+                self._give_back(used, job_name)
 
-    def _take(self, modules: Modules, job_name: str) -> list[_Version]:
-        by_top: dict[str, dict[str, ModuleSource]] = {}
-        for name, module in modules.items():
-            by_top.setdefault(name.partition(".")[0], {})[name] = module
-        with self._lock:
-            self._check_versions_in_use(by_top)
-            self._replace_versions(by_top)
-            versions = [self._versions[top] for top in by_top]
-            for version in versions:
-                version.jobs.append(job_name)
+    def _check(self, paths: JobPaths, wanted: Mapping[str, Path | Modules]) -> None:
+        for top, place in wanted.items():
+            before = self._origins.get(top)
+            users = self._users.get(before if isinstance(before, Path) else top)
+            if users and before != place:
+                raise DeploymentError(
+                    f"the job's module {top!r} differs from that of job {users[0]!r}, which runs in the same "
+                    f"TaskManager: cancel it or wait for its end, rename the module, or {_ADVICE}"
+                )
+            if isinstance(place, Path) and place != paths.packages:
+                self._check_hidden(top, place)
+        working = paths.working_directory
+        if working is None:
+            return
+        if not self.owns_process:
+            raise DeploymentError(
+                "archives set the working directory, which belongs to the program here: unset FLOWLET_LOCAL"
+            )
+        users = [] if self._working is None else self._users.get(self._working, [])
+        if users and working != self._working:
+            raise DeploymentError(
+                f"job {users[0]!r}, which runs in the same TaskManager, has archives of its own: cancel it or wait for "
+                f"its end, or {_ADVICE}"
+            )
+
+    def _check_hidden(self, top: str, folder: Path) -> None:
+        """Refuse a file of the user's that has the name of a module which is loaded from elsewhere with another
+        content.
+        """
+        roots = {str(each) for each in self._origins.values() if isinstance(each, Path)}
+        for name, module in _loaded({top}):
+            file = getattr(module, "__file__", None)
+            if file is None or _source_of(module) is not None or any(file.startswith(f"{root}/") for root in roots):
+                continue
+            if not _is_same(Path(file), folder, name):
+                raise DeploymentError(
+                    f"the job ships a module {top!r}, and this TaskManager has loaded another one of that name from "
+                    f"{file}: rename it"
+                )
+
+    def _unload_others(self, wanted: Mapping[str, Path | Modules], sources: Mapping[str, Modules]) -> None:
+        """Unload what came from elsewhere.
+
+        If one module of the sources is new, all are imported anew, but for those in use: they hold references to each
+        other.
+        """
+        for top in wanted.keys() - sources.keys():
+            before = self._origins.get(top)
+            if before is None or before == wanted[top]:
+                continue
+            for name, module in _loaded({top}):
+                if not isinstance(before, Path) or _lies_in(before, module):
+                    sys.modules.pop(name, None)
+        loaded = _loaded({top for top in sources if not self._users.get(top)})
+        if not all(_is_version(module, sources[_top(name)].get(name)) for name, module in loaded):
+            for name, _ in loaded:
+                sys.modules.pop(name, None)  # who holds an old module keeps it
+
+    def _take(self, paths: JobPaths, wanted: Mapping[str, Path | Modules], folders: Sequence[Path]) -> None:
+        self._origins |= wanted
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
-        return versions
+        for position, folder in enumerate(folders):
+            if folder not in self._users:
+                sys.path.insert(position, str(folder))
+        if paths.working_directory is not None:
+            if self._working is None:
+                self._outside = os.getcwd()
+            self._working = paths.working_directory
+            os.chdir(self._working)
 
-    def _check_versions_in_use(self, by_top: Mapping[str, Modules]) -> None:
-        for top, wanted in by_top.items():
-            found = self._versions.get(top)
-            if found is not None and found.jobs and found.modules != wanted:
-                raise DeploymentError(_module_differs(top, found.jobs[0]))
-
-    def _replace_versions(self, by_top: Mapping[str, Modules]) -> None:
-        """If one module is new, all are imported anew, but for those in use: they hold references to each other."""
-        unused = {
-            top: wanted for top, wanted in by_top.items() if top not in self._versions or not self._versions[top].jobs
-        }
-        loaded = {name: module for name, module in list(sys.modules.items()) if name.partition(".")[0] in unused}
-        if not all(_is_version(module, by_top[name.partition(".")[0]].get(name)) for name, module in loaded.items()):
-            for name in loaded:
-                del sys.modules[name]  # who holds an old module keeps it
-        self._versions |= {top: _Version(wanted) for top, wanted in unused.items()}
+    def _give_back(self, used: Iterable[Path | str], job_name: str) -> None:
+        for each in used:
+            users = self._users[each]
+            users.remove(job_name)
+            if users:
+                continue
+            del self._users[each]
+            if isinstance(each, Path) and str(each) in sys.path:
+                sys.path.remove(str(each))
+            if each == self._working:
+                self._working = None
+                os.chdir(self._outside)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of a module that a job has brought."""
-        version = self._versions.get(name.partition(".")[0])
-        module = None if version is None else version.modules.get(name)
+        """The spec of a module that a job has brought as a source."""
+        place = self._origins.get(_top(name))
+        module = None if place is None or isinstance(place, Path) else place.get(name)
         if module is None:
             return None
         spec = importlib.util.spec_from_loader(
@@ -218,20 +278,30 @@ class ShippedModules(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _module_differs(top: str, job_name: str) -> str:
-    return (
-        f"the job's module {top!r} differs from that of job {job_name!r}, which runs in the same TaskManager: "
-        "cancel it or wait for its end, rename the module, or run the job on TaskManagers of its own"
-    )
+def _top(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def _loaded(tops: Collection[str]) -> list[tuple[str, ModuleType]]:
+    return [(name, module) for name, module in list(sys.modules.items()) if _top(name) in tops]
+
+
+def _lies_in(folder: Path, module: ModuleType) -> bool:
+    return not hasattr(module, "__file__") or (module.__file__ or "").startswith(f"{folder}/")
+
+
+def _source_of(module: ModuleType) -> ModuleSource | None:
+    loader = getattr(module.__spec__, "loader", None)
+    return loader.module if isinstance(loader, _SourceInMemory) else None
 
 
 def _is_version(module: ModuleType, wanted: ModuleSource | None) -> bool:
     """Whether an imported module, shipped or found here, may stay; ``wanted`` None: the job brings
     none of this name.
     """
-    loader = getattr(module.__spec__, "loader", None)
-    if isinstance(loader, _SourceInMemory):
-        return loader.module == wanted
+    source = _source_of(module)
+    if source is not None:
+        return source == wanted
     file = getattr(module, "__file__", None)
     if wanted is None or file is None or file == wanted.path:  # the very file: this may be the program's own process
         return True
@@ -260,8 +330,8 @@ class _SourceInMemory(importlib.abc.InspectLoader):
         return self.source_to_code(self.module.source, self.module.path)
 
 
-SHIPPED_MODULES: Final = ShippedModules()
-"""Those of this process: there is one table of modules."""
+SHIPPED_CODE: Final = ShippedCode()
+"""That of this process: there is one table of modules, and one import path."""
 
 
 _PART_TIMEOUT_S: Final = 60.0  # of a part of a mebibyte; the request itself ends after 30
@@ -311,168 +381,13 @@ def files_of_task(
             paths = stack.enter_context(
                 files.cache.in_use(shipped, descriptor.job_id, Delivery(fetch_part, check_cancelled))
             )
-            modules = SHIPPED_MODULES.read(paths.modules) if paths.modules is not None else {}
+            modules = SHIPPED_CODE.read(paths.modules) if paths.modules is not None else {}
         except DeploymentError:
             raise
         except (FlowletError, OSError) as error:
             raise DeploymentError(f"the files of job {descriptor.job_name!r} are not ready: {error}") from error
-        SHIPPED_FOLDERS.check_sources(modules, descriptor.job_name)
-        stack.enter_context(SHIPPED_MODULES.in_use(modules, descriptor.job_name))
-        stack.enter_context(SHIPPED_FOLDERS.in_use(paths, descriptor.job_name, modules))
+        stack.enter_context(SHIPPED_CODE.in_use(paths, modules, descriptor.job_name))
         yield paths
-
-
-_ADVICE: Final = "cancel it or wait for its end, or run the job on TaskManagers of its own"
-
-
-class ShippedFolders:
-    """Threading: any thread.  The lock is a leaf: nothing is imported while it is held.
-
-    Args:
-        modules: the interpreter's table.
-        import_path: ``sys.path``.
-        in_memory: the modules that came as sources; they come before those in folders.
-    """
-
-    def __init__(self, modules: dict[str, ModuleType], import_path: list[str], in_memory: ShippedModules) -> None:
-        self.owns_process = False
-        """Whether the working directory may be changed; set before the first job."""
-        self._modules = modules
-        self._import_path = import_path
-        self._in_memory = in_memory
-        self._lock = threading.Lock()
-        self._folders: dict[str, Path] = {}  # by name without dots: where it comes from.  Guarded by _lock.
-        self._users: dict[Path, list[str]] = {}  # names of jobs, one per task that runs.  Guarded by _lock.
-        self._working: Path | None = None  # Guarded by _lock.
-        self._outside = ""  # the working directory while no job has one.  Guarded by _lock.
-
-    def __repr__(self) -> str:
-        return f"<ShippedFolders {sorted(self._folders)}>"
-
-    def brings(self, name: str) -> bool:
-        """Whether a job has brought the module of that name, or one above it."""
-        return name.partition(".")[0] in self._folders
-
-    def check_sources(self, names: Collection[str], job_name: str) -> None:
-        """Ask before modules that a job brings as sources, ``names``, come in front of those in folders.
-
-        Raises:
-            DeploymentError: a task of another job runs with a module of that name from its folder.
-        """
-        with self._lock:
-            for top in sorted({name.partition(".")[0] for name in names} & self._folders.keys()):
-                others = [user for user in self._users.get(self._folders[top], ()) if user != job_name]
-                if others:
-                    raise DeploymentError(_differs(top, others[0]))
-
-    @contextmanager
-    def in_use(self, paths: JobPaths, job_name: str, beside: Collection[str] = ()) -> Iterator[None]:
-        """Let modules in these folders be imported, and files be found from the working directory, while the block
-        runs.
-
-        ``beside``: the names of modules that the job brings as sources.
-
-        Raises:
-            DeploymentError: a task of another job needs another version of a module, or another working directory; or a
-                file would hide a module that is loaded here.
-        """
-        # Each once: files of the same content lie in one folder.
-        used = list(dict.fromkeys([*paths.import_path, *([] if paths.packages is None else [paths.packages])]))
-        if not used and paths.working_directory is None:
-            yield
-            return
-        tops = {name.partition(".")[0] for name in beside}
-        provided = {folder: _names_in(folder) - tops for folder in used}
-        self._in_memory.forget({name for names in provided.values() for name in names})
-        with self._lock:
-            self._check(paths, provided)
-            self._take(paths, provided, job_name)
-        importlib.invalidate_caches()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._give_back(
-                    [*used, *([] if paths.working_directory is None else [paths.working_directory])], job_name
-                )
-
-    def _check(self, paths: JobPaths, provided: Mapping[Path, set[str]]) -> None:
-        wanted = _wanted(provided)
-        for name, folder in wanted.items():
-            before = self._folders.get(name)
-            if before is not None and before != folder and self._users.get(before):
-                raise DeploymentError(_differs(name, self._users[before][0]))
-            if folder != paths.packages:
-                self._check_hidden(name, folder)
-        working, users = paths.working_directory, self._users.get(self._working) if self._working is not None else None
-        if working is not None and not self.owns_process:
-            raise DeploymentError(
-                "archives set the working directory, which belongs to the program here: unset FLOWLET_LOCAL"
-            )
-        if working is not None and users and working != self._working:
-            raise DeploymentError(
-                f"job {users[0]!r}, which runs in the same TaskManager, has archives of its own: {_ADVICE}"
-            )
-
-    def _check_hidden(self, name: str, folder: Path) -> None:
-        """Refuse a file of the user's that has the name of a module which is loaded from elsewhere with another
-        content.
-        """
-        roots = {str(each) for each in self._folders.values()}
-        for each, module in self._loaded(name):
-            file = getattr(module, "__file__", None)
-            if file is None or any(file.startswith(f"{root}/") for root in roots):
-                continue
-            if not _is_same(Path(file), folder, each):
-                raise DeploymentError(
-                    f"the job ships a module {name!r}, and this TaskManager has loaded another one of that name from "
-                    f"{file}: rename it"
-                )
-
-    def _take(self, paths: JobPaths, provided: Mapping[Path, set[str]], job_name: str) -> None:
-        for name, folder in _wanted(provided).items():
-            self._unload_other(name, folder)
-            self._folders[name] = folder
-        for position, folder in enumerate(provided):
-            if not self._users.setdefault(folder, []):
-                self._import_path.insert(position, str(folder))
-            self._users[folder].append(job_name)
-        if paths.working_directory is not None:
-            self._users.setdefault(paths.working_directory, []).append(job_name)
-            if self._working is None:
-                self._outside = os.getcwd()
-            self._working = paths.working_directory
-            os.chdir(self._working)
-
-    def _unload_other(self, name: str, folder: Path) -> None:
-        """Forget modules of this name that came from another folder; whoever holds one keeps it."""
-        before = self._folders.get(name)
-        if before is None or before == folder:
-            return
-        for each, module in self._loaded(name):
-            if (getattr(module, "__file__", None) or "").startswith(f"{before}/") or not hasattr(module, "__file__"):
-                self._modules.pop(each, None)
-
-    def _loaded(self, name: str) -> list[tuple[str, ModuleType]]:
-        return [(each, module) for each, module in list(self._modules.items()) if each.partition(".")[0] == name]
-
-    def _give_back(self, used: list[Path], job_name: str) -> None:
-        for folder in used:
-            users = self._users[folder]
-            users.remove(job_name)
-            if users:
-                continue
-            del self._users[folder]
-            if str(folder) in self._import_path:
-                self._import_path.remove(str(folder))
-            if folder == self._working:
-                self._working = None
-                os.chdir(self._outside)
-
-
-def _wanted(provided: Mapping[Path, set[str]]) -> dict[str, Path]:
-    """The folder that each name comes from: the first one counts."""
-    return {name: folder for folder, names in reversed(list(provided.items())) for name in names}
 
 
 def _names_in(folder: Path) -> set[str]:
@@ -494,19 +409,3 @@ def _is_same(file: Path, folder: Path, name: str) -> bool:
         return wanted.read_bytes() == file.read_bytes()
     except OSError:
         return False
-
-
-def is_users_module(name: str) -> bool:
-    """Whether a job has brought the module of that name, or one above it, to this process."""
-    return SHIPPED_MODULES.brings(name) or SHIPPED_FOLDERS.brings(name)
-
-
-def _differs(name: str, job_name: str) -> str:
-    return (
-        f"the job's module {name!r} differs from that of job {job_name!r}, which runs in the same TaskManager: "
-        f"{_ADVICE}"
-    )
-
-
-SHIPPED_FOLDERS: Final = ShippedFolders(sys.modules, sys.path, SHIPPED_MODULES)
-"""Those of this process: there is one table of modules, and one import path."""

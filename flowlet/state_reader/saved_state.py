@@ -13,7 +13,7 @@ Source:     Flink ``SavepointReader``, ``SavepointMetadata``.
 Absent:     data in flight of unaligned checkpoints.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -251,16 +251,10 @@ class SavedState:
             FlowletError: there is no such operator or state; the message names those that there are.
         """
         operator_id = self._find(uid)
-        aggregates = [
-            own for _, state in self._parts_of(operator_id) if isinstance(own := state.own, AggregationSnapshot)
-        ]
+        aggregates = self._aggregates(operator_id)
         if name == AGGREGATE and aggregates:
-            keys = [key for each in aggregates for key in each.keys]
-            return pa.table(
-                {
-                    "key": arrow_column(keys),
-                    "value": arrow_column([value for each in aggregates for value in each.records()]),
-                }
+            return _table(
+                ("key", "value"), [row for each in aggregates for row in zip(each.keys, each.records(), strict=True)]
             )
         found = [each for each in self._keyed_parts(operator_id) if name in each.descriptions]
         if not found:
@@ -278,9 +272,8 @@ class SavedState:
         found = self._rows_of(operator_id, name)
         if not found or found[0][1].redistribution is Redistribution.BROADCAST:
             raise self._unknown(uid, operator_id, name)
-        pairs = [(subtask, element) for subtask, rows in found for element in rows.elements]
-        subtasks = pa.array([subtask for subtask, _ in pairs], pa.int32())
-        return pa.table({"subtask": subtasks, "element": arrow_column([element for _, element in pairs])})
+        elements = [(subtask, element) for subtask, rows in found for element in rows.elements]
+        return _table(("subtask", "element"), elements, subtask=pa.int32())
 
     def broadcast_state(self, uid: str, name: str) -> pa.Table:
         """The entries of a broadcast state, which is the same in every subtask: ``key`` and ``value``.
@@ -288,47 +281,26 @@ class SavedState:
         Raises FlowletError.
         """
         operator_id = self._find(uid)
-        found = [
-            rows for _, rows in self._rows_of(operator_id, name) if rows.redistribution is Redistribution.BROADCAST
-        ]
-        if not found:
+        found = [rows for _, rows in self._rows_of(operator_id, name)]
+        if not found or found[0].redistribution is not Redistribution.BROADCAST:
             raise self._unknown(uid, operator_id, name)
-        elements = found[0].elements
-        return pa.table(
-            {"key": arrow_column([key for key, _ in elements]), "value": arrow_column([value for _, value in elements])}
-        )
+        return _table(("key", "value"), found[0].elements)
 
     def timers(self, uid: str) -> pa.Table:
         """All timers of an operator: ``service``, ``time_domain``, ``key``, ``namespace`` and ``timestamp_ms``.
 
         Raises FlowletError.
         """
-        found = [
-            (service, domain, timer)
-            for _, state in self._parts_of(self._find(uid))
-            for services in state.timers.values()
-            for service, timers in services.items()
-            for domain in ("event_time", "processing_time")
-            for timer in getattr(timers, domain)
-        ]
-        return pa.table(
-            {
-                "service": pa.array([service for service, _, _ in found], pa.string()),
-                "time_domain": pa.array([domain for _, domain, _ in found], pa.string()),
-                "key": arrow_column([timer.key for _, _, timer in found]),
-                "namespace": arrow_column([timer.namespace for _, _, timer in found]),
-                "timestamp_ms": pa.array([timer.timestamp for _, _, timer in found], pa.int64()),
-            }
-        )
+        names = ("service", "time_domain", "key", "namespace", "timestamp_ms")
+        found = list(self._timers(self._find(uid)))
+        return _table(names, found, service=pa.string(), time_domain=pa.string(), timestamp_ms=pa.int64())
 
     def positions(self, uid: str) -> pa.Table:
         """What each subtask of a source, or of an asynchronous function, keeps, as text:
         ``subtask`` and ``position``.
         """
-        operator_id = self._find(uid)
-        found = [(subtask, state.own) for subtask, state in self._parts_of(operator_id) if _is_position(state.own)]
-        subtasks = pa.array([subtask for subtask, _ in found], pa.int32())
-        return pa.table({"subtask": subtasks, "position": pa.array([repr(own) for _, own in found], pa.string())})
+        found = [(subtask, repr(own)) for subtask, own in self._positions(self._find(uid))]
+        return _table(("subtask", "position"), found, subtask=pa.int32(), position=pa.string())
 
     def table(self, uid: str, name: str) -> pa.Table:
         """The entries of a state of any kind.
@@ -340,7 +312,7 @@ class SavedState:
         if rows is not None:
             is_broadcast = rows.redistribution is Redistribution.BROADCAST
             return self.broadcast_state(uid, name) if is_broadcast else self.list_state(uid, name)
-        if name == POSITION and any(_is_position(state.own) for _, state in self._parts_of(operator_id)):
+        if name == POSITION and self._positions(operator_id):
             return self.positions(uid)
         if name == "timers" and any(state.timers for _, state in self._parts_of(operator_id)):
             return self.timers(uid)
@@ -349,7 +321,7 @@ class SavedState:
     # -- parts
 
     def _operator(self, vertex: VertexEntry, operator_id: str) -> SavedOperator:
-        parts = self._parts_of(operator_id)
+        num_timers = sum(1 for _ in self._timers(operator_id))  # first: it reads the sizes, too
         return SavedOperator(
             operator_id,
             vertex.uids.get(operator_id),
@@ -358,7 +330,7 @@ class SavedState:
             vertex.parallelism,
             vertex.max_parallelism,
             self._sizes.get(operator_id, 0),
-            sum(_num_timers(state) for _, state in parts),
+            num_timers,
             tuple(self._states_of(operator_id)),
         )
 
@@ -384,14 +356,29 @@ class SavedState:
         return [*found, *self._own_states(operator_id)]
 
     def _own_states(self, operator_id: str) -> list[SavedStateInfo]:
-        own = [state.own for _, state in self._parts_of(operator_id) if state.own is not None]
-        aggregates = [each for each in own if isinstance(each, AggregationSnapshot)]
         found = []
-        if aggregates:
+        if aggregates := self._aggregates(operator_id):
             found.append(SavedStateInfo(AGGREGATE, "aggregation", "", sum(len(each.keys) for each in aggregates)))
-        if len(own) > len(aggregates):
-            found.append(SavedStateInfo(POSITION, "position", "", len(own) - len(aggregates)))
+        if positions := self._positions(operator_id):
+            found.append(SavedStateInfo(POSITION, "position", "", len(positions)))
         return found
+
+    def _aggregates(self, operator_id: str) -> list[AggregationSnapshot]:
+        parts = self._parts_of(operator_id)
+        return [own for _, state in parts if isinstance(own := state.own, AggregationSnapshot)]
+
+    def _positions(self, operator_id: str) -> list[tuple[int, object]]:
+        """By subtask, what an operator keeps that is no aggregate."""
+        parts = ((subtask, state.own) for subtask, state in self._parts_of(operator_id) if state.own is not None)
+        return [(subtask, own) for subtask, own in parts if not isinstance(own, AggregationSnapshot)]
+
+    def _timers(self, operator_id: str) -> Iterator[tuple[str, str, Any, Any, int]]:
+        for _, state in self._parts_of(operator_id):
+            for services in state.timers.values():
+                for service, timers in services.items():
+                    for domain in ("event_time", "processing_time"):
+                        for timer in getattr(timers, domain):
+                            yield service, domain, timer.key, timer.namespace, timer.timestamp
 
     def _keyed_parts(self, operator_id: str) -> list[KeyedStateSnapshot]:
         found = []
@@ -485,6 +472,15 @@ def read_state(path: str | Path, *, secret_file: Path | None = None, secret: byt
     return SavedState(str(place), storage, manifest)
 
 
+def _table(names: Sequence[str], rows: Sequence[Sequence[Any]], **types: pa.DataType) -> pa.Table:
+    """Rows as columns of these names; ``types``: of those columns whose values do not decide it."""
+    columns: list[tuple[Any, ...]] = list(zip(*rows, strict=True)) or [()] * len(names)
+    found = zip(names, columns, strict=True)
+    return pa.table(
+        {name: pa.array(each, types[name]) if name in types else arrow_column(each) for name, each in found}
+    )
+
+
 def _keyed_table(entries: Sequence[tuple[Any, Any]], description: StateDescription) -> pa.Table:
     """One row per key, or per entry of a map, or per element of a list with a time to live."""
     form = description.type_form
@@ -514,16 +510,3 @@ def _keyed_table(entries: Sequence[tuple[Any, Any]], description: StateDescripti
         named = columns.pop("key")
         columns = {"key": [each.key for each in named], "namespace": [each.namespace for each in named], **columns}
     return pa.table({name: arrow_column(each, forms.get(name)) for name, each in columns.items()})
-
-
-def _is_position(own: object | None) -> bool:
-    return own is not None and not isinstance(own, AggregationSnapshot)
-
-
-def _num_timers(state: OperatorState) -> int:
-    return sum(
-        len(getattr(timers, domain))
-        for services in state.timers.values()
-        for timers in services.values()
-        for domain in ("event_time", "processing_time")
-    )

@@ -24,7 +24,7 @@ from flowlet.common.paths import check_checkpoint_url, is_directory, root_of
 from flowlet.errors import StorageError
 from flowlet.messages.control_messages import StateHandle
 from flowlet.storage.manifest import CheckpointManifest, StoredManifest
-from flowlet.storage.state_files import INLINE_BYTES, MANIFEST, NAME, StateFiles, files_at, has_files
+from flowlet.storage.state_files import INLINE_BYTES, MANIFEST, NAME, StateFiles, files_at
 from flowlet.storage.storage_files import Folder
 
 __all__ = ["INLINE_BYTES", "CheckpointStorage"]
@@ -98,8 +98,7 @@ class CheckpointStorage(StateFiles):
             )
 
     def _settle(self, stored: StoredManifest, folder: Folder) -> None:
-        if has_files(stored):
-            self._files.settle(folder)
+        super()._settle(stored, folder)
         if any(each.shared for each in stored.manifest.subtasks):
             self._files.settle((self._job_id, _SHARED))
 
@@ -147,9 +146,6 @@ class CheckpointStorage(StateFiles):
                 "checkpoint"
             )
         return (self._job_id, chk), name
-
-    def _path_of(self, folder: Folder, name: str) -> str:
-        return f"{folder[-1]}/{name}"
 
 
 _HERE: Final[Folder] = ()
@@ -220,13 +216,6 @@ class SavepointStorage(StateFiles):
                 f"{path!r} is no file of savepoint {self.location}: the handle was changed; restore another savepoint"
             )
         return _HERE, path
-
-    def _path_of(self, folder: Folder, name: str) -> str:
-        return name
-
-    def _settle(self, stored: StoredManifest, folder: Folder) -> None:
-        if has_files(stored):
-            self._files.settle(folder)
 
     def _check_identity(self, manifest: CheckpointManifest, folder: Folder) -> None:
         if not manifest.is_savepoint:

@@ -205,13 +205,10 @@ class StateFiles(ABC):
     def _place(self, path: str) -> tuple[Folder, str]:
         """Folder and name of a handle's path.  Raises StorageError: it would lead out of the storage."""
 
-    @abstractmethod
-    def _path_of(self, folder: Folder, name: str) -> str:
-        """The path that a handle has; the reverse of ``_place``."""
-
-    @abstractmethod
     def _settle(self, stored: StoredManifest, folder: Folder) -> None:
-        """Make the folders survive a loss of power, whoever made them."""
+        """Make the folders of its files outlast a loss of power, before the manifest names them."""
+        if any(each.path is not None for each in _handles(stored)):
+            self._files.settle(folder)
 
     @abstractmethod
     def _check_identity(self, manifest: CheckpointManifest, folder: Folder) -> None:
@@ -228,7 +225,7 @@ class StateFiles(ABC):
                 f"{name!r} cannot be the name of a checkpoint's file: use letters, digits and . _ -, at most 200"
             )
         self._files.write(folder, name, content)
-        return StateHandle(len(content), digest, path=self._path_of(folder, name))
+        return StateHandle(len(content), digest, path="/".join((*folder[1:], name)))
 
     def read_state(self, handle: StateHandle) -> bytes:
         """The content of a state.  Raises StorageError: it is missing or changed; the message names the file."""
@@ -287,11 +284,6 @@ class StateFiles(ABC):
                     raise StorageError(
                         f"checkpoint file {place} {how}: put the original back, or restore another checkpoint"
                     )
-
-
-def has_files(stored: StoredManifest) -> bool:
-    """Whether a part of it is not in the manifest."""
-    return any(each.path is not None for each in _handles(stored))
 
 
 def _handles(stored: StoredManifest) -> Iterator[StateHandle]:

@@ -28,6 +28,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeAlias
 
+from flowlet.common.checks import by_name
 from flowlet.errors import StorageError
 
 Folder: TypeAlias = tuple[str, ...]
@@ -152,7 +153,7 @@ class LocalFiles:
             if not self._has_root:
                 _make_folder(self._root)
                 self._has_root = True
-            with self._made(folder) as parent:
+            with self._opened(folder, is_made=True) as parent:
                 _write_file(parent, name, content)
 
     def settle(self, folder: Folder) -> None:
@@ -171,30 +172,24 @@ class LocalFiles:
                 raise StorageError(
                     f"checkpoint file {path} cannot be read: it is not a regular file; put the file itself in its place"
                 )
-            if status.st_size > max_bytes:
-                raise StorageError(
-                    f"checkpoint file {path} has {status.st_size} bytes instead of at most {max_bytes}: it was changed "
-                    "after it was written; put the original back, or restore another checkpoint"
-                )
+            _check_size(path, status.st_size, max_bytes)
             return file.readall()
 
     def size(self, folder: Folder, name: str) -> int | None:
         """The size of a file."""
-        with explained(self.location(folder, name), "looked up"):
-            try:
-                with self._opened(folder) as parent:
-                    return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
-            except FileNotFoundError:
-                return None
+        with (
+            explained(self.location(folder, name), "looked up"),
+            suppress(FileNotFoundError),
+            self._opened(folder) as parent,
+        ):
+            return os.stat(name, dir_fd=parent, follow_symlinks=False).st_size
+        return None
 
     def names(self, folder: Folder) -> list[str]:
         """The names in a folder."""
-        with explained(self.location(folder), "listed"):
-            try:
-                with self._opened(folder) as parent:
-                    return os.listdir(parent)
-            except FileNotFoundError:
-                return []
+        with explained(self.location(folder), "listed"), suppress(FileNotFoundError), self._opened(folder) as parent:
+            return os.listdir(parent)
+        return []
 
     def remove(self, folder: Folder, name: str) -> None:
         """Unlink, fsync the directory."""
@@ -246,25 +241,14 @@ class LocalFiles:
             free = shutil.disk_usage(self._root).free
         except OSError:
             return ""
-        return (
-            " (it takes no more files: df -i shows it)"
-            if free > wanted
-            else f" ({wanted} bytes are to be written, {free} are free)"
-        )
+        if free > wanted:
+            return " (it takes no more files: df -i shows it)"
+        return f" ({wanted} bytes are to be written, {free} are free)"
 
     @contextmanager
-    def _opened(self, folder: Folder) -> Iterator[int]:
-        """The file descriptor of a folder.  Raises OSError."""
-        fd = self._open(folder, is_made=False)
-        try:
-            yield fd
-        finally:
-            os.close(fd)
-
-    @contextmanager
-    def _made(self, folder: Folder) -> Iterator[int]:
-        """The file descriptor of a folder, which is made if need be.  Raises OSError."""
-        fd = self._make(folder)
+    def _opened(self, folder: Folder, *, is_made: bool = False) -> Iterator[int]:
+        """The file descriptor of a folder; ``is_made``: it is made if need be.  Raises OSError."""
+        fd = self._make(folder) if is_made else self._open(folder, is_made=False)
         try:
             yield fd
         finally:
@@ -290,6 +274,14 @@ class LocalFiles:
             os.close(fd)
             raise
         return fd
+
+
+def _check_size(path: str, size: int, max_bytes: int) -> None:
+    if size > max_bytes:
+        raise StorageError(
+            f"checkpoint file {path} has {size} bytes instead of at most {max_bytes}: it was changed after it was "
+            "written; put the original back, or restore another checkpoint"
+        )
 
 
 def _open_to_read(parent: int, name: str) -> FileIO:
@@ -340,42 +332,26 @@ def _sync_folder(fd: int) -> None:
 
 _ANOTHER_PLACE: Final = "or set execution.checkpointing.dir to another place"
 # By scheme: the package with fsspec's implementation.
-_PACKAGES: Final = {
-    "s3": "s3fs",
-    "s3a": "s3fs",
-    "gs": "gcsfs",
-    "gcs": "gcsfs",
-    "abfs": "adlfs",
-    "abfss": "adlfs",
-    "az": "adlfs",
-    "oss": "ossfs",
-    "hdfs": "pyarrow",
-    "sftp": "paramiko",
-    "ssh": "paramiko",
-    "smb": "smbprotocol",
-}
-_NO_CREDENTIALS: Final = (
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "DefaultCredentialsError",
-    "ClientAuthenticationError",
+_PACKAGES: Final = by_name(
+    {
+        "s3fs": "s3 s3a",
+        "gcsfs": "gs gcs",
+        "adlfs": "abfs abfss az",
+        "ossfs": "oss",
+        "pyarrow": "hdfs",
+        "paramiko": "sftp ssh",
+        "smbprotocol": "smb",
+    }
 )
-_NOT_REACHED: Final = (
-    *(
-        "EndpointConnectionError",
-        "ConnectionClosedError",
-        "ConnectTimeoutError",
-        "ReadTimeoutError",
-        "ClientConnectorError",
-    ),
-    *(
-        "HTTPClientError",
-        "ServiceRequestError",
-        "FSTimeoutError",
-        "ConnectionError",
-        "ConnectionRefusedError",
-        "TimeoutError",
-    ),
+# Errors of clients of stores, by their names: none of the clients is imported here.
+_NO_CREDENTIALS: Final = by_name(
+    {"": "NoCredentialsError PartialCredentialsError DefaultCredentialsError ClientAuthenticationError"}
+)
+_NOT_REACHED: Final = by_name(
+    {
+        "": "EndpointConnectionError ConnectionClosedError ConnectTimeoutError ReadTimeoutError ClientConnectorError "
+        "HTTPClientError ServiceRequestError FSTimeoutError ConnectionError ConnectionRefusedError TimeoutError"
+    }
 )
 _MAX_CAUSE_CHARS: Final = 300
 
@@ -384,12 +360,8 @@ def cannot_open(url: str, scheme: str, error: Exception) -> StorageError:
     """Why the client of a store could not be made."""
     if isinstance(error, ImportError):
         package = _PACKAGES.get(scheme)
-        how = "install it for every process of the cluster"
-        why = (
-            f"{package} is not installed: {how} (pip install {package})"
-            if package
-            else f"its package is not installed: {how} ({error})"
-        )
+        advice = f"pip install {package}" if package else error
+        why = f"{package or 'its package'} is not installed: install it for every process of the cluster ({advice})"
     elif isinstance(error, ValueError) and "not known" in str(error):
         why = f"fsspec knows no storage with the scheme {scheme!r}; {_ANOTHER_PLACE.removeprefix('or ')}"
     else:
@@ -493,11 +465,7 @@ class ObjectFiles:
             size = self._size(folder, name)
             if size is None:
                 raise FileNotFoundError(name)
-            if size > max_bytes:
-                raise StorageError(
-                    f"checkpoint file {self.location(folder, name)} has {size} bytes instead of at most {max_bytes}: "
-                    "it was changed after it was written; put the original back, or restore another checkpoint"
-                )
+            _check_size(self.location(folder, name), size, max_bytes)
             content = self._fs.cat_file(self._path(folder, name))
             assert isinstance(content, bytes), "fsspec's contract"
             return content

@@ -26,7 +26,7 @@ from flowlet.logs import configure_logging, configure_program_logging
 from flowlet.rpc.early_signals import STOP_SIGNALS
 from flowlet.rpc.local_rpc import PipeRpc
 from flowlet.rpc.secret import load_or_create_secret
-from flowlet.shipping.program_modules import SHIPPED_FOLDERS, is_users_module
+from flowlet.shipping.program_modules import SHIPPED_CODE
 from flowlet.tm.jobmanager_connection import DEFAULT_GIVE_UP_AFTER_S, ReconnectConfig
 from flowlet.tm.latency.busy_tasks import TaskLoad
 from flowlet.tm.latency.latency_policy import Goal, KeepAwake, LatencyPolicy, SwitchInterval, TaskDriver
@@ -222,8 +222,8 @@ def run(process: ProcessOptions, config: TaskExecutorConfig, keeper: KeepAwake |
     enter_program()  # after the options were read: packages that do that import parts of themselves late
     check_free_descriptors(NUM_DESCRIPTORS, "a TaskManager")
     keep_apart(STOP_SIGNALS)
-    SHIPPED_FOLDERS.owns_process = True
-    with SharedProcess(is_users_module) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
+    SHIPPED_CODE.owns_process = True
+    with SharedProcess(SHIPPED_CODE.brings) as shared, asyncio.Runner(loop_factory=UvLoop) as runner:
         if sys.stderr is not None:
             faulthandler.enable()  # after standard error is what it stays
         failure = runner.run(_Process(process, config, shared, keeper).run())

@@ -45,9 +45,9 @@ STORAGE_BUGS: Final = (
         "the_directory_of_another_process_is_not_synced",
         "storage",
         "a loss of power may take a directory whose maker ended before its fsync",
-        "flowlet.storage.checkpoint_storage",
-        "            self._files.settle(folder)\n        if any(",
-        "            pass\n        if any(",
+        "flowlet.storage.state_files",
+        "            self._files.settle(folder)",
+        "            pass",
         f"{_FILES}::test_a_directory_that_another_process_made_and_did_not_settle_survives",
     ),
     Mutant(

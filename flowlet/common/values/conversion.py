@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from flowlet.common.typeinfo import (
+    INTEGER_BITS,
     BasicArrayTypeInfo,
     BasicType,
     BasicTypeInfo,
@@ -30,18 +31,11 @@ from flowlet.common.typeinfo import (
 )
 from flowlet.common.types import Row, RowFieldsError, fields_of_record
 
-_INTEGER_BITS = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
-_LEAF_CLASSES: dict[BasicType, tuple[type, ...]] = {
-    BasicType.STRING: (str,),
-    BasicType.CHAR: (str,),
+_LEAF_CLASSES: Final[dict[BasicType, tuple[type, ...]]] = {
+    **dict.fromkeys((BasicType.STRING, BasicType.CHAR), (str,)),
+    **dict.fromkeys((*INTEGER_BITS, BasicType.BIG_INT), (int,)),
+    **dict.fromkeys((BasicType.FLOAT, BasicType.DOUBLE), (float, int)),
     BasicType.BOOLEAN: (bool,),
-    BasicType.BYTE: (int,),
-    BasicType.SHORT: (int,),
-    BasicType.INT: (int,),
-    BasicType.LONG: (int,),
-    BasicType.BIG_INT: (int,),
-    BasicType.FLOAT: (float, int),
-    BasicType.DOUBLE: (float, int),
     BasicType.BIG_DEC: (decimal.Decimal,),
 }
 
@@ -114,7 +108,8 @@ def _to_row(value: Any, type_info: RowTypeInfo, leaf: _Leaf) -> Row:
 def _to_tuple(value: Any, type_info: TupleTypeInfo, leaf: _Leaf) -> tuple[Any, ...]:
     _require(value, (tuple, list), type_info)
     types = type_info.get_field_types()
-    _require_arity(value, len(types), type_info)
+    if len(value) != len(types):
+        raise TypeError(f"{value!r} has {len(value)} fields, {type_info!r} declares {len(types)}")
     return tuple(_shaped(item, field_type, leaf) for item, field_type in zip(value, types, strict=True))
 
 
@@ -127,7 +122,7 @@ def _checked_leaf(value: Any, basic_type: BasicType) -> Any:
         raise TypeError(f"{value!r} is of type {type(value).__name__}, not {basic_type.value}")
     if basic_type is BasicType.CHAR and isinstance(value, str) and len(value) != 1:
         raise TypeError(f"{value!r} is not one character")
-    bits = _INTEGER_BITS.get(basic_type)
+    bits = INTEGER_BITS.get(basic_type)
     if bits is not None and isinstance(value, int) and not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
         raise TypeError(f"{value!r} does not fit into the {bits} bits of {basic_type.value}")
     return value
@@ -157,8 +152,3 @@ def _require(value: Any, classes: tuple[type, ...], type_info: TypeInformation) 
     if not isinstance(value, classes):
         raise TypeError(f"{value!r} is of type {type(value).__name__}, not {type_info!r}")
     return value
-
-
-def _require_arity(values: Any, arity: int, type_info: TypeInformation) -> None:
-    if len(values) != arity:
-        raise TypeError(f"{values!r} has {len(values)} fields, {type_info!r} declares {arity}")

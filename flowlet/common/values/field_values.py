@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
+    INTEGER_BITS,
     BasicArrayTypeInfo,
     BasicType,
     BasicTypeInfo,
@@ -43,7 +44,6 @@ Convert = Callable[[Any], Any]
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _SECOND: Final = datetime.timedelta(seconds=1)
 _NO_OFFSET: Final = datetime.timedelta(0)
-_BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
 # The least float that does not fit into 32 bits: half a step above the largest one that does (IEEE 754, round half to
 # even).
 FLOAT32_LIMIT: Final = 2.0**128 - 2.0**103
@@ -111,8 +111,12 @@ def is_time(type_info: TypeInformation) -> bool:
 
 def integer_limits(type_info: TypeInformation) -> tuple[int, int] | None:
     """The lowest and the highest integer of the type; None: it is no type of integers with limits."""
-    bits = _BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
-    return None if bits is None else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    bits = INTEGER_BITS.get(type_info.basic_type) if isinstance(type_info, BasicTypeInfo) else None
+    return None if bits is None else _limits(bits)
+
+
+def _limits(bits: int) -> tuple[int, int]:
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
 def unzoned(value: Any, wanted: str) -> Any:
@@ -169,7 +173,8 @@ def _parsed_boolean(text: str) -> bool:
 
 
 def _integer_form(kind: BasicType) -> FieldForm:
-    bits = _BITS.get(kind)
+    bits = INTEGER_BITS.get(kind)
+    low, high = (-math.inf, math.inf) if bits is None else _limits(bits)
 
     def checked(value: Any) -> int:
         plain = value if type(value) is int else _from_numpy(value)
@@ -185,17 +190,7 @@ def _integer_form(kind: BasicType) -> FieldForm:
             raise ValueError(f"{number} does not fit into the {bits} bits of {kind.name}")
         return number
 
-    if bits is None:
-        return FieldForm(_checked_whole, str, lambda text: int(_digits(text)))
-    low, high = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
     return FieldForm(checked, str, parsed)
-
-
-def _checked_whole(value: Any) -> int:
-    plain = value if type(value) is int else _from_numpy(value)
-    if not isinstance(plain, int) or isinstance(plain, bool):
-        raise misfit(value, "BIG_INT")
-    return int(plain)
 
 
 def _digits(text: str) -> str:
@@ -372,7 +367,7 @@ _BASIC: Final = {
     BasicType.STRING: FieldForm(_checked_text, str, str, is_text=True),
     BasicType.CHAR: FieldForm(_checked_character, str, _checked_character, is_text=True),
     BasicType.BOOLEAN: FieldForm(_checked_boolean, lambda value: "true" if value else "false", _parsed_boolean),
-    **{kind: _integer_form(kind) for kind in (*_BITS, BasicType.BIG_INT)},
+    **{kind: _integer_form(kind) for kind in (*INTEGER_BITS, BasicType.BIG_INT)},
     BasicType.FLOAT: FieldForm(checked_float, repr, _parsed_float),
     BasicType.DOUBLE: FieldForm(checked_double, repr, parsed_double),
     BasicType.BIG_DEC: FieldForm(_checked_decimal, str, parsed_decimal),

@@ -139,4 +139,4 @@ def test_files_that_cannot_be_shipped_are_named_with_what_to_do(text: str) -> No
     with pytest.raises(
         FlowletError, match=r"register_cached_file\(\): '.*host/model' (has the scheme 'hdfs'|names the host 'host')"
     ):
-        pack(settings)
+        pack(settings).__enter__()

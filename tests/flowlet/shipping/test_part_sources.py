@@ -110,7 +110,7 @@ def test_what_cannot_be_shipped_is_named_with_its_method(
     (tmp_path / "r.txt").write_text("")
 
     with pytest.raises(JobSubmissionError, match=words):
-        pack(settings)
+        pack(settings).__enter__()
 
 
 def test_files_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,9 +121,9 @@ def test_files_that_are_too_large_are_refused(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(
         JobSubmissionError, match="the files of the job have 1200 bytes, the limit is 1000: put large data where"
     ):
-        pack(DependencySettings(python_files=(str(tmp_path / "a"), str(tmp_path / "a"))))
+        pack(DependencySettings(python_files=(str(tmp_path / "a"), str(tmp_path / "a")))).__enter__()
     with pytest.raises(JobSubmissionError, match="'b' has more than 1000 bytes"):
-        pack(DependencySettings(python_files=(str(tmp_path / "b"),)))
+        pack(DependencySettings(python_files=(str(tmp_path / "b"),))).__enter__()
 
 
 def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,12 +136,12 @@ def test_a_folder_that_is_too_large_is_not_packed_first(tmp_path: Path, monkeypa
     monkeypatch.setattr(part_sources.PackedBundle, "_hashed", None)  # comes when the archive is complete
 
     with pytest.raises(JobSubmissionError, match="'data' has more than 1000 bytes"):
-        pack(settings)
+        pack(settings).__enter__()
     os.truncate(folder / "a", 8 * 1024**3 + 1)  # a hole, which would be read for a minute
     with pytest.raises(
         JobSubmissionError, match="has more than 8589934592 bytes, which no TaskManager unpacks: put large data where"
     ):
-        pack(settings)
+        pack(settings).__enter__()
 
 
 def test_a_file_that_changes_on_its_way_is_an_error(tmp_path: Path) -> None:

@@ -11,24 +11,18 @@ import pytest
 from flowlet.messages.program_bundle import ModuleSource
 from flowlet.serde.deploy_blobs import DeploymentError
 from flowlet.shipping.job_file_cache import JobPaths
-from flowlet.shipping.program_modules import ShippedFolders, ShippedModules
+from flowlet.shipping.program_modules import ShippedCode
 
 NAME = "a_module_of_this_test"
 
 
 @pytest.fixture
-def in_memory() -> Iterator[ShippedModules]:
-    """Modules as sources; the finder goes with the test."""
-    modules = ShippedModules()
-    yield modules
-    if modules in sys.meta_path:
-        sys.meta_path.remove(modules)
-
-
-@pytest.fixture
-def folders(in_memory: ShippedModules) -> Iterator[ShippedFolders]:
-    """On the real import path: what a test has imported is unloaded."""
-    yield ShippedFolders(sys.modules, sys.path, in_memory)
+def code() -> Iterator[ShippedCode]:
+    """On the real import path: what a test has imported is unloaded, and the finder goes with the test."""
+    found = ShippedCode()
+    yield found
+    if found in sys.meta_path:
+        sys.meta_path.remove(found)
     for name in [each for each in sys.modules if each.partition(".")[0] == NAME]:
         del sys.modules[name]
 
@@ -49,64 +43,66 @@ def imported(name: str = NAME) -> object:
 
 
 def test_a_module_is_found_while_a_task_needs_it_and_the_path_is_as_before_afterwards(
-    folders: ShippedFolders, tmp_path: Path
+    code: ShippedCode, tmp_path: Path
 ) -> None:
     one, before = folder_with(tmp_path / "one", "VERSION = 1"), list(sys.path)
 
-    with folders.in_use(JobPaths((one,)), "job"):
+    with code.in_use(JobPaths((one,)), {}, "job"):
         assert imported() == 1
-        with folders.in_use(JobPaths((one,)), "job"):
+        with code.in_use(JobPaths((one,)), {}, "job"):
             assert sys.path == [str(one), *before]
         assert sys.path == [str(one), *before]
     assert sys.path == before
-    assert folders.brings(f"{NAME}.inner")
+    assert code.brings(f"{NAME}.inner")
 
 
 def test_a_source_never_replaces_a_module_in_the_folder_of_another_job_that_runs(
-    folders: ShippedFolders, tmp_path: Path
+    code: ShippedCode, tmp_path: Path
 ) -> None:
     one = folder_with(tmp_path / "one", "VERSION = 1")
+    source = {NAME: ModuleSource("/elsewhere.py", b"VERSION = 2")}
 
-    with folders.in_use(JobPaths((one,)), "job"):
+    with code.in_use(JobPaths((one,)), {}, "job"):
+        assert imported() == 1
         with pytest.raises(
             DeploymentError, match=f"module '{NAME}' differs from that of job 'job', which runs in the same TaskManager"
         ):
-            folders.check_sources([f"{NAME}.inner", "another"], "second job")
-        folders.check_sources([NAME], "job")
-    folders.check_sources([NAME], "second job")
+            code.in_use(JobPaths(), source, "second job").__enter__()
+    with code.in_use(JobPaths(), source, "second job"):
+        assert imported() == 2
 
 
-def test_the_first_folder_counts_and_packages_come_last(folders: ShippedFolders, tmp_path: Path) -> None:
+def test_the_first_folder_counts_and_packages_come_last(code: ShippedCode, tmp_path: Path) -> None:
     one, two = folder_with(tmp_path / "one", "VERSION = 1"), folder_with(tmp_path / "two", "VERSION = 2")
 
-    with folders.in_use(JobPaths((one,), packages=two), "job"):
+    with code.in_use(JobPaths((one,), packages=two), {}, "job"):
         assert imported() == 1
         assert sys.path[:2] == [str(one), str(two)]
 
 
-def test_the_next_job_brings_another_version_of_a_package(folders: ShippedFolders, tmp_path: Path) -> None:
+def test_the_next_job_brings_another_version_of_a_package(code: ShippedCode, tmp_path: Path) -> None:
     one = folder_with(tmp_path / "one", "VERSION = 1", package=True)
     two = folder_with(tmp_path / "two", "VERSION = 2", package=True)
 
-    with folders.in_use(JobPaths((one,)), "job"):
+    with code.in_use(JobPaths((one,)), {}, "job"):
         assert (imported(), imported(f"{NAME}.inner")) == (1, 1)
-    with folders.in_use(JobPaths((two,)), "job"):
+    with code.in_use(JobPaths((two,)), {}, "job"):
         assert (imported(), imported(f"{NAME}.inner")) == (2, 2)
 
 
-def test_a_job_with_another_version_beside_a_running_one_is_refused(folders: ShippedFolders, tmp_path: Path) -> None:
+def test_a_job_with_another_version_beside_a_running_one_is_refused(code: ShippedCode, tmp_path: Path) -> None:
     one, two = folder_with(tmp_path / "one", "VERSION = 1"), folder_with(tmp_path / "two", "VERSION = 2")
 
-    with folders.in_use(JobPaths((one,)), "first"):
+    with code.in_use(JobPaths((one,)), {}, "first"):
         before = list(sys.path)
         with pytest.raises(DeploymentError, match=f"the job's module '{NAME}' differs from that of job 'first'"):
-            folders.in_use(JobPaths((two,)), "second").__enter__()
+            code.in_use(JobPaths((two,)), {}, "second").__enter__()
         assert sys.path == before
         assert imported() == 1
 
 
 def test_a_file_that_would_hide_a_loaded_module_is_refused_unless_it_is_the_same(
-    folders: ShippedFolders, tmp_path: Path
+    code: ShippedCode, tmp_path: Path
 ) -> None:
     source = folder_with(tmp_path / "source", "VERSION = 1")
     sys.path.insert(0, str(source))
@@ -116,71 +112,71 @@ def test_a_file_that_would_hide_a_loaded_module_is_refused_unless_it_is_the_same
         sys.path.remove(str(source))
     same, other = folder_with(tmp_path / "same", "VERSION = 1"), folder_with(tmp_path / "other", "VERSION = 2")
 
-    with folders.in_use(JobPaths((same,)), "job"):
+    with code.in_use(JobPaths((same,)), {}, "job"):
         assert imported() == 1
     with pytest.raises(
         DeploymentError,
         match=f"the job ships a module '{NAME}', and this TaskManager has loaded another one of that name",
     ):
-        folders.in_use(JobPaths((other,)), "job").__enter__()
-    with folders.in_use(JobPaths(packages=other), "job"):
+        code.in_use(JobPaths((other,)), {}, "job").__enter__()
+    with code.in_use(JobPaths(packages=other), {}, "job"):
         assert imported() == 1, "what is loaded stays: pip got its version"
 
 
 def test_a_module_that_came_as_source_makes_room_for_a_file_and_comes_before_it(
-    folders: ShippedFolders, in_memory: ShippedModules, tmp_path: Path
+    code: ShippedCode, tmp_path: Path
 ) -> None:
     source = {NAME: ModuleSource("/elsewhere.py", b"VERSION = 0")}
     one = folder_with(tmp_path / "one", "VERSION = 1")
 
-    with in_memory.in_use(source, "first"):
+    with code.in_use(JobPaths(), source, "first"):
         assert imported() == 0
         with pytest.raises(DeploymentError, match=f"the job's module '{NAME}' differs from that of job 'first'"):
-            folders.in_use(JobPaths((one,)), "second").__enter__()
-        with folders.in_use(JobPaths((one,)), "first", source):
+            code.in_use(JobPaths((one,)), {}, "second").__enter__()
+        with code.in_use(JobPaths((one,)), source, "first"):
             assert imported() == 0
-    with folders.in_use(JobPaths((one,)), "second"):
+    with code.in_use(JobPaths((one,)), {}, "second"):
         assert imported() == 1
 
 
-def test_archives_set_the_working_directory_while_a_task_needs_them(folders: ShippedFolders, tmp_path: Path) -> None:
-    folders.owns_process = True
+def test_archives_set_the_working_directory_while_a_task_needs_them(code: ShippedCode, tmp_path: Path) -> None:
+    code.owns_process = True
     before, (one, two) = os.getcwd(), (tmp_path / "one", tmp_path / "two")
     one.mkdir()
     two.mkdir()
 
-    with folders.in_use(JobPaths(working_directory=one), "first"):
+    with code.in_use(JobPaths(working_directory=one), {}, "first"):
         assert os.getcwd() == str(one)
-        with folders.in_use(JobPaths(working_directory=one), "first"):
+        with code.in_use(JobPaths(working_directory=one), {}, "first"):
             pass
         assert os.getcwd() == str(one)
         with pytest.raises(
             DeploymentError, match="job 'first', which runs in the same TaskManager, has archives of its own"
         ):
-            folders.in_use(JobPaths(working_directory=two), "second").__enter__()
+            code.in_use(JobPaths(working_directory=two), {}, "second").__enter__()
     assert os.getcwd() == before
-    with folders.in_use(JobPaths(working_directory=two), "second"):
+    with code.in_use(JobPaths(working_directory=two), {}, "second"):
         assert os.getcwd() == str(two)
     assert os.getcwd() == before
 
 
-def test_the_working_directory_of_a_users_process_stays(folders: ShippedFolders, tmp_path: Path) -> None:
+def test_the_working_directory_of_a_users_process_stays(code: ShippedCode, tmp_path: Path) -> None:
     before = os.getcwd()
 
     with pytest.raises(DeploymentError, match="archives set the working directory, which belongs to the program here"):
-        folders.in_use(JobPaths(working_directory=tmp_path), "job").__enter__()
+        code.in_use(JobPaths(working_directory=tmp_path), {}, "job").__enter__()
     assert os.getcwd() == before
 
 
 def test_a_folder_that_a_job_brings_twice_is_there_until_its_last_task_has_ended(
-    folders: ShippedFolders, tmp_path: Path
+    code: ShippedCode, tmp_path: Path
 ) -> None:
     """Two files of the same content lie in one folder."""
     one, before = folder_with(tmp_path / "one", "VERSION = 1"), list(sys.path)
     paths = JobPaths((one, one), packages=one)
 
-    with folders.in_use(paths, "job"):
-        with folders.in_use(paths, "job"):
+    with code.in_use(paths, {}, "job"):
+        with code.in_use(paths, {}, "job"):
             pass
         assert sys.path == [str(one), *before]
     assert sys.path == before
