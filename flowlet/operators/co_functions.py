@@ -14,24 +14,17 @@ Rules:  in BATCH mode the broadcast stream is read first (``StreamOperator.input
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from flowlet.chain.loop_code import Blame, LoopCode
-from flowlet.datastream.state import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueStateDescriptor,
-)
+from flowlet.datastream.state import MapStateDescriptor, StateDescriptor
 from flowlet.datastream.timerservice import TimerService
 from flowlet.errors import FlowletError
 from flowlet.graph.transformation import selection_tag
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import TwoInputRecordOperator, is_state_used, write_current_key
 from flowlet.operators.process_operator import ProcessContext, ProcessFunctionOperator
-from flowlet.operators.user_function import RecordOperator
+from flowlet.operators.user_function import RecordOperator, keyed_kind
 from flowlet.records import Chunk
 from flowlet.state.state_backends import OperatorBroadcastState, ReadOnlyOperatorBroadcastState
 from flowlet.timers.time_api import NO_KEY
@@ -113,15 +106,6 @@ class CoFlatMapOperator(_CoOperator):
         self.out.write_items(code, result, results, blame, write)
 
 
-_KEYED_KINDS: Final = (
-    ValueStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    AggregatingStateDescriptor,
-)
-
-
 class _StatesContext(ProcessContext):
     """A context with broadcast states; those of records of the other stream, and of its timers, cannot be changed."""
 
@@ -169,7 +153,7 @@ class _BroadcastContext(_StatesContext):
         operator = self._operator
         if operator.state_refusal is not None:
             raise FlowletError(f"operator {operator.name!r}: {operator.state_refusal}")
-        kind = next((each for each in _KEYED_KINDS if isinstance(state_descriptor, each)), None)
+        kind = keyed_kind(state_descriptor)
         if kind is None:
             raise FlowletError(
                 f"apply_to_keyed_state() needs the descriptor of a keyed state, got {state_descriptor!r}"

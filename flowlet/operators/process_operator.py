@@ -144,23 +144,12 @@ class UnkeyedTimers(TimerService):
         return self._operator.current_watermark
 
     def register_processing_time_timer(self, timestamp: int) -> None:
-        """Refused."""
-        self._refuse()
-
-    def register_event_time_timer(self, timestamp: int) -> None:
-        """Refused."""
-        self._refuse()
-
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Refused."""
-        self._refuse()
-
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        """Refused."""
-        self._refuse()
-
-    def _refuse(self) -> None:
+        """Refuse the timer.  Raises FlowletError: always."""
         raise FlowletError("timers need a keyed stream: call key_by(...) before process(...)")
+
+    register_event_time_timer = register_processing_time_timer
+    delete_processing_time_timer = register_processing_time_timer
+    delete_event_time_timer = register_processing_time_timer
 
 
 class ProcessFunctionOperator(UserFunctionOperator):
@@ -415,9 +404,8 @@ class MapOperator(FunctionOperator):
         """Replace the record."""
         self._write_key(code, record, key)
         result = code.variable("v")
-        code.line(
-            f"{result} = {code.bind(self.function.call, 'map')}({record})", Blame(self.name, self.ctx.subtask, record)
-        )
+        call = f"{code.bind(self.function.call, 'map')}({record})"
+        code.line(f"{result} = {call}", Blame(self.name, self.ctx.subtask, record))
         self.out.write(code, result, timestamp, count=code.counts.get(id(self)))
 
 
@@ -436,9 +424,8 @@ class FilterOperator(FunctionOperator):
     def write_record(self, code: LoopCode, record: str, timestamp: str | None, key: str | None) -> None:
         """Go on with the record, or leave it."""
         self._write_key(code, record, key)
-        with code.block(
-            f"if {code.bind(self.function.call, 'filter')}({record}):", Blame(self.name, self.ctx.subtask, record)
-        ):
+        head = f"if {code.bind(self.function.call, 'filter')}({record}):"
+        with code.block(head, Blame(self.name, self.ctx.subtask, record)):
             self.out.write(code, record, timestamp)
 
 

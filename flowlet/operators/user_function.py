@@ -8,6 +8,7 @@ Source:     PyFlink's function objects (``MapFunction.map`` and so on), Flink ``
 Absent:     coroutine functions.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NoReturn, cast
 
@@ -49,7 +50,54 @@ _NOT_FOR_SELECTORS: Final = "key selectors have no keyed state"
 _NEEDS_KEYS: Final = "keyed state needs a keyed stream: call key_by(...) before the operator"
 
 
-class RuntimeContext(KeyedStateStore):
+_KEYED_DESCRIPTORS: Final = (
+    ValueStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    AggregatingStateDescriptor,
+)
+
+
+def keyed_kind(descriptor: StateDescriptor) -> type[StateDescriptor] | None:
+    """The kind of keyed state that a descriptor describes; None: it is no such descriptor."""
+    return next((each for each in _KEYED_DESCRIPTORS if isinstance(descriptor, each)), None)
+
+
+class KeyedStates(KeyedStateStore):
+    """The five kinds of keyed state, each by its descriptor."""
+
+    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
+        """A value per key.
+
+        Raises:
+            FlowletError: the operator has no keyed state, or the name is taken by another kind of state.
+            StateRestoreError: the checkpoint has a state of this name of another kind or type.
+        """
+        return cast("ValueState[Any]", self._state(state_descriptor, ValueStateDescriptor))
+
+    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
+        """A list per key; raises as ``get_state``."""
+        return cast("ListState[Any]", self._state(state_descriptor, ListStateDescriptor))
+
+    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        """A map per key; raises as ``get_state``."""
+        return cast("MapState[Any, Any]", self._state(state_descriptor, MapStateDescriptor))
+
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+        """The values of each key combined by a function of two; raises as ``get_state``."""
+        return cast("ReducingState[Any]", self._state(state_descriptor, ReducingStateDescriptor))
+
+    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
+        """The values of each key combined by an ``AggregateFunction``; raises as ``get_state``."""
+        return cast("AggregatingState[Any, Any]", self._state(state_descriptor, AggregatingStateDescriptor))
+
+    @abstractmethod
+    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        """The state of a descriptor that the user named as one of this kind."""
+
+
+class RuntimeContext(KeyedStates):
     """What ``open`` is given; the names are PyFlink's.
 
     ``state_refusal``: why the operator has no keyed state; None: it has.
@@ -94,31 +142,6 @@ class RuntimeContext(KeyedStateStore):
     def get_distributed_cache(self) -> DistributedCache:
         """The files that travelled with the job."""
         return DistributedCache(self._ctx.cached_files)
-
-    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """A value per key.
-
-        Raises:
-            FlowletError: the operator has no keyed state, or the name is taken by another kind of state.
-            StateRestoreError: the checkpoint has a state of this name of another kind or type.
-        """
-        return cast("ValueState[Any]", self._state(state_descriptor, ValueStateDescriptor))
-
-    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list per key; raises as ``get_state``."""
-        return cast("ListState[Any]", self._state(state_descriptor, ListStateDescriptor))
-
-    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """A map per key; raises as ``get_state``."""
-        return cast("MapState[Any, Any]", self._state(state_descriptor, MapStateDescriptor))
-
-    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
-        """The values of each key combined by a function of two; raises as ``get_state``."""
-        return cast("ReducingState[Any]", self._state(state_descriptor, ReducingStateDescriptor))
-
-    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
-        """The values of each key combined by an ``AggregateFunction``; raises as ``get_state``."""
-        return cast("AggregatingState[Any, Any]", self._state(state_descriptor, AggregatingStateDescriptor))
 
     def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
         if self._state_refusal is not None:
@@ -171,6 +194,19 @@ class InitializationContext(FunctionInitializationContext):
         return self._keyed
 
 
+def _run(ctx: OperatorContext, step: Callable[..., object], *args: Any, name: str | None = None) -> None:
+    """Call a step of a function's life; ``name``: its own, where the step need not have it.
+
+    Raises:
+        UserFunctionError: the step failed.
+    """
+    try:
+        step(*args)
+    except Exception as error:
+        error.add_note(f"raised by {name or step.__name__}()")
+        raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
+
+
 class Checkpoints:
     """What a function object does about checkpoints: nothing, unless it is a ``CheckpointedFunction`` or a
     ``CheckpointListener``.
@@ -184,30 +220,22 @@ class Checkpoints:
     def initialize(self, ctx: OperatorContext, state_refusal: str | None = _NEEDS_KEYS) -> None:
         """Call ``initialize_state``; ``state_refusal``: see ``RuntimeContext``."""
         if isinstance(self._function, CheckpointedFunction):
-            self._run(ctx, self._function.initialize_state, InitializationContext(ctx, state_refusal))
+            _run(ctx, self._function.initialize_state, InitializationContext(ctx, state_refusal))
 
     def snapshot(self, ctx: OperatorContext, checkpoint_id: int, timestamp_ms: int) -> None:
         """Call ``snapshot_state``."""
         if isinstance(self._function, CheckpointedFunction):
-            self._run(ctx, self._function.snapshot_state, SnapshotContext(checkpoint_id, timestamp_ms))
+            _run(ctx, self._function.snapshot_state, SnapshotContext(checkpoint_id, timestamp_ms))
 
     def completed(self, ctx: OperatorContext, checkpoint_id: int) -> None:
         """Call ``notify_checkpoint_complete``."""
         if isinstance(self._function, CheckpointListener):
-            self._run(ctx, self._function.notify_checkpoint_complete, checkpoint_id)
+            _run(ctx, self._function.notify_checkpoint_complete, checkpoint_id)
 
     def aborted(self, ctx: OperatorContext, checkpoint_id: int) -> None:
         """Call ``notify_checkpoint_aborted``."""
         if isinstance(self._function, CheckpointListener):
-            self._run(ctx, self._function.notify_checkpoint_aborted, checkpoint_id)
-
-    @staticmethod
-    def _run(ctx: OperatorContext, method: Callable[[Any], None], argument: Any) -> None:
-        try:
-            method(argument)
-        except Exception as error:
-            error.add_note(f"raised by {method.__name__}()")
-            raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
+            _run(ctx, self._function.notify_checkpoint_aborted, checkpoint_id)
 
 
 class UserFunction:
@@ -268,11 +296,7 @@ class UserFunction:
         """Call the object's method of that name, if it has one."""
         step = None if self.method(self._method) is None else self.method(name)
         if step is not None:
-            try:
-                step(*args)
-            except Exception as error:
-                error.add_note(f"raised by {name}()")
-                raise UserFunctionError(ctx.operator_name, ctx.subtask, None) from error
+            _run(ctx, step, *args, name=name)
 
 
 class FunctionOnDemand(UserFunction):
@@ -331,7 +355,11 @@ class UserFunctionOperator(StreamOperator):
             self.ctx.attention.check()
             # Counted first: what a failing open() took must be given back too.
             self._num_open += 1
-            function.open(self.ctx, self.state_refusal)
+            function.open(self.ctx, self._refusal_of(function))
+
+    def _refusal_of(self, function: UserFunction) -> str | None:
+        """Why a function has no keyed state; None: it has."""
+        return self.state_refusal
 
     def close(self) -> None:
         """Close the functions that were opened."""

@@ -14,6 +14,7 @@ Invariants: what a cell holds is newer than the state.  No two cells share an ob
 Source:     Flink ``WindowOperator.processElement``, for ``EventTimeTrigger``.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -28,7 +29,7 @@ from flowlet.keys.exact_keys import PLAIN_TYPES, NamespacedKey, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk
 from flowlet.timers.time_api import InternalTimerService
-from flowlet.windows.window_states import CombinedContents, ListContents, WindowContents, WindowStates
+from flowlet.windows.window_states import CombinedContents, WindowContents, WindowStates
 
 _MISSING: Final = object()
 # Cells, or records in lists: a snapshot has to write so many to the state first, at 2 us each.  Not measured.
@@ -69,7 +70,7 @@ class AlignedWindowing:
         self._combine = spec.combine
         self._aggregates = spec.aggregates
         # By start and exact key, what is kept, or the records that the state has not got yet.
-        self._cells = _CellsByStart()
+        self._cells: defaultdict[int, dict[Any, Any]] = defaultdict(dict)
         self._num_cells = 0
         # The keys of cells as the user knows them, where these are not the exact keys.
         self._users: dict[Cell, Any] = {}
@@ -237,7 +238,7 @@ class AlignedWindowing:
     def _write_cell(self, code: LoopCode, record: str, exact: str, key: str | None, start: str, cells: str) -> None:
         """The statements that put a record into the cell of a window; ``key`` is None in the loop of a chunk."""
         cell = f"{start}, {exact}, {exact if key is None else key}"
-        if isinstance(self._contents, ListContents):
+        if not isinstance(self._contents, CombinedContents):
             elements = code.variable("elements")
             code.line(f"{elements} = {cells}.get({exact})")
             code.line(
@@ -306,12 +307,12 @@ class AlignedWindowing:
         kept: list[Any] | None = None
         if is_in_state:
             self._enter(cell, key)
-            if found is _MISSING or isinstance(self._contents, ListContents):
+            if found is _MISSING or not isinstance(self._contents, CombinedContents):
                 kept = self._contents.get()
             self._contents.clear()
         if found is _MISSING or found is None:
             return kept
-        if isinstance(self._contents, ListContents):
+        if not isinstance(self._contents, CombinedContents):
             return [*(kept or ()), *found]
         result = self._combine.get_result(found) if self._aggregates else found
         return None if result is None else [result]
@@ -328,7 +329,7 @@ class AlignedWindowing:
         if found is not _MISSING:
             self._num_cells -= 1
             self._users.pop(cell, None)
-            if isinstance(self._contents, ListContents):
+            if not isinstance(self._contents, CombinedContents):
                 self.num_listed -= len(found)
         return found
 
@@ -354,11 +355,10 @@ class AlignedWindowing:
 
     def _write(self, cell: Cell, key: Any, value: Any) -> None:
         self._enter(cell, key)
-        if isinstance(self._contents, ListContents):
-            self._contents.state.add_all(value)
-        else:
-            assert isinstance(self._contents, CombinedContents), "all records, or what they were combined to"
+        if isinstance(self._contents, CombinedContents):
             self._contents.update(value)
+        else:
+            self._contents.state.add_all(value)
 
     def _enter(self, cell: Cell, key: Any) -> None:
         start, exact = cell
@@ -390,16 +390,8 @@ class AlignedWindowing:
         assert self._num_cells == len(cells), f"{self._num_cells} cells instead of {len(cells)}"
         assert self._users.keys() <= cells.keys(), "a key without its cell"
         assert self._in_state <= cells.keys(), "a cell that is gone is said to be in the state"
-        num_listed = sum(map(len, cells.values())) if isinstance(self._contents, ListContents) else 0
+        num_listed = 0 if isinstance(self._contents, CombinedContents) else sum(map(len, cells.values()))
         assert self.num_listed == num_listed, f"{self.num_listed} records in lists instead of {num_listed}"
-
-
-class _CellsByStart(dict[int, dict[Any, Any]]):
-    """The cells of each window, by exact key."""
-
-    def __missing__(self, start: int) -> dict[Any, Any]:
-        cells = self[start] = {}
-        return cells
 
 
 class _UserKeys:

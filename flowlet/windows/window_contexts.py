@@ -21,20 +21,7 @@ from typing import Any, Final, NoReturn
 
 from flowlet.chain.operator_output import OperatorOutput
 from flowlet.columns.column import UNCHANGING, is_unchanging
-from flowlet.datastream.state import (
-    AggregatingState,
-    AggregatingStateDescriptor,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    ReducingState,
-    ReducingStateDescriptor,
-    State,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from flowlet.datastream.state import State, StateDescriptor
 from flowlet.datastream.user_functions.function import KeyedStateStore
 from flowlet.datastream.user_functions.window_functions import ProcessAllWindowFunction, ProcessWindowFunction
 from flowlet.datastream.window.evictors import Evictor
@@ -42,14 +29,14 @@ from flowlet.datastream.window.triggers import Trigger
 from flowlet.datastream.window.window_assigners import WindowAssigner
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
-from flowlet.operators.user_function import RuntimeContext
+from flowlet.operators.user_function import KeyedStates, RuntimeContext
 from flowlet.records import Chunk, Watermark, WatermarkStatus
 from flowlet.timers.time_api import InternalTimerService
 from flowlet.windows.window_states import WindowStates
 
 
-class AssignerContext(WindowAssigner.WindowAssignerContext):
-    """The clock, and the states of the current key."""
+class _WindowClock:
+    """What all contexts tell but the window: the time, the metrics and the subtask."""
 
     def __init__(self, timers: InternalTimerService, runtime: RuntimeContext) -> None:
         self._timers = timers
@@ -58,53 +45,36 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
     def get_current_processing_time(self) -> int:
         """What the clock shows."""
         return self._timers.current_processing_time()
+
+    def get_current_watermark(self) -> int:
+        """The event time that the operator has reached."""
+        return self._timers.current_watermark()
+
+    def get_metric_group(self) -> Any:
+        """The metrics of the operator."""
+        return self._runtime.get_metrics_group()
 
     def get_runtime_context(self) -> Any:
         """The subtask, and the states of the key of the record."""
         return self._runtime
 
 
-class EvictorContext(Evictor.EvictorContext):
+class AssignerContext(_WindowClock, WindowAssigner.WindowAssignerContext):
+    """The clock, and the states of the current key."""
+
+
+class EvictorContext(_WindowClock, Evictor.EvictorContext):
     """The clock."""
 
-    def __init__(self, timers: InternalTimerService, runtime: RuntimeContext) -> None:
-        self._timers = timers
-        self._runtime = runtime
 
-    def get_current_processing_time(self) -> int:
-        """What the clock shows."""
-        return self._timers.current_processing_time()
-
-    def get_metric_group(self) -> Any:
-        """The metrics of the operator."""
-        return _metrics_of(self._runtime)
-
-    def get_current_watermark(self) -> int:
-        """The event time that the operator has reached."""
-        return self._timers.current_watermark()
-
-
-class TriggerContext(Trigger.OnMergeContext):
+class TriggerContext(_WindowClock, Trigger.OnMergeContext):
     """The clock, the timers and the states of ``window`` and the current key."""
 
     def __init__(self, states: WindowStates, timers: InternalTimerService, runtime: RuntimeContext) -> None:
+        super().__init__(timers, runtime)
         self._states = states
-        self._timers = timers
-        self._runtime = runtime
         self.window: Any = None
         self.merged: Sequence[Any] = ()  # the windows that became ``window``, while that is told
-
-    def get_current_processing_time(self) -> int:
-        """What the clock shows."""
-        return self._timers.current_processing_time()
-
-    def get_metric_group(self) -> Any:
-        """The metrics of the operator."""
-        return _metrics_of(self._runtime)
-
-    def get_current_watermark(self) -> int:
-        """The event time that the operator has reached."""
-        return self._timers.current_watermark()
 
     def register_processing_time_timer(self, time: int) -> None:
         """For the window and the current key."""
@@ -134,62 +104,20 @@ class TriggerContext(Trigger.OnMergeContext):
             self._states.merge(state_descriptor, self.window, self.merged)
 
 
-class _PerWindowStates(KeyedStateStore):
+class _PerWindowStates(KeyedStates):
     """The states of one key and one window."""
 
     def __init__(self, states: WindowStates) -> None:
         self._states = states
 
-    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """A value per key and window."""
-        state: ValueState[Any] = self._states.state(state_descriptor)
-        return state
-
-    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """A list per key and window."""
-        state: ListState[Any] = self._states.state(state_descriptor)
-        return state
-
-    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """A map per key and window."""
-        state: MapState[Any, Any] = self._states.state(state_descriptor)
-        return state
-
-    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
-        """Values per key and window, combined by a function of two."""
-        state: ReducingState[Any] = self._states.state(state_descriptor)
-        return state
-
-    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
-        """Values per key and window, combined by an ``AggregateFunction``."""
-        state: AggregatingState[Any, Any] = self._states.state(state_descriptor)
-        return state
+    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> Any:
+        return self._states.state(descriptor)
 
 
-class _NoPerWindowStates(KeyedStateStore):
-    """Windows that may become one have no states of their own."""
+class _NoPerWindowStates(KeyedStates):
+    """Refuses: a window that becomes part of another one would take its states along."""
 
-    def get_state(self, state_descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """Refused."""
-        self._refuse()
-
-    def get_list_state(self, state_descriptor: ListStateDescriptor) -> ListState[Any]:
-        """Refused."""
-        self._refuse()
-
-    def get_map_state(self, state_descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """Refused."""
-        self._refuse()
-
-    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
-        """Refused."""
-        self._refuse()
-
-    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
-        """Refused."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _state(self, descriptor: StateDescriptor, kind: type[StateDescriptor]) -> NoReturn:
         raise FlowletError("windows that merge, such as sessions, have no state per window; use global_state()")
 
 
@@ -227,11 +155,6 @@ class FunctionContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFuncti
         return self._runtime
 
 
-def _metrics_of(runtime: RuntimeContext) -> Any:
-    """The metrics of a function, by either of PyFlink's names."""
-    return runtime.get_metrics_group()
-
-
 # Gets the key and the records, or what they were combined to.
 WindowCall = Callable[[Any, Any, list[Any]], Iterable[Any] | None]
 
@@ -245,7 +168,7 @@ def window_call_of(spec: WindowSpec, context: FunctionContext) -> WindowCall:
     """What to call with the key, the window and what it holds; ``context``: of the window, set by the caller."""
     function = spec.function
     if function is None:
-        return _pass_through
+        return lambda _key, _window, elements: elements
     if has_context(spec):
         process = function.process
         if spec.is_keyed:
@@ -263,10 +186,6 @@ def clears(spec: WindowSpec) -> bool:
         return False
     own = getattr(type(spec.function), "clear", None)
     return own not in (None, ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
-
-
-def _pass_through(_key: Any, _window: Any, elements: list[Any]) -> Iterable[Any]:
-    return elements
 
 
 _MAX_WAITING: Final = 1_000  # as many as a chunk holds

@@ -111,15 +111,11 @@ class WindowOperator(UserFunctionOperator):
         self._aligned = (
             AlignedWindowing(spec, self._contents, self._states, self._timers, ctx) if spec.is_aligned else None
         )
-        self._open_functions()
+        super().open()
         self._clean = ctx.keyed_state_backend.clean if ctx.keyed_state_backend.cleans_at_records else None
 
-    def _open_functions(self) -> None:
-        for function in self._functions:
-            self.ctx.attention.check()
-            # Counted first: what a failing open() took must be given back too.
-            self._num_open += 1
-            function.open(self.ctx, _NO_STATE if function is self._combining else None)
+    def _refusal_of(self, function: UserFunction) -> str | None:
+        return _NO_STATE if function is self._combining else None
 
     def set_key_context(self, record: object) -> None:
         """Make the record's key the current one."""

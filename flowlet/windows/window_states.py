@@ -13,23 +13,22 @@ Source:     Flink ``MergingWindowSet``; ``KeyedStateBackend.getPartitionedState`
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.datastream.state import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
-    MapStateDescriptor,
     ReducingStateDescriptor,
     State,
     StateDescriptor,
-    ValueStateDescriptor,
 )
 from flowlet.datastream.window.evictors import TimestampedValue
 from flowlet.datastream.window.window_assigners import MergingWindowAssigner
 from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.keys.exact_keys import NamespacedKey
+from flowlet.operators.user_function import keyed_kind
 from flowlet.timers.time_api import KeyContext
 
 __all__ = ["MergeFunction", "MergingWindowSet"]
@@ -115,15 +114,6 @@ class MergingWindowSet:
         assert len(set(self.mapping.values())) == len(self.mapping), "two windows share a state window"
 
 
-_KINDS: Final = (
-    ValueStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    AggregatingStateDescriptor,
-)
-
-
 class WindowStates:
     """Gives the states of the operator's current key and a window; task thread only."""
 
@@ -147,7 +137,7 @@ class WindowStates:
         Raises:
             FlowletError: the name is taken by another state.
         """
-        kind = next((each for each in _KINDS if isinstance(descriptor, each)), None)
+        kind = keyed_kind(descriptor)
         if kind is None:
             raise FlowletError(f"a state needs a descriptor such as ValueStateDescriptor(name), got {descriptor!r}")
         return self._backend.state(descriptor, kind, self.key_context)
@@ -204,112 +194,74 @@ class WindowStates:
 WINDOW_STATE_NAME: Final = "window-contents"
 
 
-class WindowContents(Protocol):
-    """The records of windows, or what was made of them."""
+class WindowContents:
+    """The records of windows, or what was made of them; all records where a subclass says nothing else.
 
-    def add(self, value: Any, timestamp: int | None) -> None:
-        """Add a record."""
+    Args:
+        states: have the window that is entered.
+        descriptor: of the state that keeps the contents.
+    """
 
-    def get(self) -> list[Any] | None:
-        """The records, or the one value that they were combined to; None: there is nothing."""
-
-    def clear(self) -> None:
-        """Forget everything."""
-
-    def merge(self, target: Any, sources: Sequence[Any]) -> None:
-        """What is kept for the windows ``sources`` now belongs to ``target``."""
-
-
-class ListContents:
-    """All records."""
-
-    def __init__(self, spec: WindowSpec, states: WindowStates) -> None:
+    def __init__(self, states: WindowStates, descriptor: StateDescriptor) -> None:
         self._states = states
-        self._descriptor = ListStateDescriptor(WINDOW_STATE_NAME, spec.state_type)
-        self.state = states.state(self._descriptor)
+        self._descriptor = descriptor
+        self.state = states.state(descriptor)
 
     def add(self, value: Any, timestamp: int | None) -> None:
         """Add a record."""
         self.state.add(value)
 
     def get(self) -> list[Any] | None:
-        """The records, in the order in which they came."""
+        """The records in the order in which they came, or the one value that they were combined to; None: there is
+        nothing.
+        """
         return self.state.get() or None
 
     def clear(self) -> None:
-        """Forget the records."""
+        """Forget everything."""
         self.state.clear()
 
     def merge(self, target: Any, sources: Sequence[Any]) -> None:
-        """Put the records of the ``sources`` behind those of the ``target``."""
+        """Combine what is kept for the windows ``sources`` with that of ``target``, or put it behind."""
         self._states.merge(self._descriptor, target, sources)
 
 
-class CombinedContents:
+class CombinedContents(WindowContents):
     """One value: what the function made of all records."""
 
     def __init__(self, spec: WindowSpec, states: WindowStates) -> None:
-        self._states = states
-        self._descriptor = (
-            AggregatingStateDescriptor(WINDOW_STATE_NAME, spec.combine, spec.state_type)
-            if spec.aggregates
-            else ReducingStateDescriptor(WINDOW_STATE_NAME, spec.combine, spec.state_type)
-        )
-        self.state = states.state(self._descriptor)
+        kind = AggregatingStateDescriptor if spec.aggregates else ReducingStateDescriptor
+        super().__init__(states, kind(WINDOW_STATE_NAME, spec.combine, spec.state_type))
         # What is kept: the accumulator, where there is one.
         self.kept = self.state.accumulator if spec.aggregates else self.state.get
         self.update = self.state.update_accumulator if spec.aggregates else self.state.update
-
-    def add(self, value: Any, timestamp: int | None) -> None:
-        """Combine what there is with a record."""
-        self.state.add(value)
 
     def get(self) -> list[Any] | None:
         """The result, as the only element."""
         result = self.state.get()
         return None if result is None else [result]
 
-    def clear(self) -> None:
-        """Forget the value."""
-        self.state.clear()
 
-    def merge(self, target: Any, sources: Sequence[Any]) -> None:
-        """Combine the values."""
-        self._states.merge(self._descriptor, target, sources)
-
-
-class TimestampedContents:
+class TimestampedContents(WindowContents):
     """All records with their timestamps, for an evictor."""
-
-    def __init__(self, states: WindowStates) -> None:
-        self._states = states
-        self._descriptor = ListStateDescriptor(WINDOW_STATE_NAME)
-        self._state = states.state(self._descriptor)
 
     def add(self, value: Any, timestamp: int | None) -> None:
         """Add a record."""
-        self._state.add((value, timestamp))
+        self.state.add((value, timestamp))
 
     def get(self) -> list[TimestampedValue[Any]] | None:
         """The records, in the order in which they came."""
-        pairs = self._state.get()
-        return [TimestampedValue(value, timestamp) for value, timestamp in pairs] or None
+        return [TimestampedValue(value, timestamp) for value, timestamp in self.state.get()] or None
 
     def replace(self, elements: Sequence[TimestampedValue[Any]]) -> None:
         """Keep these records and no others."""
-        self._state.update([(each.value, each.timestamp) for each in elements])
-
-    def clear(self) -> None:
-        """Forget the records."""
-        self._state.clear()
-
-    def merge(self, target: Any, sources: Sequence[Any]) -> None:
-        """Put the records of the ``sources`` behind those of the ``target``."""
-        self._states.merge(self._descriptor, target, sources)
+        self.state.update([(each.value, each.timestamp) for each in elements])
 
 
 def contents_of(spec: WindowSpec, states: WindowStates) -> WindowContents:
     """What is kept for such windows."""
     if spec.evictor is not None:
-        return TimestampedContents(states)
-    return ListContents(spec, states) if spec.combine is None else CombinedContents(spec, states)
+        return TimestampedContents(states, ListStateDescriptor(WINDOW_STATE_NAME))
+    if spec.combine is not None:
+        return CombinedContents(spec, states)
+    return WindowContents(states, ListStateDescriptor(WINDOW_STATE_NAME, spec.state_type))
