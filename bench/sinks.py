@@ -29,7 +29,7 @@ from flowlet.columns import Columns, ListColumn, Shape
 from flowlet.common.serialization import Encoder
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.files.file_sink_writer import RunningFileSink
-from flowlet.connectors.files.part_files import ROWS_PER_GROUP
+from flowlet.connectors.files.parquet_writer import ROWS_PER_GROUP
 from flowlet.datastream.connectors.file_system import BucketAssigner, FileSink
 from flowlet.datastream.formats.csv import CsvBulkWriters, CsvSchema
 from flowlet.datastream.formats.json_lines import JsonLinesEncoder

@@ -31,7 +31,8 @@ from flowlet.messages.control_messages import (
 from flowlet.messages.program_bundle import ProgramBundle, pieces_of
 from flowlet.operators.source_operator import SourceOperator, enumerator_of
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
-from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, dump_type, share_containers
+from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, share_containers
+from flowlet.serde.pickles import program_pickle
 from flowlet.shipping.bundle_maker import NeededCode, PackedBundle, ProgramCode, pack, program_code
 from flowlet.splits.enumerators import split_set_of
 from flowlet.splits.split_kinds import SplitSet
@@ -262,7 +263,12 @@ def _remote_gate(vertex: JobVertex) -> RemoteGateMessage | None:
     source = cast("RemoteGateSource", source)
     key_blob = b"" if source.key_groups is None else dump_partitioner(source.key_groups, f"gate {source.name}")
     return RemoteGateMessage(
-        source.name, source.type_name, source.fingerprint, dump_type(source.type_info), key_blob, source.producers
+        source.name,
+        source.type_name,
+        source.fingerprint,
+        program_pickle.dumps(source.type_info),
+        key_blob,
+        source.producers,
     )
 
 

@@ -147,7 +147,7 @@ class _Typed(ColumnVisitor[Any]):
                 raise TypeError(
                     f"field {field.name!r} is declared as {field.type}, got {found.type}: {error}"
                 ) from error
-            if _is_short_float(field.type) and (value := _first_overflow(found, cast)) is not None:
+            if _is_short_float(field.type) and (value := first_overflow(found, cast)) is not None:
                 raise TypeError(f"field {field.name!r} is declared as {field.type}, which {value!r} does not fit into")
             found = cast
         return _with_nulls_as_declared(found, field)
@@ -218,7 +218,7 @@ def _uncut(values: list[Any], kind: Any) -> Any:
     elif pa.types.is_duration(kind) and kind.unit != "ns":
         finest = pa.duration("us")
     array = pa.array(values, finest)
-    if _is_short_float(kind) and (value := _first_overflow(values, array)) is not None:
+    if _is_short_float(kind) and (value := first_overflow(values, array)) is not None:
         raise TypeError(f"{value!r} does not fit")
     return array if finest == kind else array.cast(kind)
 
@@ -227,15 +227,15 @@ def _is_short_float(kind: Any) -> bool:
     return bool(pa.types.is_float32(kind) or pa.types.is_float16(kind))
 
 
-def _first_overflow(values: Any, array: Any) -> Any:
+def first_overflow(values: Any, array: Any) -> Any:
     """The first finite float that is infinite in an array of fewer bits; None: there is none.
 
-    ``values``: a list or an Arrow array.
+    ``values``: a sequence or an Arrow array.
     """
     infinite = np.flatnonzero(np.isinf(array.to_numpy(zero_copy_only=False).astype(np.float32)))
     if not len(infinite):
         return None
-    given = values if isinstance(values, list) else values.to_pylist()
+    given = values.to_pylist() if isinstance(values, pa.Array) else values
     return next(
         (given[place] for place in infinite.tolist() if given[place] is not None and math.isfinite(given[place])), None
     )

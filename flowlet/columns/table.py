@@ -86,23 +86,22 @@ class Columns:
 
     def take(self, indices: IndexArray) -> Columns:
         """The records at these positions, in this order."""
-        return self._with(len(indices), tuple([column.take(indices) for column in self.fields]))
+        return self._with(tuple([column.take(indices) for column in self.fields]), self.key_position)
 
     def slice(self, start: int, stop: int) -> Columns:
         """The records from ``start`` up to ``stop``; what is beyond the end is left out."""
-        fields = tuple([column.slice(start, stop) for column in self.fields])
-        return self._with(len(fields[0]), fields)
+        return self._with(tuple([column.slice(start, stop) for column in self.fields]), self.key_position)
 
     def narrowed(self) -> Columns:
         """The same records, integers of 64 bits in as few bytes as will do.  There is at least one."""
-        return self._with(self.num_rows, tuple([column.accept(_NARROWING) for column in self.fields]))
+        return self._with(tuple([column.accept(_NARROWING) for column in self.fields]), self.key_position)
 
     def widened(self) -> Columns:
         """The same records, narrow integers with 64 bits again: nobody calculates with narrow ones."""
         fields = [column.widened() for column in self.fields]
         if all(wide is column for wide, column in zip(fields, self.fields, strict=True)):
             return self
-        return self._with(self.num_rows, tuple(fields))
+        return self._with(tuple(fields), self.key_position)
 
     def is_unchanging(self) -> bool:
         """Whether no value of any field can change."""
@@ -110,30 +109,19 @@ class Columns:
 
     def with_fields(self, fields: tuple[Column, ...]) -> Columns:
         """Records of the same kind with other columns, of which the key may be another one."""
-        return Columns(
-            len(fields[0]), fields, self.shape, self.field_names, None, self.record_type, self.maker, self.record_key
-        )
+        return self._with(fields, None)
 
     def with_key_position(self, key_position: int | None) -> Columns:
         """The same records."""
-        return Columns(
-            self.num_rows,
-            self.fields,
-            self.shape,
-            self.field_names,
-            key_position,
-            self.record_type,
-            self.maker,
-            self.record_key,
-        )
+        return self._with(self.fields, key_position)
 
-    def _with(self, num_rows: int, fields: tuple[Column, ...]) -> Columns:
+    def _with(self, fields: tuple[Column, ...], key_position: int | None) -> Columns:
         return Columns(
-            num_rows,
+            len(fields[0]),
             fields,
             self.shape,
             self.field_names,
-            self.key_position,
+            key_position,
             self.record_type,
             self.maker,
             self.record_key,

@@ -19,7 +19,7 @@ Source:     Flink ``NumberSequenceSource``, ``IteratorSourceReader``, ``DataGene
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
-from flowlet.connectors.split_reader import AssignedSplitReader, AssignedSplits, ReaderWait
+from flowlet.connectors.split_reader import AssignedSplitReader, ReaderWait
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.source_operator import MAX_CHUNK_RECORDS, Source
@@ -176,7 +176,7 @@ class NumberReader(AssignedSplitReader[NumberSplit]):
     """
 
     def __init__(self, num_readers: int, function: MakeRecord | None) -> None:
-        super().__init__(AssignedSplits(num_readers, early_bytes=0))
+        super().__init__(num_readers, early_bytes=0)
         self._next = self._end = 0  # what is left of the present split
         self._asks_from = 0  # from here on it is time to ask for more
         self._function = function
@@ -184,7 +184,7 @@ class NumberReader(AssignedSplitReader[NumberSplit]):
         self.never_waits = function is None  # a function may wait for something
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._next} to {self._end}, {self._splits!r}>"
+        return f"<{type(self).__name__} {self._next} to {self._end}, {len(self._splits)} splits to begin>"
 
     def use_interrupts(self, interrupts: Interrupts) -> None:
         """Take those of the task; a function may be slow."""
@@ -197,7 +197,7 @@ class NumberReader(AssignedSplitReader[NumberSplit]):
     def snapshot_position(self) -> NumberPosition:
         """The numbers that are left."""
         present = ((self._next, self._end),) if self._next < self._end else ()
-        return NumberPosition((*present, *((split.start, split.end) for split in self._splits.not_begun)))
+        return NumberPosition((*present, *((split.start, split.end) for split in self._splits)))
 
     def restore_position(self, position: NumberPosition) -> None:
         """Go on with these.
@@ -205,14 +205,14 @@ class NumberReader(AssignedSplitReader[NumberSplit]):
         Raises:
             StateRestoreError: the checkpoint is of an older flowlet.
         """
-        self._splits.restore([NumberSplit(start, end) for start, end in _checked(position).runs])
+        self.restore_splits([NumberSplit(start, end) for start, end in _checked(position).runs])
 
     def close(self) -> None:
         """Nothing is open."""
 
     def _has_numbers(self) -> bool:
         """Whether there are numbers just now; begins a split if need be."""
-        if self._next >= self._end and (split := self._splits.take()) is not None:
+        if self._next >= self._end and (split := self.take_split()) is not None:
             self._next = split.start
             self._end = split.end
             self._asks_from = split.end - min(EARLY_NUMBERS, split.size_bytes // 4)
@@ -225,7 +225,7 @@ class NumberReader(AssignedSplitReader[NumberSplit]):
         records = list(numbers) if self._function is None else self._made_of(numbers, self._function)
         self._next += len(records)
         if self._next >= self._asks_from:
-            self._splits.keep_stocked(0)
+            self.keep_stocked(0)
         return Chunk(records)
 
     def _made_of(self, numbers: range, function: MakeRecord) -> list[Any]:
@@ -238,7 +238,7 @@ class NumberReader(AssignedSplitReader[NumberSplit]):
         return records
 
     def _nothing(self) -> Chunk | None:
-        return None if self._splits.is_over else Chunk([])
+        return None if self.is_over else Chunk([])
 
 
 class LimitedNumberReader(NumberReader):
@@ -305,7 +305,6 @@ def _checked(position: NumberPosition) -> NumberPosition:
     if not isinstance(position, NumberPosition):
         raise StateRestoreError(
             "the checkpoint has the numbers of a source as an older flowlet kept them, which gave each subtask its "
-            "share at the start; go "
-            "on with that one"
+            "share at the start; go on with that one"
         )
     return position

@@ -135,8 +135,7 @@ class PartitionLedger:
         if entry is not None and entry.is_divided:
             raise UnfitAttemptError(
                 f"{key} was half in when its job was started with another parallelism, so nobody knows which of its "
-                "records are in: push "
-                "it as a part of a new write, or start the job with the former parallelism"
+                "records are in: push it as a part of a new write, or start the job with the former parallelism"
             )
         if entry is None or (self._rule is RetryRule.ANY_ROWS and entry.attempt != attempt):
             if entry is not None:
@@ -145,8 +144,7 @@ class PartitionLedger:
         if first_record > entry.held:
             raise UnfitAttemptError(
                 f"{key} goes on with record {first_record}, but the gate holds {entry.held}: its job went back to an "
-                "older checkpoint, or "
-                "has forgotten the partition"
+                "older checkpoint, or has forgotten the partition"
             )
         self._entries[key] = entry
         self._entries.move_to_end(key)
@@ -182,8 +180,7 @@ class PartitionLedger:
         if cursor.position < entry.held != ALL_RECORDS:
             raise UnfitAttemptError(
                 f"{cursor.key} has {cursor.position} records for this subtask, of which {entry.held} are in already: "
-                "attempts must have "
-                "the same records"
+                "attempts must have the same records"
             )
         entry.has_ended = True
 

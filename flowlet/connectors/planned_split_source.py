@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from flowlet.connectors.split_reader import AssignedSplitReader, AssignedSplits, ReaderWait
+from flowlet.connectors.split_reader import AssignedSplitReader, ReaderWait
 from flowlet.datastream.connectors.base import NO_RECORD, SplitSource
 from flowlet.errors import FlowletError
 from flowlet.mailbox.task_mailbox import Interrupts
@@ -28,6 +28,7 @@ from flowlet.splits.split_kinds import PlannedSplit, PlannedSplits
 from flowlet.state.state_snapshots import StateShare
 from flowlet.timers.time_api import ProcessingTimeService
 from netstack.availability import AvailabilityFuture
+from netstack.late import dataclass
 
 RETRY_MS: Final = 10  # not measured; a split without records costs one step of its iterator as often
 
@@ -62,16 +63,14 @@ class PlannedSplitSource(Source):
         return tuple(splits[share.subtask :: share.parallelism])
 
 
+@dataclass(slots=True)
 class _OpenSplit:
     """A split that is being read."""
 
-    __slots__ = ("is_paused", "num_read", "records", "split")
-
-    def __init__(self, split: PlannedSplit, records: Iterator[Any], num_read: int) -> None:
-        self.split = split
-        self.records = records
-        self.num_read = num_read
-        self.is_paused = False
+    split: PlannedSplit
+    records: Iterator[Any]
+    num_read: int
+    is_paused: bool = False
 
 
 class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
@@ -83,7 +82,7 @@ class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
     """
 
     def __init__(self, source: SplitSource, num_readers: int) -> None:
-        super().__init__(AssignedSplits(num_readers))
+        super().__init__(num_readers)
         self._source = source
         self._max_open = source.max_open_splits
         self._num_read: dict[str, int] = {}  # of splits that were begun before a restart and were not begun since
@@ -95,7 +94,8 @@ class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
         self.current_split = ""
 
     def __repr__(self) -> str:
-        return f"<PlannedSplitReader of {type(self._source).__name__}, {len(self._turns)} open, {self._splits!r}>"
+        kind = type(self._source).__name__
+        return f"<PlannedSplitReader of {kind}, {len(self._turns)} open, {len(self._splits)} to begin>"
 
     # -- splits
 
@@ -125,9 +125,10 @@ class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
         self._wait.end()
 
     def _open_splits(self) -> None:
-        while (self._max_open is None or len(self._turns) < self._max_open) and (
-            split := self._splits.take()
-        ) is not None:
+        while self._max_open is None or len(self._turns) < self._max_open:
+            split = self.take_split()
+            if split is None:
+                break
             num_read = self._num_read.pop(split.name, 0)
             content = load_object(split.content, f"split {split.name!r} of a {type(self._source).__name__}")
             records = iter(self._source.read_split(content, num_read))
@@ -155,7 +156,7 @@ class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
             if records:
                 self.current_split = current.split.name
                 return Chunk(records)
-        if not self._turns and self._splits.is_over:
+        if not self._turns and self.is_over:
             return None
         if len(self._turns) == num_open:
             if any(not each.is_paused for each in self._turns):
@@ -175,13 +176,13 @@ class PlannedSplitReader(AssignedSplitReader[PlannedSplit]):
     def snapshot_position(self) -> Position:
         """The splits that are not read to their end."""
         begun = [(each.split.name, each.split.content, each.num_read) for each in self._turns]
-        waiting = [(split.name, split.content, self._num_read.get(split.name, 0)) for split in self._splits.not_begun]
+        waiting = [(split.name, split.content, self._num_read.get(split.name, 0)) for split in self._splits]
         return (*begun, *waiting)
 
     def restore_position(self, position: Position) -> None:
         """Go on with these."""
         self._num_read = {name: num_read for name, _, num_read in position}
-        self._splits.restore([PlannedSplit(name, content) for name, content, _ in position])
+        self.restore_splits([PlannedSplit(name, content) for name, content, _ in position])
         self.open_splits.add(self._num_read)
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from flowlet.columns import Column, Columns
+from flowlet.columns import Column
 from flowlet.common.job_settings import RetryRule
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import ArrowTypeInfo, TypeInformation
@@ -97,13 +97,10 @@ class EventTimeColumn:
     def _times(self, chunk: Chunk) -> NDArray[np.int64] | list[int]:
         columns = chunk.columns
         if columns is None:
-            return self._of_values([self._value_of(record) for record in chunk.values])
-        return self._of_column(self._column_of(columns))
-
-    def _column_of(self, columns: Columns) -> Column:
+            return [self._time_of(self._value_of(record)) for record in chunk.values]
         if self.position >= len(columns.fields):
             raise SerdeError(f"the records have {len(columns.fields)} fields, but no column {self.name!r}")
-        return columns.fields[self.position]
+        return self._of_column(columns.fields[self.position])
 
     def _value_of(self, record: Any) -> Any:
         try:
@@ -115,11 +112,8 @@ class EventTimeColumn:
         numbers = column.numbers()
         is_exact = numbers is not None and numbers.is_valid is None and numbers.kind.arrow_type is None
         if numbers is None or not is_exact or numbers.array.dtype != np.int64:
-            return self._of_values(column.to_list())
+            return list(map(self._time_of, column.to_list()))
         return numbers.array // _MICROS_PER_MILLI if numbers.kind.is_instant else numbers.array.copy()
-
-    def _of_values(self, values: list[Any]) -> list[int]:
-        return [self._time_of(value) for value in values]
 
     def _time_of(self, value: Any) -> int:
         if type(value) is int and -(2**63) <= value < 2**63:
@@ -157,12 +151,7 @@ class RemoteGateSource(Source):
         self.type_info = type_info
         self.producers = producers
         self.key_groups = key_groups
-        self._gate: OfferedInputGate | None = None
-        self._report: GateReport | None = None
-        self._request_mark: Callable[[int], None] | None = None
-        self._retries = RetryRule.SAME_ROWS
-        self._takes_checkpoints = False
-        self._waits_for_checkpoints = False
+        self._reader_of_gate: Callable[..., RemoteGateReader] | None = None  # from ``bind`` on
 
     @property
     def type_name(self) -> str:
@@ -205,12 +194,15 @@ class RemoteGateSource(Source):
             waits_for_checkpoints: ``request_mark`` asks for a checkpoint instead, and one that holds the end of data
                 acknowledges it.
         """
-        self._gate = gate
-        self._report = report
-        self._request_mark = request_mark
-        self._retries = retries
-        self._takes_checkpoints = takes_checkpoints
-        self._waits_for_checkpoints = waits_for_checkpoints
+        self._reader_of_gate = partial(
+            RemoteGateReader,
+            gate,
+            report,
+            request_mark,
+            retries=retries,
+            takes_checkpoints=takes_checkpoints,
+            waits_for_checkpoints=waits_for_checkpoints,
+        )
 
     def redistribute_positions(self, positions: Sequence[object | None], share: StateShare) -> object:
         """What every subtask holds after a change of the parallelism; see ``partition_ledger.merged``."""
@@ -218,23 +210,14 @@ class RemoteGateSource(Source):
 
     def create_reader(self, subtask: int, parallelism: int) -> SourceReader:
         """The reader of the gate that this copy is bound to.  Raises FlowletError: it is not bound to a gate."""
-        if self._gate is None:
+        if self._reader_of_gate is None:
             raise FlowletError(
                 f"gate {self.name!r}: only a TaskManager can open a remote gate; run the job on a cluster"
             )
         restore = None if self._event_time is None else self._event_time.stamped
         if isinstance(self.type_info, ArrowTypeInfo):
             restore = partial(_batches_of_messages, schema=self.type_info.schema)
-        return RemoteGateReader(
-            self._gate,
-            self._report,
-            self._request_mark,
-            declared=declared_records(self.type_info),
-            restore=restore,
-            retries=self._retries,
-            takes_checkpoints=self._takes_checkpoints,
-            waits_for_checkpoints=self._waits_for_checkpoints,
-        )
+        return self._reader_of_gate(declared=declared_records(self.type_info), restore=restore)
 
 
 def _batches_of_messages(chunk: Chunk, schema: pa.Schema) -> Chunk:

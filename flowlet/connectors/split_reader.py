@@ -1,5 +1,5 @@
-"""What readers of splits share: ``AssignedSplits`` that were given and not begun, and when to ask for more;
-``ReaderWait`` while there is nothing to read.
+"""What readers of splits share: ``AssignedSplitReader`` has the splits that were given and not begun, and asks for
+more; ``ReaderWait`` while there is nothing to read.
 
 Side:       task.
 Invariants: at most one question is open; nothing is asked once there are no more; a reader that got no split waits on a
@@ -71,8 +71,8 @@ class _Supply(Enum):
     OVER = auto()
 
 
-class AssignedSplits(Generic[SplitT]):
-    """The stock of one reader.
+class AssignedSplitReader(Generic[SplitT]):
+    """Base class of a ``SplitReceiver``: the splits that were given to it and not begun.
 
     Threading: task thread; ``expected_bytes`` any.
 
@@ -88,29 +88,23 @@ class AssignedSplits(Generic[SplitT]):
         self._supply = _Supply.IDLE
         self._splits: deque[SplitT] = deque()
         self._stock_bytes = 0
-        self._wait = ReaderWait(is_waiting=True)
+        self._next_split = ReaderWait(is_waiting=True)
         self.expected_bytes = 0.0  # Written by the task thread; read anywhere, one answer stale is fine.
         self._assigned_bytes = 0
 
     def __repr__(self) -> str:
-        return f"<AssignedSplits {len(self._splits)} to begin, {self._supply.name}>"
+        return f"<{type(self).__name__}, {len(self._splits)} splits to begin, {self._supply.name}>"
 
     @property
     def is_over(self) -> bool:
         """Whether everything was begun and there are no more."""
         return self._supply is _Supply.OVER and not self._splits
 
-    @property
     def available_future(self) -> AvailabilityFuture:
-        """Done once ``take`` gives a split, or everything is over."""
-        return self._wait.future
+        """Done once ``take_split`` gives a split, or everything is over."""
+        return self._next_split.future
 
-    @property
-    def not_begun(self) -> tuple[SplitT, ...]:
-        """The stock, in its order."""
-        return tuple(self._splits)
-
-    def restore(self, splits: Sequence[SplitT]) -> None:
+    def restore_splits(self, splits: Sequence[SplitT]) -> None:
         """The reader had these before a restart; before ``start``."""
         assert self._request is None, "not started"
         self._splits.extend(splits)
@@ -129,10 +123,10 @@ class AssignedSplits(Generic[SplitT]):
             self._supply = _Supply.ASKED
             self._request()
 
-    def take(self) -> SplitT | None:
+    def take_split(self) -> SplitT | None:
         """The next split to begin; None if there is none just now."""
         if not self._splits and self._supply is not _Supply.OVER:
-            self._wait.begin()  # before the question: the answer may come at once
+            self._next_split.begin()  # before the question: the answer may come at once
             self.keep_stocked(0)
         if not self._splits:
             return None
@@ -140,41 +134,18 @@ class AssignedSplits(Generic[SplitT]):
         self._stock_bytes -= split.size_bytes
         return split
 
-    def add(self, splits: Sequence[SplitT], waiting_bytes: int) -> None:
-        """An answer."""
+    def add_splits(self, splits: Sequence[SplitT], waiting_bytes: int) -> None:
+        """Read these splits, too."""
         size_bytes = sum(split.size_bytes for split in splits)
         self._splits.extend(splits)
         self._stock_bytes += size_bytes
         self._assigned_bytes += size_bytes
         self.expected_bytes = self._assigned_bytes + waiting_bytes / self._num_readers
         self._supply = _Supply.IDLE
-        self._wait.end()
-
-    def end(self) -> None:
-        """There are no more."""
-        self._supply = _Supply.OVER
-        self.expected_bytes = self._assigned_bytes
-        self._wait.end()
-
-
-class AssignedSplitReader(Generic[SplitT]):
-    """Base class of a ``SplitReceiver`` whose splits wait in ``AssignedSplits``.  Threading: task thread."""
-
-    def __init__(self, splits: AssignedSplits[SplitT]) -> None:
-        self._splits = splits
-
-    def start(self, request_splits: Callable[[], None]) -> None:
-        """Ask for the first splits."""
-        self._splits.start(request_splits)
-
-    def add_splits(self, splits: Sequence[SplitT], waiting_bytes: int) -> None:
-        """Read these splits, too."""
-        self._splits.add(splits, waiting_bytes)
+        self._next_split.end()
 
     def no_more_splits(self) -> None:
         """End after the splits received so far."""
-        self._splits.end()
-
-    def available_future(self) -> AvailabilityFuture:
-        """Done when there is a split to read, or none will come."""
-        return self._splits.available_future
+        self._supply = _Supply.OVER
+        self.expected_bytes = self._assigned_bytes
+        self._next_split.end()

@@ -35,7 +35,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import BinaryIO, Final, assert_never
 
-from flowlet.connectors.split_reader import AssignedSplitReader, AssignedSplits
+from flowlet.connectors.split_reader import AssignedSplitReader
 from flowlet.errors import FlowletError
 from flowlet.operators.source_event_time import OpenSplits
 from flowlet.operators.source_operator import Source
@@ -274,7 +274,7 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
         block_bytes: int = BLOCK_BYTES,
         max_line_bytes: int = MAX_LINE_BYTES,
     ) -> None:
-        super().__init__(AssignedSplits(num_readers))
+        super().__init__(num_readers)
         self._charset = charset
         self._block_bytes = block_bytes
         self._max_line_bytes = max_line_bytes
@@ -290,12 +290,12 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
         self._current_bytes = 0  # read of the current split
 
     def __repr__(self) -> str:
-        return f"<TextLineReader of {self.current_split!r}, {self._splits!r}>"
+        return f"<TextLineReader of {self.current_split!r}, {len(self._splits)} splits to begin>"
 
     @property
     def progress(self) -> float | None:
         """The fraction read of all bytes that this reader can expect; None if it expects none; any thread."""
-        expected_bytes = self._splits.expected_bytes
+        expected_bytes = self.expected_bytes
         return min((self._done_bytes + self._current_bytes) / expected_bytes, 1.0) if expected_bytes else None
 
     def poll_chunk(self) -> Chunk | None:
@@ -306,9 +306,9 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
         """
         while True:
             if self._chunks is None:
-                split = self._splits.take()
+                split = self.take_split()
                 if split is None:
-                    return None if self._splits.is_over else Chunk([])
+                    return None if self.is_over else Chunk([])
                 self._begin(split)
             assert self._chunks is not None, "set by _begin"
             chunk = next(self._chunks, None)
@@ -319,11 +319,11 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
     def snapshot_position(self) -> TextPosition:
         """What was not read yet of the splits received so far."""
         current = () if self._current is None else (self._current,)
-        return TextPosition((*current, *self._splits.not_begun), self._position, tuple(self._later.items()))
+        return TextPosition((*current, *self._splits), self._position, tuple(self._later.items()))
 
     def restore_position(self, position: TextPosition) -> None:
         """Go on there."""
-        self._splits.restore(position.splits)
+        self.restore_splits(position.splits)
         self._position = position.position
         self._later = dict(position.later)
 
@@ -424,7 +424,7 @@ class TextLineReader(AssignedSplitReader[FileSplit]):
                     f"cannot read {split.path}: it has become shorter while it was read; read files that are complete"
                 )
             self._current_bytes = min(max(file.tell() - split.start, 0), split.size_bytes)
-            self._splits.keep_stocked(split.size_bytes - self._current_bytes)
+            self.keep_stocked(split.size_bytes - self._current_bytes)
             return block
 
         return read

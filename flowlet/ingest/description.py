@@ -16,13 +16,20 @@ from dataclasses import field
 from typing import Any
 
 from flowlet.columns import Columns
-from flowlet.common.typeinfo import ArrowTypeInfo, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
+from flowlet.common.typeinfo import (
+    ArrowTypeInfo,
+    PickledBytesTypeInfo,
+    RowTypeInfo,
+    TupleTypeInfo,
+    TypeInformation,
+)
+from flowlet.common.types import are_positions
 from flowlet.errors import FlowletError
 from flowlet.graph.partitioner import Partitioner, Rebalance
 from flowlet.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Chunk
 from flowlet.serde.declared.declared_records import DeclaredRecords
-from flowlet.serde.deploy_blobs import load_gate_partitioner, load_type
-from flowlet.serde.type_serializer import ValueMismatchError, are_positions, preview
+from flowlet.serde.deploy_blobs import load_object
+from flowlet.serde.type_serializer import ValueMismatchError, preview
 from netstack.late import dataclass
 
 
@@ -217,7 +224,8 @@ class GateDescription:
     @property
     def type_info(self) -> TypeInformation:
         """The type of the gate's records.  Raises DeploymentError: it needs a module that is missing here."""
-        return load_type(self.type_blob, self.name)
+        found: TypeInformation = load_object(self.type_blob, f"the type of gate {self.name!r}")
+        return found
 
     @property
     def partitioner(self) -> Partitioner:
@@ -226,7 +234,10 @@ class GateDescription:
         Raises:
             DeploymentError: the key selector needs a module that is missing here.
         """
-        return load_gate_partitioner(self.key_blob, self.name) if self.key_blob else Rebalance()
+        if not self.key_blob:
+            return Rebalance()
+        found: Partitioner = load_object(self.key_blob, f"the key selector of gate {self.name!r}")
+        return found
 
     @property
     def is_keyed(self) -> bool:

@@ -1,9 +1,9 @@
-"""The serializer of Arrow record batches.
+"""Arrow record batches as messages, and arrays as streams of one batch.
 
 Side:       pure.
 Invariants: a decoded batch is validated: its offsets never point outside of it.
-Format:     i32 size, then the batch as one Arrow IPC message without its schema, which both sides know.  Compressed
-            bodies are refused: a few bytes could allocate any amount.
+Format:     one Arrow IPC message without its schema, which both sides know.  Compressed bodies are refused: a few
+            bytes could allocate any amount.
 Absent:     dictionaries that several batches share.  Only jobs that declare such a type import this module, and with it
             pyarrow.
 """
@@ -14,8 +14,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from flowlet.errors import SerdeError
-from flowlet.serde.data_view import DataInput, DataOutput
-from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, mismatch, preview
+from flowlet.serde.type_serializer import ValueMismatchError, mismatch, preview
 
 _FREE_VALUES: Final = 1 << 21  # nulls and rows without columns take no bytes
 _U16: Final = struct.Struct("<H")
@@ -131,25 +130,27 @@ def _schema_mismatch(batch: Any, declared: pa.Schema) -> ValueMismatchError:
     raise AssertionError("schemas with equal fields are equal")
 
 
-class ArrowSerializer(TypeSerializer):
-    """``pyarrow.RecordBatch`` of one schema.  Deserialized batches own their memory."""
+def encode_arrow_array(array: Any) -> memoryview:
+    """A ``pyarrow.Array`` as the payload of ARROW."""
+    batch = pa.record_batch([array], names=[""])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return memoryview(sink.getvalue())
 
-    __slots__ = ("_schema",)
-    is_immutable = True
-    min_size_bytes = 4
 
-    def __init__(self, schema: pa.Schema) -> None:
-        self._schema = schema
-
-    def serialize(self, value: Any, output: DataOutput) -> None:
-        """As ``message_of_batch``, after its size."""
-        data = message_of_batch(value, self._schema)
-        output.write_int(len(data))
-        output.write(memoryview(data))
-
-    def deserialize(self, source: DataInput) -> Any:
-        """As ``batch_of_message``."""
-        return batch_of_message(pa.py_buffer(source.read(source.read_count("bytes", min_bytes_each=1))), self._schema)
-
-    def __repr__(self) -> str:
-        return f"ArrowSerializer({', '.join(f'{field.name}: {field.type}' for field in self._schema)})"
+def decode_arrow_array(payload: memoryview) -> Any:
+    """The payload of ARROW as a validated ``pyarrow.Array``."""
+    stream = pa.py_buffer(bytes(payload))
+    try:
+        for message in pa.ipc.MessageReader.open_stream(stream):
+            refuse_compressed(message)  # a few compressed bytes could allocate any amount
+        with pa.ipc.open_stream(stream) as reader:
+            batch = reader.read_next_batch()
+        # Without it, offsets that point outside the batch would be followed.
+        batch.validate(full=True)
+    except (pa.ArrowException, EOFError, OSError, StopIteration, ValueError, struct.error) as error:
+        raise SerdeError(f"no Arrow array: {type(error).__name__}: {error}") from error
+    if batch.num_columns != 1:
+        raise SerdeError(f"a record batch of {batch.num_columns} fields instead of an Arrow array")
+    return batch.column(0)

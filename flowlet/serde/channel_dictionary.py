@@ -12,7 +12,7 @@ Rules:      a sender numbers texts from 0 and sends each text once, in front of 
 Invariants: every decoded code has a text in its table; tables only grow, and a new generation gets a new table.
 Units:      codes are u16; text sizes in characters.
 Absent:     the sender's side, ``flowlet/io/key_dictionary.py``: it must also know the channel of each text.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDeserializer`` turns all into
             SerdeError.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 from flowlet.columns import CodedColumn, Columns, NameTable
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
-from flowlet.serde.column_format import CODED, CODES, check_end, framed, raw
+from flowlet.serde.column_format import CODES, Kind, check_end, framed, raw
 from flowlet.serde.columns import decode_texts, encode_column
 from flowlet.serde.table_writer import CodeWriter
 
@@ -46,7 +46,7 @@ def encode_codes(
         codes: one per value.
     """
     texts = encode_column(new_texts) if new_texts else b""
-    return framed(CODED, _HEADER.pack(generation, num_known, len(new_texts)), texts, raw(codes, CODES))
+    return framed(Kind.CODED, _HEADER.pack(generation, num_known, len(new_texts)), texts, raw(codes, CODES))
 
 
 class ChannelDictionary:

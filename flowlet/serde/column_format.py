@@ -33,18 +33,24 @@ import numpy as np
 from flowlet.errors import SerdeError
 from flowlet.serde.element_limits import MAX_FIELDS
 
-(PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
-(TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)
-(PICKLES, OBJECTS, DICTS) = range(19, 22)
-(NULLS, VALUES, LISTS, MAPS, KINDED) = range(22, 27)
+
+class Kind:
+    """The kinds of columns: plain numbers, because one is compared per column."""
+
+    (PICKLE, CONSTANT, INT8, INT16, INT32, INT64, FLOAT64, BOOL) = range(8)
+    (TEXT, TEXT_SIZES, BYTES, TUPLES, ROWS, CODED, ARRAY, ARROW, PACKED, OFFSETS, SHORT_TEXTS) = range(8, 19)
+    (PICKLES, OBJECTS, DICTS) = range(19, 22)
+    (NULLS, VALUES, LISTS, MAPS, KINDED) = range(22, 27)
+
+
 ENCODING: Final = "utf-8"
 SURROGATES: Final = "surrogatepass"
 NUMBERS: Final[dict[int, "np.dtype[Any]"]] = {
-    INT8: np.dtype("<i1"),
-    INT16: np.dtype("<i2"),
-    INT32: np.dtype("<i4"),
-    INT64: np.dtype("<i8"),
-    FLOAT64: np.dtype("<f8"),
+    Kind.INT8: np.dtype("<i1"),
+    Kind.INT16: np.dtype("<i2"),
+    Kind.INT32: np.dtype("<i4"),
+    Kind.INT64: np.dtype("<i8"),
+    Kind.FLOAT64: np.dtype("<f8"),
 }
 ARRAY_TYPES: Final = tuple(map(np.dtype, ["<i1", "<i2", "<i4", "<u1", "<u2", "<u4", "<u8", "<f2", "<f4", "<M8[us]"]))
 CODES: Final = np.dtype("<u2")
@@ -86,7 +92,7 @@ def column_at(view: memoryview, offset: int) -> tuple[int, memoryview, int]:
 def constant_at(view: memoryview, offset: int) -> tuple[int, memoryview, bool, int]:
     """As ``column_at``; of a CONSTANT column the kind and payload of the one in it, and whether it is constant."""
     kind, payload, end = column_at(view, offset)
-    if kind != CONSTANT:
+    if kind != Kind.CONSTANT:
         return kind, payload, False, end
     kind, inner, last = column_at(payload, 0)
     check_end(last, payload)

@@ -7,7 +7,7 @@ rest.  One core, chunks of 2,000, encode + decode per value: str 20 + 17 ns, int
 
 Side:       pure.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDeserializer`` turns all into
             SerdeError.
 Invariants: values come back with exactly the types, signs, NaN bits and (lone) surrogates that they went in with,
             whatever the kind of column.  Identity within a record is kept.  Two records never share a mutable object
@@ -30,30 +30,12 @@ from flowlet.errors import SerdeError
 from flowlet.records import PickledRecord
 from flowlet.serde.column_format import (
     BASE,
-    BOOL,
-    BYTES,
-    CONSTANT,
-    DICTS,
     ENCODING,
     FIELDS,
-    FLOAT64,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
     NUMBERS,
-    OBJECTS,
     OFFSET_TYPES,
-    OFFSETS,
-    PACKED,
-    PICKLE,
-    PICKLES,
-    ROWS,
-    SHORT_TEXTS,
     SURROGATES,
-    TEXT,
-    TEXT_SIZES,
-    TUPLES,
+    Kind,
     check_end,
     check_length,
     column_at,
@@ -66,7 +48,6 @@ from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.object_columns import (
     are_apart,
     can_change,
-    decode_dicts,
     decode_objects,
     decode_rows,
     try_encode_objects,
@@ -80,8 +61,8 @@ from flowlet.serde.pickles.record_pickle import (
     loads_value,
 )
 
-INTS: Final = frozenset({*NUMBERS, OFFSETS} - {FLOAT64})
-_KINDS: Final = {1: INT8, 2: INT16, 4: INT32}
+INTS: Final = frozenset({*NUMBERS, Kind.OFFSETS} - {Kind.FLOAT64})
+_KINDS: Final = {1: Kind.INT8, 2: Kind.INT16, 4: Kind.INT32}
 _INT64: Final = np.iinfo(np.int64)
 
 
@@ -90,17 +71,17 @@ class _NarrowedEncoder(ColumnVisitor[bytes]):
         raise AssertionError(f"narrowed integers in {column!r}")
 
     def visit_constant(self, column: ConstantColumn) -> bytes:
-        return framed(CONSTANT, framed(INT64, raw(np.array([column.value]), NUMBERS[INT64])))
+        return framed(Kind.CONSTANT, framed(Kind.INT64, raw(np.array([column.value]), NUMBERS[Kind.INT64])))
 
     def visit_array(self, column: ArrayColumn) -> bytes:
-        return framed(INT64, raw(column.array, NUMBERS[INT64]))
+        return framed(Kind.INT64, raw(column.array, NUMBERS[Kind.INT64]))
 
     def visit_offsets(self, column: OffsetColumn) -> bytes:
         offsets = column.offsets
         size = offsets.dtype.itemsize
         if offsets.dtype.kind == "i":
             return framed(_KINDS[size], raw(offsets, NUMBERS[_KINDS[size]]))
-        return framed(OFFSETS, BASE.pack(column.base, size), raw(offsets, OFFSET_TYPES[size]))
+        return framed(Kind.OFFSETS, BASE.pack(column.base, size), raw(offsets, OFFSET_TYPES[size]))
 
 
 _NARROWED_ENCODER: Final = _NarrowedEncoder()
@@ -113,14 +94,14 @@ def encode_narrowed(column: Column) -> bytes:
 
 def num_ints(kind: int, payload: memoryview) -> int:
     """How many integers a column has whose kind is in ``INTS``."""
-    if kind != OFFSETS:
+    if kind != Kind.OFFSETS:
         return len(payload) // NUMBERS[kind].itemsize
     return (len(payload) - BASE.size) // max(1, int(BASE.unpack_from(payload)[1]))
 
 
 def decode_ints(kind: int, payload: memoryview) -> NDArray[np.int64]:
     """Decode a column whose kind is in ``INTS``, into a new array."""
-    if kind != OFFSETS:
+    if kind != Kind.OFFSETS:
         return np.frombuffer(payload, NUMBERS[kind]).astype(np.int64)
     base, size = BASE.unpack_from(payload)
     if size not in OFFSET_TYPES:
@@ -145,7 +126,7 @@ def encode_short_texts(packed16: Packed16Array) -> bytes:
     used = np.flatnonzero(np.bitwise_or.reduce(np.concatenate((of_blocks, packed16[whole:])), axis=0).view(np.uint8))
     width = int(used[-1]) + 1 if len(used) else 1
     cells = packed16.view(np.uint8)[:, :width]
-    return framed(SHORT_TEXTS, bytes((width,)), cells.tobytes())
+    return framed(Kind.SHORT_TEXTS, bytes((width,)), cells.tobytes())
 
 
 def decode_short_texts(payload: memoryview, num_texts: int) -> ShortTextColumn:
@@ -172,7 +153,9 @@ _MAX_COLUMN_DEPTH: Final = MAX_TUPLE_DEPTH + 2
 # Up to this many tuples are packed with msgpack: it writes a chunk of one record in 2 us instead of 5, and reads it in
 # 2 instead of 8, which counts when every record travels alone.  From about 32 records on, columns are faster.
 _MAX_PACKED: Final = 16
-_MAY_SHARE: Final = frozenset({PICKLE, TUPLES, OBJECTS, DICTS, ROWS})  # kinds that may hold mutable objects
+_MAY_SHARE: Final = frozenset(
+    {Kind.PICKLE, Kind.TUPLES, Kind.OBJECTS, Kind.DICTS, Kind.ROWS}
+)  # kinds that may hold mutable objects
 _PACKABLE: Final = frozenset({int, str, float, bool, bytes, type(None)})  # msgpack keeps their exact values and types
 _pack: Final = msgspec.msgpack.Encoder().encode
 _unpack: Final = msgspec.msgpack.Decoder(list[tuple[Any, ...]]).decode
@@ -198,13 +181,13 @@ def encode_of_type(values: Sequence[Any], kind: type | None, *, depth: int = 0) 
     if kind is tuple and depth < MAX_TUPLE_DEPTH:
         return (not depth and len(values) <= _MAX_PACKED and _try_pack_tuples(values)) or _encode_tuples(values, depth)
     if kind is float:
-        return framed(FLOAT64, struct.pack(f"<{len(values)}d", *values))
+        return framed(Kind.FLOAT64, struct.pack(f"<{len(values)}d", *values))
     if kind is bool:
-        return _constant(values) or framed(BOOL, bytes(values))
+        return _constant(values) or framed(Kind.BOOL, bytes(values))
     if kind is bytes:
-        return _constant(values) or framed(BYTES, encode_column(list(map(len, values))), b"".join(values))
+        return _constant(values) or framed(Kind.BYTES, encode_column(list(map(len, values))), b"".join(values))
     if kind is type(None) and len(values) > 1:
-        return framed(CONSTANT, _encode_pickle([None]))
+        return framed(Kind.CONSTANT, _encode_pickle([None]))
     if kind is PickledRecord or (kind is None and not depth and PickledRecord in map(type, values)):
         return _encode_pickles(values)
     if kind is not None and depth < MAX_TUPLE_DEPTH:
@@ -230,7 +213,7 @@ def _constant(values: Sequence[Any]) -> bytes | None:
     first = values[0]
     # The last value shows at once for most columns that they are not constant.
     if len(values) > 1 and values[-1] == first and values.count(first) == len(values):
-        return framed(CONSTANT, encode_column([first]))
+        return framed(Kind.CONSTANT, encode_column([first]))
     return None
 
 
@@ -240,8 +223,8 @@ def _encode_ints(values: Sequence[int]) -> bytes:
     except struct.error:  # beyond 64 bits
         return _encode_pickle(values)
     if len(values) < _MIN_NARROWED:
-        return framed(INT64, packed)
-    return encode_narrowed(narrowed(np.frombuffer(packed, NUMBERS[INT64])))
+        return framed(Kind.INT64, packed)
+    return encode_narrowed(narrowed(np.frombuffer(packed, NUMBERS[Kind.INT64])))
 
 
 def encode_texts(values: Sequence[str]) -> bytes:
@@ -251,8 +234,8 @@ def encode_texts(values: Sequence[str]) -> bytes:
         return constant
     joined = "\0".join(values)
     if joined.count("\0") == len(values) - 1:
-        return framed(TEXT, joined.encode(ENCODING, SURROGATES))
-    return framed(TEXT_SIZES, encode_column(list(map(len, values))), "".join(values).encode(ENCODING, SURROGATES))
+        return framed(Kind.TEXT, joined.encode(ENCODING, SURROGATES))
+    return framed(Kind.TEXT_SIZES, encode_column(list(map(len, values))), "".join(values).encode(ENCODING, SURROGATES))
 
 
 def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
@@ -266,14 +249,14 @@ def _encode_tuples(values: Sequence[tuple[Any, ...]], depth: int) -> bytes:
     ]
     if len(unclear) > 1 and not are_apart(unclear):
         return _encode_pickle(values)
-    return framed(TUPLES, FIELDS.pack(len(columns)), *fields)
+    return framed(Kind.TUPLES, FIELDS.pack(len(columns)), *fields)
 
 
 def _try_pack_tuples(values: Sequence[tuple[Any, ...]]) -> bytes | None:
     if not _PACKABLE.issuperset(map(type, itertools.chain.from_iterable(values))):
         return None
     try:
-        return framed(PACKED, _pack(values))
+        return framed(Kind.PACKED, _pack(values))
     except (OverflowError, UnicodeEncodeError):  # an int beyond 64 bits, a lone surrogate
         return None
 
@@ -287,7 +270,7 @@ def _unpack_tuples(payload: memoryview) -> list[tuple[Any, ...]]:
 
 def _encode_pickle(values: Sequence[Any]) -> bytes:
     try:
-        return framed(PICKLE, dumps_value(list(values)))
+        return framed(Kind.PICKLE, dumps_value(list(values)))
     except SerdeError as error:
         types = ", ".join(sorted({type(value).__name__ for value in values}))
         raise SerdeError(
@@ -299,14 +282,14 @@ def _encode_pickles(values: Sequence[Any]) -> bytes:
     """Encode records of which some were pickled when they were emitted; the others are pickled here."""
     pickles = [value.data if type(value) is PickledRecord else dumps_record(value) for value in values]
     if exact_type(pickles) is bytes:
-        return framed(PICKLES, FIELDS.pack(0), *_joined(pickles))
+        return framed(Kind.PICKLES, FIELDS.pack(0), *_joined(pickles))
     of_records = [data.table if type(data) is PickleWithClasses else None for data in pickles]
     tables = [table for table in dict.fromkeys(of_records) if table is not None]
     if len(tables) > MAX_FIELDS:  # too many for the format: one pickle of all records has its own table
         return _encode_pickle([loads_record(data) for data in pickles])
     places = {table: place for place, table in enumerate(tables, 1)} | {None: 0}
     column = encode_column([places[table] for table in of_records], depth=1)
-    return framed(PICKLES, FIELDS.pack(len(tables)), encode_column(tables), column, *_joined(pickles))
+    return framed(Kind.PICKLES, FIELDS.pack(len(tables)), encode_column(tables), column, *_joined(pickles))
 
 
 def _joined(texts: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -315,40 +298,38 @@ def _joined(texts: Sequence[bytes]) -> tuple[bytes, bytes]:
 
 def decode_payload(kind: int, payload: memoryview, num_values: int, depth: int) -> Sequence[Any]:
     """Decode a column whose kind and payload are known; the caller checks the number of values."""
-    if kind == TEXT:
+    if kind == Kind.TEXT:
         # The limit on splits keeps a corrupt payload from making many more texts than there are records.
         return str(payload, ENCODING, SURROGATES).split("\0", num_values)
-    if kind == CONSTANT:
+    if kind == Kind.CONSTANT:
         (value,), end = decode_column(payload, 0, 1, depth=depth + 1)
         check_end(end, payload)
         return [value] * num_values
-    if kind == FLOAT64:
-        values: list[Any] = np.frombuffer(payload, NUMBERS[FLOAT64]).tolist()
+    if kind == Kind.FLOAT64:
+        values: list[Any] = np.frombuffer(payload, NUMBERS[Kind.FLOAT64]).tolist()
         return values
     if kind in INTS:
         ints: list[Any] = decode_ints(kind, payload).tolist()
         return ints
-    if kind == TUPLES:
+    if kind == Kind.TUPLES:
         return _decode_tuples(payload, num_values, depth)
-    if kind == PICKLE:
+    if kind == Kind.PICKLE:
         return _decode_pickle(payload)
-    if kind == PACKED:
+    if kind == Kind.PACKED:
         return _unpack_tuples(payload)
-    if kind == OBJECTS:
-        return decode_objects(payload, num_values, decode_column, depth)
-    if kind == DICTS:
-        return decode_dicts(payload, num_values, decode_column, depth)
-    if kind == ROWS:
+    if kind in (Kind.OBJECTS, Kind.DICTS):
+        return decode_objects(kind, payload, num_values, decode_column, depth)
+    if kind == Kind.ROWS:
         return decode_rows(payload, num_values, decode_column, depth)
-    if kind == PICKLES and not depth:
+    if kind == Kind.PICKLES and not depth:
         return _decode_pickles(payload, num_values)
-    if kind == BOOL:
+    if kind == Kind.BOOL:
         if not {0, 1}.issuperset(payload):
             raise SerdeError("a column of truth values holds other bytes than 0 and 1")
         return list(map(bool, payload))
-    if kind in (TEXT_SIZES, BYTES):
+    if kind in (Kind.TEXT_SIZES, Kind.BYTES):
         sizes, end = decode_sizes(payload, 0, num_values)
-        joined = bytes(payload[end:]) if kind == BYTES else str(payload[end:], ENCODING, SURROGATES)
+        joined = bytes(payload[end:]) if kind == Kind.BYTES else str(payload[end:], ENCODING, SURROGATES)
         return _split_by_sizes(joined, sizes)
     raise SerdeError(f"unknown kind of column {kind}")
 
@@ -412,7 +393,7 @@ def decode_sizes(view: memoryview, offset: int, num_values: int) -> tuple[list[i
 def decode_texts(view: memoryview, offset: int, num_texts: int) -> tuple[Sequence[str], int]:
     """Decode a column of texts, and nothing else."""
     kind, payload, is_constant, end = constant_at(view, offset)
-    if kind not in (TEXT, TEXT_SIZES):
+    if kind not in (Kind.TEXT, Kind.TEXT_SIZES):
         raise SerdeError(f"other values than texts, in a column of kind {kind}")
     texts = decode_payload(kind, payload, 1 if is_constant else num_texts, 0)
     check_length(kind, texts, 1 if is_constant else num_texts)

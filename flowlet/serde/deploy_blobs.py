@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from flowlet.chain.operator_chain import ChainedOperator
-    from flowlet.common.typeinfo import TypeInformation
     from flowlet.graph.job_graph import Chained
     from flowlet.graph.partitioner import Partitioner
 
@@ -233,26 +232,6 @@ def dump_partitioner(partitioner: "Partitioner", edge: str, pieces: dict[bytes, 
     return _divided(file, pieces)
 
 
-def dump_type(type_info: "TypeInformation") -> bytes:
-    """Serialize the type of a remote gate's records."""
-    return program_pickle.dumps(type_info)
-
-
-def load_type(blob: bytes, gate: str) -> "TypeInformation":
-    """Open the type of a gate's records, in a producer outside the cluster.  Raises as ``load_chain``."""
-    type_info: TypeInformation = _load(blob, f"the type of gate {gate!r}")
-    return type_info
-
-
-def load_gate_partitioner(blob: bytes, gate: str) -> "Partitioner":
-    """Open a gate's partitioner, which routes the records of a producer outside the cluster.
-
-    Raises as ``load_chain``.
-    """
-    partitioner: Partitioner = _load(blob, f"the key selector of gate {gate!r}")
-    return partitioner
-
-
 def load_chain(blob: bytes, task_name: str, code: ProgramBundle = _NO_CODE) -> "list[ChainedOperator]":
     """Open a chain of operators; ``code`` has the pieces that it lacks.
 
@@ -261,23 +240,19 @@ def load_chain(blob: bytes, task_name: str, code: ProgramBundle = _NO_CODE) -> "
     Raises:
         DeploymentError: a module is missing here, or the user's code raised while it was imported or unpickled.
     """
-    chain = _load(blob, f"the operators of task {task_name!r}", code)
+    chain = load_object(blob, f"the operators of task {task_name!r}", code)
     assert isinstance(chain, list), "written by dump_chain"
     return chain
 
 
 def load_partitioner(blob: bytes, task_name: str, code: ProgramBundle = _NO_CODE) -> "Partitioner":
     """Open the partitioner of an output; ``code``, and what it raises: as ``load_chain``."""
-    partitioner: Partitioner = _load(blob, f"the partitioner of an output of task {task_name!r}", code)
+    partitioner: Partitioner = load_object(blob, f"the partitioner of an output of task {task_name!r}", code)
     return partitioner
 
 
-def load_object(blob: bytes, what: str) -> Any:
+def load_object(blob: bytes, what: str, code: ProgramBundle = _NO_CODE) -> Any:
     """Open one object of the user's program; ``what`` is for people.  Raises as ``load_chain``."""
-    return _load(blob, what)
-
-
-def _load(blob: bytes, what: str, code: ProgramBundle = _NO_CODE) -> Any:
     try:
         with OPENING, PROGRAM_CLASSES.change():
             return _loads(join(blob, code.pieces))

@@ -1,10 +1,5 @@
-"""Assembles stream elements from the buffers of one channel.
-
-Decodes one complete stream element.
-
-Hot path, per element; per record see ``columns``.
-
-A temporary file for the bytes of a large, incomplete element.
+"""Assembles stream elements from the buffers of one channel, and decodes them; ``SpillFile`` has the bytes of a large,
+incomplete element.
 
 Hot path, per buffer and element; per record see ``columns``.
 
@@ -37,24 +32,14 @@ from flowlet.columns import Columns, Shape
 from flowlet.common.job_settings import MAX_RECORD_BYTES_OPTION
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
-from flowlet.records import (
-    ACTIVE,
-    IDLE,
-    Chunk,
-    CompletionMark,
-    InternalWatermark,
-    LatencyMarker,
-    RecordAttributes,
-    StreamElement,
-    Watermark,
-)
+from flowlet.records import Chunk, StreamElement
 from flowlet.serde.channel_dictionary import ChannelDictionary, RecordFormat
 from flowlet.serde.columns import decode_column
-from flowlet.serde.data_view import DataInput
 from flowlet.serde.element_limits import DEFAULT_ELEMENT_LIMITS, ElementLimits
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,
+    CONTROL_FORMS,
     DICTIONARY_HEADER,
     DICTIONARY_VERSION,
     FLAG_KEY_FIELD,
@@ -62,106 +47,25 @@ from flowlet.serde.element_serializer import (
     FLAG_TIMESTAMPS,
     LENGTH,
     MAX_CHUNK_RECORDS,
-    STATUS_ACTIVE,
-    STATUS_IDLE,
     TAG_CHUNK,
-    TAG_COMPLETION_MARK,
     TAG_DICTIONARY,
-    TAG_INTERNAL_WATERMARK,
-    TAG_LATENCY_MARKER,
-    TAG_RECORD,
-    TAG_RECORD_ATTRIBUTES,
-    TAG_RECORD_WITH_TIMESTAMP,
-    TAG_WATERMARK,
-    TAG_WATERMARK_STATUS,
+    TAGS_OF_RECORDS,
+    StreamElementSerializer,
     serialize_dictionary,
 )
 from flowlet.serde.table_reader import decode_records, decode_timestamps
-from flowlet.serde.type_serializer import TypeSerializer
 
-_WATERMARK: Final = struct.Struct(">Bq")
-_LATENCY_MARKER: Final = struct.Struct(">Bq16si")
-_STATUS: Final = struct.Struct(">Bi")
-_ATTRIBUTES: Final = struct.Struct(">BB")
-_INTERNAL_WATERMARK: Final = struct.Struct(">Biq")
-_COMPLETION_MARK: Final = struct.Struct(">Bq")
-_STATUSES: Final = {STATUS_ACTIVE: ACTIVE, STATUS_IDLE: IDLE}
 _FLAGS: Final = FLAG_TIMESTAMPS | FLAG_KEYS | FLAG_KEY_FIELD
-_BACKLOG: Final = {0: RecordAttributes(is_backlog=False), 1: RecordAttributes(is_backlog=True)}
-
-
-class ElementDecoder:
-    """Decodes the elements of one channel, in order, and keeps the channel's dictionary.
-
-    ``values`` reads the values of single records (tags 0 and 1); None: such records are refused.  ``declared``: the
-    type of the records in chunks, if nothing else may be read; None: columns of any objects, from a trusted sender.
-    """
-
-    __slots__ = ("_declared", "_values", "dictionary")
-
-    def __init__(self, values: TypeSerializer | None, declared: RecordFormat | None = None) -> None:
-        self._values = values
-        self._declared = declared
-        self.dictionary = ChannelDictionary()
-
-    def __repr__(self) -> str:
-        return f"StreamElementSerializer({'' if self._values is None else repr(self._values)})"
-
-    def decode(self, body: memoryview, elements: list[StreamElement]) -> None:
-        """Decode the element in ``body`` and append it; a single record joins the chunk before it if that fits.
-
-        Raises:
-            SerdeError: the bytes are corrupt; the message names the serializer.
-        """
-        tag = body[0]
-        try:
-            if tag == TAG_CHUNK:
-                elements.append(_decode_chunk(body, self.dictionary, self._declared))
-            elif tag in (TAG_RECORD, TAG_RECORD_WITH_TIMESTAMP):
-                self._decode_record(tag, body, elements)
-            elif tag == TAG_DICTIONARY:
-                _define(self.dictionary, body)
-            else:
-                elements.append(_decode_control(tag, body))
-        except SerdeError as error:
-            raise SerdeError(f"{self!r}: {error}") from error
-        except (struct.error, KeyError, ValueError, IndexError) as error:
-            # Too few bytes, an unknown status, invalid UTF-8, or a raw column whose size is no multiple of its item
-            # size.
-            raise SerdeError(f"{self!r}: tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}") from error
-
-    def _decode_record(self, tag: int, body: memoryview, elements: list[StreamElement]) -> None:
-        if self._values is None:
-            raise SerdeError(f"found tag {tag}, a single record, in a stream of chunks")
-        source = DataInput(body, 1)
-        timestamp = source.read_long() if tag == TAG_RECORD_WITH_TIMESTAMP else None
-        value = self._values.read(source)
-        if source.remaining:
-            raise SerdeError(f"broken serialization: {self._values!r} left {source.remaining} of {len(body)} bytes")
-        last = elements[-1] if elements else None
-        if type(last) is not Chunk or last.columns is not None or (last.timestamps is None) is not (timestamp is None):
-            last = Chunk([], None if timestamp is None else [])
-            elements.append(last)
-        last.values.append(value)
-        if last.timestamps is not None and timestamp is not None:
-            last.timestamps.append(timestamp)
+_BY_TAG: Final = {form.tag: form for form in CONTROL_FORMS.values()}
+_SERIALIZER: Final = StreamElementSerializer()  # stands in messages
 
 
 def _decode_control(tag: int, body: memoryview) -> StreamElement:
-    if tag == TAG_WATERMARK:
-        return Watermark(_WATERMARK.unpack(body)[1])
-    if tag == TAG_WATERMARK_STATUS:
-        return _STATUSES[_STATUS.unpack(body)[1]]
-    if tag == TAG_LATENCY_MARKER:
-        return LatencyMarker(*_LATENCY_MARKER.unpack(body)[1:])
-    if tag == TAG_RECORD_ATTRIBUTES:
-        return _BACKLOG[_ATTRIBUTES.unpack(body)[1]]
-    if tag == TAG_INTERNAL_WATERMARK:
-        _, subpartition, timestamp = _INTERNAL_WATERMARK.unpack(body)
-        return InternalWatermark(timestamp, subpartition)
-    if tag == TAG_COMPLETION_MARK:
-        return CompletionMark(_COMPLETION_MARK.unpack(body)[1])
-    raise SerdeError(f"found tag {tag}")
+    form = _BY_TAG.get(tag)
+    if form is None:
+        single = ", a single record, in a stream of chunks" if tag in TAGS_OF_RECORDS else ""
+        raise SerdeError(f"found tag {tag}{single}")
+    return form.make(*form.layout.unpack(body[1:]))
 
 
 def _define(dictionary: ChannelDictionary, body: memoryview) -> None:
@@ -322,7 +226,6 @@ class ElementDeserializer:
 
     Args:
         limits: the largest element, and the size from which an incomplete one is kept in a file.
-        values: reads the values of single records; None: the sender writes chunks only.
         declared: of the records, if their sender is not trusted: nothing else is read; None: chunks of any objects.
     """
 
@@ -331,12 +234,12 @@ class ElementDeserializer:
         name: str = "channel",
         *,
         limits: ElementLimits = DEFAULT_ELEMENT_LIMITS,
-        values: TypeSerializer | None = None,
         declared: RecordFormat | None = None,
     ) -> None:
         self._name = name
         self._limits = limits
-        self._decoder = ElementDecoder(values, declared)
+        self._declared = declared
+        self._dictionary = ChannelDictionary()
         self._partial = bytearray()  # an incomplete element, from its length field on; empty while it is in a file
         self._spilled: SpillFile | None = None  # the incomplete element once it is too large for memory
         self._spilled_size = 0  # the full size of that element, with its length field
@@ -361,7 +264,7 @@ class ElementDeserializer:
         Another deserializer that is fed these pieces is in the same state.  An unaligned checkpoint keeps them (Flink's
         ``getUnconsumedBuffer``).
         """
-        definition = serialize_dictionary(self._decoder.dictionary)
+        definition = serialize_dictionary(self._dictionary)
         for start in range(0, len(definition), piece_bytes):
             yield definition[start : start + piece_bytes]
         if self._spilled is not None:
@@ -370,7 +273,7 @@ class ElementDeserializer:
             yield bytes(self._partial[start : start + piece_bytes])
 
     def feed(self, view: memoryview) -> list[StreamElement]:
-        """Take the next bytes; return the elements that they complete.  Consecutive single records form one chunk.
+        """Take the next bytes; return the elements that they complete.
 
         Raises:
             SerdeError: the bytes are corrupt; names the channel, the offset of the element and the serializer.
@@ -402,7 +305,7 @@ class ElementDeserializer:
             position = self._complete_spilled(self._spilled, view, elements)
         elif self._partial:
             position = self._complete_partial(view, elements)
-        decode, max_length = self._decoder.decode, self._limits.max_element_bytes
+        decode, max_length = self._decode, self._limits.max_element_bytes
         end = len(view)
         while end - position >= LENGTH.size:
             (length,) = LENGTH.unpack_from(view, position)
@@ -455,15 +358,37 @@ class ElementDeserializer:
         return taken
 
     def _decode_gathered(self, framed: memoryview, elements: list[StreamElement]) -> None:
-        self._decoder.decode(framed[LENGTH.size :], elements)
+        self._decode(framed[LENGTH.size :], elements)
         self._offset += len(framed)
+
+    def _decode(self, body: memoryview, elements: list[StreamElement]) -> None:
+        """Decode the element in ``body`` and append it.
+
+        Raises:
+            SerdeError: the bytes are corrupt; the message names the serializer.
+        """
+        tag = body[0]
+        try:
+            if tag == TAG_CHUNK:
+                elements.append(_decode_chunk(body, self._dictionary, self._declared))
+            elif tag == TAG_DICTIONARY:
+                _define(self._dictionary, body)
+            else:
+                elements.append(_decode_control(tag, body))
+        except SerdeError as error:
+            raise SerdeError(f"{_SERIALIZER!r}: {error}") from error
+        except (struct.error, KeyError, ValueError, IndexError) as error:
+            # Too few bytes, an unknown status, invalid UTF-8, or a raw column whose size is no multiple of its item
+            # size.
+            raise SerdeError(
+                f"{_SERIALIZER!r}: tag {tag}, {len(body)} bytes: {type(error).__name__}: {error}"
+            ) from error
 
     def _checked_length(self, data: memoryview | bytearray, position: int) -> int:
         length: int = LENGTH.unpack_from(data, position)[0]
         if not 0 < length <= self._limits.max_element_bytes:
             raise SerdeError(
                 f"its length is {length}, allowed are 1 to {self._limits.max_element_bytes} bytes; both ends must have "
-                "the same limit "
-                f"(a job's option {MAX_RECORD_BYTES_OPTION!r})"
+                f"the same limit (a job's option {MAX_RECORD_BYTES_OPTION!r})"
             )
         return length

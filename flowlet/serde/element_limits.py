@@ -1,6 +1,8 @@
-"""The largest stream element, and the size from which an incomplete one is kept in a file.
+"""The largest stream element, the size from which an incomplete one is kept in a file, and what the bytes of one may
+expand to.
 
 Side:   pure.
+Units:  a cell is a value of a column, or a part of a container; about 60 bytes of memory at most.
 Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, at least 100 KiB.  ``max_element_bytes``
         is ours; a job sets it for the records between its tasks (``flowlet.max-record-bytes``).
 """
@@ -8,7 +10,7 @@ Source: Flink ``SpillingAdaptiveSpanningRecordDeserializer``: 5 MiB in memory, a
 from typing import Final
 
 from flowlet.common.job_settings import DEFAULT_MAX_RECORD_BYTES, LARGEST_MAX_RECORD_BYTES
-from flowlet.errors import ConfigError
+from flowlet.errors import ConfigError, SerdeError
 from netstack.late import dataclass
 
 MIN_SPILL_BYTES: Final = 100 << 10
@@ -43,3 +45,27 @@ class ElementLimits:
 DEFAULT_ELEMENT_LIMITS: Final = ElementLimits()
 # For a reader that leaves the limit to its sender.
 LARGEST_ELEMENT_LIMITS: Final = ElementLimits(LARGEST_MAX_RECORD_BYTES)
+
+# An element may stand for so many cells, and one more for each of its bytes: constants, nulls and containers cost few
+# bytes or none.  2 Mi cells are a chunk of 65,536 rows with 32 such columns.
+FREE_CELLS: Final = 1 << 21
+
+MIN_MICROS: Final = -62_135_596_800_000_000  # the years 1 to 9999
+MAX_MICROS: Final = 253_402_300_799_999_999
+
+
+@dataclass(slots=True)
+class CellBudget:
+    """Counts cells before they are allocated.  Threading: one thread.
+
+    ``most``: how many there may be; None: any number.
+    """
+
+    most: int | None = None
+    num_taken: int = 0
+
+    def take(self, num_cells: int) -> None:
+        """Count ``num_cells``.  Raises SerdeError: they are too many."""
+        self.num_taken += num_cells
+        if self.most is not None and self.num_taken > self.most:
+            raise SerdeError(f"the bytes stand for {self.num_taken} values or more, allowed are {self.most}")

@@ -8,7 +8,7 @@ Rules:      a reader gets what it would get from pickles.  A pickle keeps two fi
             none is of a class that cannot be looked into.  That two records are the same object is not kept, as every
             record is a value of its own.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDeserializer`` turns all into
             SerdeError.
 """
 
@@ -24,7 +24,7 @@ from flowlet.columns.column import UNCHANGING
 from flowlet.columns.table import exact_type
 from flowlet.common.types import Row, parts_of, rows_of, unnamed_rows_of
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import DICTS, FIELDS, OBJECTS, ROWS, check_end, framed, num_fields_of
+from flowlet.serde.column_format import FIELDS, Kind, check_end, framed, num_fields_of
 from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.flat_classes import Maker, dict_maker, flat_class_of, parts_of_dicts
 from flowlet.serde.pickles.class_references import class_of, class_reference
@@ -71,16 +71,16 @@ def try_encode_objects(values: Sequence[Any], kind: type, encode: ColumnEncoder,
     if parts is None or fields is None:
         return None
     head = _head(kind, parts[0], encode)
-    return framed(OBJECTS, _HEAD_SIZE.pack(len(head)), head, *fields)
+    return framed(Kind.OBJECTS, _HEAD_SIZE.pack(len(head)), head, *fields)
 
 
-def decode_objects(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
-    """Decode a column of OBJECTS.
+def decode_objects(kind: int, payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
+    """Decode a column of OBJECTS or DICTS.
 
     Raises:
         SerdeError, ValueError, struct.error: it is corrupt, or the class is another one here.
     """
-    head = head_of_objects(payload, decode, depth)
+    head = head_of_objects(kind, payload, decode, depth)
     return head.make(_fields(payload, head.start, len(head.names), num_values, decode, depth))
 
 
@@ -103,26 +103,23 @@ class ObjectsHead:
             raise SerdeError(f"an object cannot be made of its fields: {type(error).__name__}: {error}") from error
 
 
-def head_of_objects(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
-    """Decode the head of OBJECTS.
+def head_of_objects(kind: int, payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
+    """Decode the head of OBJECTS or DICTS.
 
     What another program wrote is made of its classes first, and then of those of the running program.
     """
+    if kind == Kind.DICTS:
+        names, start = _names(payload, decode, depth)
+        return ObjectsHead(names, dict, start, dict_maker(names))
     start = _HEAD_SIZE.size + _HEAD_SIZE.unpack_from(payload)[0]
     if start > len(payload):
         raise SerdeError(f"the head of a column of objects ends {start - len(payload)} bytes behind it")
     names, reference = _read_head(bytes(payload[_HEAD_SIZE.size : start]), decode, depth)
-    kind = class_of(reference)
-    maker = _maker_of(kind, names)
+    cls = class_of(reference)
+    maker = _maker_of(cls, names)
     if is_of_another_program():
-        return ObjectsHead(names, kind, start, lambda columns: of_running_program(maker(columns)))
-    return ObjectsHead(names, kind, start, maker)
-
-
-def head_of_dicts(payload: memoryview, decode: ColumnDecoder, depth: int) -> ObjectsHead:
-    """Decode the head of DICTS."""
-    names, start = _names(payload, decode, depth)
-    return ObjectsHead(names, dict, start, dict_maker(names))
+        return ObjectsHead(names, cls, start, lambda columns: of_running_program(maker(columns)))
+    return ObjectsHead(names, cls, start, maker)
 
 
 def maker_of(kind: Any, names: tuple[str, ...]) -> Maker:
@@ -133,15 +130,9 @@ def maker_of(kind: Any, names: tuple[str, ...]) -> Maker:
 def objects_head(kind: Any, names: tuple[str, ...], encode: ColumnEncoder) -> tuple[int, bytes]:
     """The kind of column for records of a class, or dicts, and the bytes in front of their fields."""
     if kind is dict:
-        return DICTS, FIELDS.pack(len(names)) + encode(names, str, depth=1)
+        return Kind.DICTS, FIELDS.pack(len(names)) + encode(names, str, depth=1)
     head = _head(kind, names, encode)
-    return OBJECTS, _HEAD_SIZE.pack(len(head)) + head
-
-
-def decode_dicts(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Any]:
-    """Decode a column of DICTS."""
-    head = head_of_dicts(payload, decode, depth)
-    return head.make(_fields(payload, head.start, len(head.names), num_values, decode, depth))
+    return Kind.OBJECTS, _HEAD_SIZE.pack(len(head)) + head
 
 
 def decode_rows(payload: memoryview, num_values: int, decode: ColumnDecoder, depth: int) -> list[Row]:
@@ -191,7 +182,7 @@ def _try_encode_dicts(values: Sequence[dict[Any, Any]], encode: ColumnEncoder, d
     fields = None if parts is None else _try_encode_fields(parts[1], encode, depth)
     if parts is None or fields is None:
         return None
-    return framed(DICTS, FIELDS.pack(len(fields)), encode(parts[0], str, depth=depth + 1), *fields)
+    return framed(Kind.DICTS, FIELDS.pack(len(fields)), encode(parts[0], str, depth=depth + 1), *fields)
 
 
 def _try_encode_rows(values: Sequence[Row], encode: ColumnEncoder, depth: int) -> bytes | None:
@@ -210,7 +201,7 @@ def _try_encode_rows(values: Sequence[Row], encode: ColumnEncoder, depth: int) -
         if names is None
         else encode(names, str, depth=depth + 1)
     )
-    return framed(ROWS, FIELDS.pack(num_fields), named, *fields)
+    return framed(Kind.ROWS, FIELDS.pack(num_fields), named, *fields)
 
 
 def _try_encode_fields(columns: Sequence[Sequence[Any]], encode: ColumnEncoder, depth: int) -> list[bytes] | None:

@@ -5,11 +5,10 @@ Hot path: C code per column.
 Side:       pure.
 Invariants: the decoded columns own their memory and stand for exactly the values that were sent.
 Format:     ``column_format``.
-Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+Raises:     decoding corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDeserializer`` turns all into
             SerdeError.
 """
 
-import struct
 from typing import Any, Final
 
 import numpy as np
@@ -19,26 +18,10 @@ from flowlet.common.types import unnamed_rows_of
 from flowlet.errors import SerdeError
 from flowlet.serde.channel_dictionary import ChannelDictionary
 from flowlet.serde.column_format import (
-    ARRAY,
     ARRAY_TYPES,
-    ARROW,
-    BOOL,
-    BYTES,
-    CODED,
-    CONSTANT,
-    DICTS,
     FIELDS,
-    FLOAT64,
     NUMBERS,
-    OBJECTS,
-    PACKED,
-    PICKLE,
-    PICKLES,
-    ROWS,
-    SHORT_TEXTS,
-    TEXT,
-    TEXT_SIZES,
-    TUPLES,
+    Kind,
     check_end,
     check_length,
     column_at,
@@ -46,14 +29,14 @@ from flowlet.serde.column_format import (
     num_fields_of,
 )
 from flowlet.serde.columns import INTS, decode_column, decode_ints, decode_payload, decode_short_texts
-from flowlet.serde.object_columns import head_of_dicts, head_of_objects, names_of_rows
+from flowlet.serde.object_columns import head_of_objects, names_of_rows
 from flowlet.serde.pickles.record_pickle import is_of_another_program
 
 _FIELD_DEPTH: Final = 1
 # Kinds of records that are decoded as a list.
-_RECORDS: Final = frozenset({PICKLE, PACKED, BYTES, PICKLES})
+_RECORDS: Final = frozenset({Kind.PICKLE, Kind.PACKED, Kind.BYTES, Kind.PICKLES})
 # Kinds of fields that are decoded as a list with one exact type.
-_LISTS: Final = {TEXT: str, TEXT_SIZES: str, BYTES: bytes, TUPLES: tuple}
+_LISTS: Final = {Kind.TEXT: str, Kind.TEXT_SIZES: str, Kind.BYTES: bytes, Kind.TUPLES: tuple}
 _NATIVE_TYPES: Final = tuple(dtype.newbyteorder("=") for dtype in ARRAY_TYPES)
 
 
@@ -69,11 +52,11 @@ def decode_records(
         values = decode_payload(kind, payload, num_records, 0)
         check_length(kind, values, num_records)
         return list(values), end
-    if kind == TUPLES:
+    if kind == Kind.TUPLES:
         return _tuples(payload, num_records, dictionary), end
-    if kind == ROWS:
+    if kind == Kind.ROWS:
         return _rows(payload, num_records, dictionary), end
-    if kind in (OBJECTS, DICTS):
+    if kind in (Kind.OBJECTS, Kind.DICTS):
         return _objects(kind, payload, num_records, dictionary), end
     return Columns(num_records, (_column(kind, payload, num_records, dictionary),), Shape.SCALAR), end
 
@@ -109,9 +92,9 @@ def _rows(payload: memoryview, num_records: int, dictionary: ChannelDictionary) 
 
 
 def _objects(kind: int, payload: memoryview, num_records: int, dictionary: ChannelDictionary) -> Columns | list[Any]:
-    head = (head_of_objects if kind == OBJECTS else head_of_dicts)(payload, decode_column, 0)
+    head = head_of_objects(kind, payload, decode_column, 0)
     fields, key_position = _fields(payload, head.start, len(head.names), num_records, dictionary)
-    if kind == OBJECTS and is_of_another_program():
+    if kind == Kind.OBJECTS and is_of_another_program():
         return head.make([field.to_list() for field in fields])  # now: the classes are known while the bytes are read
     return Columns(num_records, fields, Shape.OBJECT, head.names, key_position, head.kind, head.make)
 
@@ -128,7 +111,7 @@ def _fields(
         fields.append(_column(kind, inner, num_records, dictionary))
         kinds.append(kind)
     check_end(start, payload)
-    return tuple(fields), kinds.index(CODED) if CODED in kinds else None
+    return tuple(fields), kinds.index(Kind.CODED) if Kind.CODED in kinds else None
 
 
 def _column(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:
@@ -138,23 +121,25 @@ def _column(kind: int, payload: memoryview, num_values: int, dictionary: Channel
 
 
 def _read(kind: int, payload: memoryview, num_values: int, dictionary: ChannelDictionary) -> Column:
-    if kind == CODED:
+    if kind == Kind.CODED:
         return dictionary.read(payload, num_values)
     if kind in INTS:
         return ArrayColumn(decode_ints(kind, payload))
-    if kind == FLOAT64:
-        return ArrayColumn(np.frombuffer(payload, NUMBERS[FLOAT64]).astype(np.float64))
-    if kind == CONSTANT:
+    if kind == Kind.FLOAT64:
+        return ArrayColumn(np.frombuffer(payload, NUMBERS[Kind.FLOAT64]).astype(np.float64))
+    if kind == Kind.CONSTANT:
         (value,), end = decode_column(payload, 0, 1, depth=_FIELD_DEPTH + 1)
         check_end(end, payload)
         return ConstantColumn(value, num_values)
-    if kind == BOOL:
+    if kind == Kind.BOOL:
         return ArrayColumn(decode_truth_values(payload))
-    if kind == ARRAY:
+    if kind == Kind.ARRAY:
         return ArrayColumn(decode_array(payload))
-    if kind == SHORT_TEXTS:
+    if kind == Kind.SHORT_TEXTS:
         return decode_short_texts(payload, num_values)
-    if kind == ARROW:
+    if kind == Kind.ARROW:
+        from flowlet.serde.arrow_serializer import decode_arrow_array  # here, because it imports pyarrow
+
         return ArrowColumn(decode_arrow_array(payload))
     values = decode_payload(kind, payload, num_values, _FIELD_DEPTH)
     return ListColumn(values if isinstance(values, list) else list(values), _LISTS.get(kind))
@@ -173,24 +158,3 @@ def decode_array(payload: memoryview) -> Any:
     if not payload or payload[0] >= len(ARRAY_TYPES):
         raise SerdeError(f"an array of unknown type {payload[0] if payload else None}")
     return np.frombuffer(payload[1:], ARRAY_TYPES[payload[0]]).astype(_NATIVE_TYPES[payload[0]])
-
-
-def decode_arrow_array(payload: memoryview) -> Any:
-    """The payload of ARROW as a validated ``pyarrow.Array``."""
-    import pyarrow as pa  # here, because the import takes longer than all of this package
-
-    from flowlet.serde.arrow_serializer import refuse_compressed
-
-    stream = pa.py_buffer(bytes(payload))
-    try:
-        for message in pa.ipc.MessageReader.open_stream(stream):
-            refuse_compressed(message)  # a few compressed bytes could allocate any amount
-        with pa.ipc.open_stream(stream) as reader:
-            batch = reader.read_next_batch()
-        # Without it, offsets that point outside the batch would be followed.
-        batch.validate(full=True)
-    except (pa.ArrowException, EOFError, OSError, StopIteration, ValueError, struct.error) as error:
-        raise SerdeError(f"no Arrow array: {type(error).__name__}: {error}") from error
-    if batch.num_columns != 1:
-        raise SerdeError(f"a record batch of {batch.num_columns} fields instead of an Arrow array")
-    return batch.column(0)

@@ -27,21 +27,7 @@ from flowlet.columns import (
     narrowed,
 )
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import (
-    ARRAY,
-    ARRAY_TYPES,
-    ARROW,
-    BOOL,
-    CONSTANT,
-    FIELDS,
-    FLOAT64,
-    NUMBERS,
-    ROWS,
-    TUPLES,
-    framed,
-    header,
-    raw,
-)
+from flowlet.serde.column_format import ARRAY_TYPES, FIELDS, NUMBERS, Kind, framed, header, raw
 from flowlet.serde.columns import encode_column, encode_narrowed, encode_of_type, encode_short_texts, encode_texts
 from flowlet.serde.element_limits import MAX_FIELDS
 from flowlet.serde.object_columns import objects_head
@@ -88,12 +74,12 @@ def table_parts(table: Columns, codes: CodeWriter | None = None) -> list[bytes]:
         case Shape.SCALAR:
             return fields
         case Shape.TUPLE:
-            return _framed_parts(TUPLES, FIELDS.pack(len(fields)), *fields)
+            return _framed_parts(Kind.TUPLES, FIELDS.pack(len(fields)), *fields)
         case Shape.OBJECT:
             kind, head = objects_head(table.record_type, table.field_names, encode_of_type)
             return _framed_parts(kind, head, *fields)
         case Shape.ROW:
-            return _framed_parts(ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
+            return _framed_parts(Kind.ROWS, FIELDS.pack(len(fields)), encode_column(table.field_names), *fields)
         case Shape.KEYED:
             # ``flowlet.io.record_writer`` prevents it.
             raise SerdeError("records with separate keys cannot be sent as columns")
@@ -140,7 +126,7 @@ class FieldEncoder(ColumnVisitor[bytes]):
     def visit_constant(self, column: ConstantColumn) -> bytes:
         """See ``ColumnVisitor``."""
         one = encode_column([column.value], depth=_CONSTANT_DEPTH)
-        return one if len(column) == 1 else framed(CONSTANT, one)
+        return one if len(column) == 1 else framed(Kind.CONSTANT, one)
 
     def visit_list(self, column: ListColumn) -> bytes:
         """See ``ColumnVisitor``."""
@@ -153,25 +139,17 @@ class FieldEncoder(ColumnVisitor[bytes]):
 
     def visit_arrow(self, column: ArrowColumn) -> bytes:
         """See ``ColumnVisitor``."""
-        return framed(ARROW, _arrow_stream(column.array))
+        from flowlet.serde.arrow_serializer import encode_arrow_array  # here, because it imports pyarrow
+
+        return framed(Kind.ARROW, encode_arrow_array(column.array))
 
 
 def _encode_array(array: Any) -> bytes:
     if array.dtype == _INT64:
         return encode_narrowed(narrowed(array))
     if array.dtype == np.float64:
-        return framed(FLOAT64, raw(array, NUMBERS[FLOAT64]))
+        return framed(Kind.FLOAT64, raw(array, NUMBERS[Kind.FLOAT64]))
     if array.dtype == np.bool_:
-        return framed(BOOL, raw(array, array.dtype))
+        return framed(Kind.BOOL, raw(array, array.dtype))
     kind = _ARRAY_KINDS[array.dtype]
-    return framed(ARRAY, bytes((kind,)), raw(array, ARRAY_TYPES[kind]))
-
-
-def _arrow_stream(array: Any) -> memoryview:
-    import pyarrow as pa  # here, because the import takes longer than all of this package
-
-    batch = pa.record_batch([array], names=[""])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    return memoryview(sink.getvalue())
+    return framed(Kind.ARRAY, bytes((kind,)), raw(array, ARRAY_TYPES[kind]))

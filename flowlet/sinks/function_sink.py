@@ -21,7 +21,8 @@ from flowlet.datastream.sinks.two_phase_commit_sink_function import TwoPhaseComm
 from flowlet.datastream.user_functions.function import CheckpointedFunction, CheckpointListener
 from flowlet.errors import ClosedOutputError, FlowletError, StateRestoreError
 from flowlet.operators.user_function import RecordOperator
-from flowlet.records import MIN_TIMESTAMP, Chunk, Watermark
+from flowlet.records import Chunk, Watermark
+from flowlet.sinks.sink_calls import RecordContext
 from flowlet.timers.time_api import ProcessingTimeService
 from flowlet.typed.java_text import printed_text
 
@@ -136,23 +137,14 @@ class PrintSink(StreamOperator):
 _END: Final = 2**63 - 1  # as the number of a checkpoint: the end of a job without any
 
 
-class InvokeContext(SinkContext):
+class InvokeContext(RecordContext, SinkContext):
     """What ``invoke`` is given besides its record; one object for all records."""
 
-    __slots__ = ("_clock", "record_timestamp", "watermark")
+    __slots__ = ("_clock",)
 
     def __init__(self, clock: ProcessingTimeService | None) -> None:
+        super().__init__()
         self._clock = clock
-        self.record_timestamp: int | None = None
-        self.watermark = MIN_TIMESTAMP
-
-    def timestamp(self) -> int | None:
-        """Of the record; None: it has none."""
-        return self.record_timestamp
-
-    def current_watermark(self) -> int:
-        """The last watermark that reached the sink."""
-        return self.watermark
 
     def current_processing_time(self) -> int:
         """What the clock shows."""

@@ -144,8 +144,7 @@ class SinkCalls:
             if not isinstance(made, kind):
                 raise FlowletError(
                     f"operator {self._operator!r}: {what} of {type(sink).__name__} must return a {kind.__name__}, got "
-                    f"{preview(made)} of "
-                    f"type {type(made).__name__}"
+                    f"{preview(made)} of type {type(made).__name__}"
                 )
         return made
 

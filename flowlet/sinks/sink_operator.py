@@ -12,8 +12,9 @@ Invariants: in front of each barrier the writer is flushed, and what it has prep
 Source:     Flink ``SinkWriterOperator``, ``CommitterOperator``, which are two operators there.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any, Final
 
 from flowlet.chain.record_loop import num_processed
@@ -161,8 +162,7 @@ class SinkOperator(StreamOperator):
         if self._is_finished:
             raise StateRestoreError(
                 f"operator {self.name!r} had finished when its checkpoint was taken, but a producer has sent it "
-                f"{len(chunk)} more "
-                "records: was the producer restored from another checkpoint?"
+                f"{len(chunk)} more records: was the producer restored from another checkpoint?"
             )
         if len(chunk):
             self._write_chunk(chunk, self.ctx.attention)
@@ -202,20 +202,13 @@ class SinkOperator(StreamOperator):
         context = self._context
         value = None
         write = writer.write
-        timestamps = chunk.timestamps
         records = chunk.records()
+        timestamps: Iterable[int | None] = repeat(None) if chunk.timestamps is None else chunk.timestamps
         try:
-            if timestamps is None:
-                context.record_timestamp = None
-                for value in records:
-                    write(value, context)
-                    if interrupts and (num_left := interrupts.leave(records, _do_nothing)) is not None:
-                        return len(chunk) - num_left
-            else:
-                for value, context.record_timestamp in zip(records, timestamps, strict=False):
-                    write(value, context)
-                    if interrupts and (num_left := interrupts.leave(records, _do_nothing)) is not None:
-                        return len(chunk) - num_left
+            for value, context.record_timestamp in zip(records, timestamps, strict=False):
+                write(value, context)
+                if interrupts and (num_left := interrupts.leave(records, _do_nothing)) is not None:
+                    return len(chunk) - num_left
             return len(chunk)
         except TaskCancelled:
             raise

@@ -37,9 +37,9 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
 )
+from flowlet.common.types import are_positions
 from flowlet.errors import FlowletError
-from flowlet.serde.type_serializer import are_positions
-from flowlet.serde.types.arrow_types import arrow_type_of
+from flowlet.serde.declared.arrow_values import arrow_type_of
 from netstack.late import dataclass
 
 _TimeType = LocalTimeTypeInfo.TimeType

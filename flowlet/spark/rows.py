@@ -21,10 +21,10 @@ from pyspark.sql import types as st
 
 from flowlet.columns import Column, Columns, ListColumn
 from flowlet.common.typeinfo import RowTypeInfo, TimestampTypeInfo, TupleTypeInfo
-from flowlet.common.types import Row
+from flowlet.common.types import Row, are_positions
 from flowlet.ingest.batches import column_of_array, shaped
-from flowlet.serde.type_serializer import ValueMismatchError, are_positions, preview
-from flowlet.serde.types.arrow_types import exact_array
+from flowlet.serde.declared.arrow_values import exact_array
+from flowlet.serde.type_serializer import ValueMismatchError, preview
 from flowlet.spark.gate_schema import GateColumn, GateSchema, SchemaMismatchError, type_info_of
 from flowlet.spark.values import classes_of, in_utc, value_converter
 

@@ -27,9 +27,9 @@ from flowlet.common.typeinfo import (
     TypeInformation,
     Types,
 )
-from flowlet.common.types import Row, fields_by_name
+from flowlet.common.types import Row, are_positions, fields_by_name
 from flowlet.common.values.conversion import to_declared_shape
-from flowlet.serde.type_serializer import ValueMismatchError, are_positions, fields_in_order
+from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order
 from flowlet.spark.gate_schema import spark_type_of
 
 Convert = Callable[[Any], Any]

@@ -93,8 +93,7 @@ def compression_of(path: str, head: bytes = b"") -> Compression | None:
     if unreadable is not None:
         raise FlowletError(
             f"cannot read {path}: it is {unreadable}, which a file source does not read; unpack it, or compress it "
-            "with gzip, bzip2, xz "
-            "or zstd"
+            "with gzip, bzip2, xz or zstd"
         )
     if not needs_head(path):
         return _BY_SUFFIX[os.path.splitext(path)[1].lower()]

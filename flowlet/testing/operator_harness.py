@@ -14,10 +14,11 @@ Source:     Flink ``AbstractStreamOperatorTestHarness``, ``OneInputStreamOperato
 Absent:     chains of operators: use a ``MiniCluster`` for whole jobs.
 """
 
+import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from flowlet.async_io.async_calls import AsyncCalls
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
@@ -48,9 +49,8 @@ from flowlet.operators.process_operator import (
     ProcessOperator,
 )
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
-from flowlet.serde.data_view import DataInput, DataOutput
 from flowlet.serde.deploy_blobs import dump_chain, load_chain
-from flowlet.serde.types.basic_serializers import PickledSerializer
+from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.testing.harness_environment import HarnessEnvironment, ProcessResources, SubtaskPlace
 from flowlet.timers.keyed_timer_service_manager import TimersByKeyGroup
 from flowlet.timers.time_api import Timer
@@ -58,6 +58,7 @@ from netstack.late import dataclass
 
 _ASYNC_TIMEOUT_MS = 10_000
 _ASYNC_CAPACITY = 100
+_SIZE: Final = struct.Struct(">i")  # of the pickle in a snapshot
 
 
 def operator_of(function: Any, *key_selectors: Any) -> StreamOperator:
@@ -320,7 +321,7 @@ class OperatorHarness:
         self.setup()
         state = None
         if snapshot is not None:
-            state, timers, keyed, by_subtask = PickledSerializer().deserialize(DataInput(snapshot.payload))
+            state, timers, keyed, by_subtask = loads_value(snapshot.payload[_SIZE.size :])
             self.environment.timers.restore(timers)
             if keyed is not None:
                 self.environment.keyed_state.restore(keyed)
@@ -520,15 +521,14 @@ class OperatorHarness:
         timers: TimersByKeyGroup = self.environment.timers.snapshot()
         keyed = self.environment.keyed_state.snapshot()
         by_subtask = self.environment.operator_state.snapshot()
-        output = DataOutput()
         parts = (
             state() if callable(state) else state,
             timers,
             None if keyed is None else keyed(),
             None if by_subtask is None else by_subtask(),
         )
-        PickledSerializer().serialize(parts, output)
-        return OperatorSnapshot(bytes(output.buffer))
+        data = dumps_value(parts)
+        return OperatorSnapshot(_SIZE.pack(len(data)) + data)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the operator that a checkpoint is complete."""

@@ -14,6 +14,7 @@ Source:     PyFlink: an operation's output coder; ``PythonOperatorChainingOptimi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import is_
 from typing import Any, Final
 
 from flowlet.columns import ArrayColumn, Column, Columns, ListColumn, Shape
@@ -49,6 +50,12 @@ class RecordConversion:
 
     def __init__(self, output: DeclaredOutput, show: Convert, operator: str, subtask: int) -> None:
         self.type_info = output.type_info
+        # Of the fields of a tuple or row, or of the record itself.
+        self._types = (
+            output.type_info.get_field_types()
+            if isinstance(output.type_info, TupleTypeInfo | RowTypeInfo)
+            else [output.type_info]
+        )
         self._show = show
         self._operator = operator
         self._subtask = subtask
@@ -91,38 +98,27 @@ class RecordConversion:
 
     def _field_types(self, kind: type, field_types: Sequence[type | None] | None) -> list[TypeInformation] | None:
         if isinstance(self.type_info, TupleTypeInfo):
-            types = self.type_info.get_field_types()
-            return types if kind is tuple and field_types is not None and len(types) == len(field_types) else None
+            is_alike = kind is tuple and field_types is not None and len(self._types) == len(field_types)
+            return self._types if is_alike else None
         return [self.type_info] if field_types is None and kind is not tuple else None
 
     def tests(self, fields: Sequence[str], record: str) -> list[str]:
         """Expressions that test whether the integers of a record of a covered shape are in range; by the variables of
         its fields.
         """
-        types = self.type_info.get_field_types() if isinstance(self.type_info, TupleTypeInfo) else [self.type_info]
-        limits = [(limits_of(declared), name) for declared, name in zip(types, fields or [record], strict=True)]
+        limits = [(limits_of(declared), name) for declared, name in zip(self._types, fields or [record], strict=True)]
         return [f"{each[0]} <= {name} <= {each[1]}" for each, name in limits if each is not None]
 
     def first_misfit(self, fields: Sequence[Column]) -> int | None:
         """The first row of columns of a covered shape with an integer out of range; None: there is none."""
-        types = (
-            self.type_info.get_field_types()
-            if isinstance(self.type_info, TupleTypeInfo | RowTypeInfo)
-            else [self.type_info]
-        )
-        found = [_first_out_of_range(column, declared) for column, declared in zip(fields, types, strict=True)]
+        found = [_first_out_of_range(column, declared) for column, declared in zip(fields, self._types, strict=True)]
         return min((row for row in found if row is not None), default=None)
 
     def rounded(self, fields: Sequence[Column]) -> list[Column]:
         """The columns of a covered shape, those of type FLOAT with 32 bits."""
-        types = (
-            self.type_info.get_field_types()
-            if isinstance(self.type_info, TupleTypeInfo | RowTypeInfo)
-            else [self.type_info]
-        )
         return [
             self._rounded(column) if declared == _FLOAT else column
-            for column, declared in zip(fields, types, strict=True)
+            for column, declared in zip(fields, self._types, strict=True)
         ]
 
     def _rounded(self, column: Column) -> Column:
@@ -147,24 +143,21 @@ class RecordConversion:
             if row is not None:
                 self.convert(columns.slice(row, row + 1).to_list()[0])
             fields = tuple(self.rounded(columns.fields))
-            if all(map(_is, fields, columns.fields)):
+            if all(map(is_, fields, columns.fields)):
                 return chunk
             return Chunk.of_columns(columns.with_fields(fields), chunk.timestamps)
-        convert = self.convert
-        values = [convert(value) for value in chunk.records()]
-        return Chunk(values, chunk.timestamps)
+        return Chunk(list(map(self.convert, chunk.records())), chunk.timestamps)
 
     def _covers_columns(self, columns: Columns) -> bool:
-        kinds = [_kind_of(column) for column in columns.fields]
+        kinds = [column.accept(_KIND_OF) for column in columns.fields]
         match columns.shape:
             case Shape.TUPLE:
                 return self.covers(tuple, kinds, may_round=True)
             case Shape.SCALAR:
                 return kinds[0] is not None and self.covers(kinds[0], None, may_round=True)
             case Shape.ROW if isinstance(self.type_info, RowTypeInfo):
-                types, names = self.type_info.get_field_types(), self.type_info.get_field_names()
-                return list(columns.field_names) == names and all(
-                    _covers(declared, kind, may_round=True) for declared, kind in zip(types, kinds, strict=True)
+                return list(columns.field_names) == self.type_info.get_field_names() and all(
+                    _covers(declared, kind, may_round=True) for declared, kind in zip(self._types, kinds, strict=True)
                 )
             case _:
                 return False
@@ -172,10 +165,6 @@ class RecordConversion:
 
 def _unchanged(record: Any) -> Any:
     return record
-
-
-def _is(one: object, other: object) -> bool:
-    return one is other
 
 
 def _covers(declared: TypeInformation, kind: type | None, *, may_round: bool) -> bool:
@@ -187,6 +176,8 @@ def _covers(declared: TypeInformation, kind: type | None, *, may_round: bool) ->
 
 
 class _KindOf(ColumnVisitor["type | None"]):
+    """The exact type of all values of a column; None: unknown."""
+
     def visit_any(self, column: Column) -> type | None:
         return column.value_type
 
@@ -195,11 +186,6 @@ class _KindOf(ColumnVisitor["type | None"]):
 
 
 _KIND_OF: Final = _KindOf()
-
-
-def _kind_of(column: Column) -> type | None:
-    """The exact type of all values of a column; None: unknown."""
-    return column.accept(_KIND_OF)
 
 
 def _first_out_of_range(column: Column, declared: TypeInformation) -> int | None:

@@ -145,30 +145,46 @@ def _wrong(value: Any, wanted: str) -> TypeMismatchError:
 # ---------------------------------------------------------------- plain values
 
 
-def _to_text(value: Any) -> str:
-    if type(value) is str:
-        return value
-    if not isinstance(value, str):
-        raise _wrong(value, "a str")
-    return str.__str__(value)
+def _of_class(kind: type | tuple[type, ...], wanted: str, made: Convert) -> Convert:
+    """Converts the instances of a class; refuses everything else."""
+
+    def convert(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise _wrong(value, wanted)
+        return made(value)
+
+    return convert
+
+
+def _number_of(kind: type[int] | type[float], wanted: str) -> Convert:
+    """Converts what is a number of some class, and no text of one."""
+    special = f"__{kind.__name__}__"
+
+    def convert(value: Any) -> Any:
+        if type(value) is kind:
+            return value
+        if isinstance(value, str | bytes | bytearray) or not (hasattr(value, special) or hasattr(value, "__index__")):
+            raise _wrong(value, wanted)
+        try:
+            return kind(value)
+        except (ValueError, OverflowError, TypeError) as error:  # nan, infinity, an array of several numbers
+            raise TypeMismatchError(f"{described(value)} is no {kind.__name__}: {error}") from None
+
+    return convert
+
+
+_to_text: Final = _of_class(str, "a str", str.__str__)
+_to_instant: Final = _of_class(Instant, "an Instant", lambda value: value)
+_to_bytes: Final = _of_class((bytes, bytearray), "bytes", bytes)
+_whole: Final[Callable[[Any], int]] = _number_of(int, "an int")
+_real: Final[Callable[[Any], float]] = _number_of(float, "a float")
 
 
 def _to_character(value: Any) -> str:
-    text = _to_text(value)
+    text: str = _to_text(value)
     if len(text) != 1:
         raise _wrong(value, "a str of one character")
     return text
-
-
-def _whole(value: Any) -> int:
-    if type(value) is int:
-        return value
-    if isinstance(value, str | bytes | bytearray) or not (hasattr(value, "__int__") or hasattr(value, "__index__")):
-        raise _wrong(value, "an int")
-    try:
-        return int(value)
-    except (ValueError, OverflowError, TypeError) as error:  # nan, infinity, an array of several numbers
-        raise TypeMismatchError(f"{described(value)} is no int: {error}") from None
 
 
 def _integer_converter(bits: int) -> Convert:
@@ -192,17 +208,6 @@ def _to_bool(value: Any) -> bool:
     return bool(number)
 
 
-def _real(value: Any) -> float:
-    if type(value) is float:
-        return value
-    if isinstance(value, str | bytes | bytearray) or not (hasattr(value, "__float__") or hasattr(value, "__index__")):
-        raise _wrong(value, "a float")
-    try:
-        return float(value)
-    except (ValueError, OverflowError, TypeError) as error:
-        raise TypeMismatchError(f"{described(value)} is no float: {error}") from None
-
-
 def _to_float32(value: Any) -> float:
     return ctypes.c_float(_real(value)).value
 
@@ -214,20 +219,6 @@ def _to_decimal(value: Any) -> decimal.Decimal:
         return decimal.Decimal(str(value))
     except decimal.InvalidOperation:
         raise _wrong(value, "a decimal.Decimal") from None
-
-
-def _to_instant(value: Any) -> Instant:
-    if not isinstance(value, Instant):
-        raise _wrong(value, "an Instant")
-    return value
-
-
-def _to_bytes(value: Any) -> bytes:
-    if type(value) is bytes:
-        return value
-    if not isinstance(value, bytes | bytearray):
-        raise _wrong(value, "bytes")
-    return bytes(value)
 
 
 _BASIC: Final[dict[BasicType, Convert]] = {
@@ -246,47 +237,36 @@ _BASIC: Final[dict[BasicType, Convert]] = {
 # ---------------------------------------------------------------- dates and times
 
 
-def _to_date(value: Any) -> datetime.date:
-    if type(value) is datetime.date:
-        return value
-    if not isinstance(value, datetime.date):
-        raise _wrong(value, "a datetime.date")
-    return datetime.date(value.year, value.month, value.day)
+def _plain_date(value: Any) -> datetime.date:
+    return value if type(value) is datetime.date else datetime.date(value.year, value.month, value.day)
 
 
-def _to_time(value: Any) -> datetime.time:
-    if not isinstance(value, datetime.time):
-        raise _wrong(value, "a datetime.time")
+def _plain_time(value: Any) -> datetime.time:
     return datetime.time(value.hour, value.minute, value.second, value.microsecond // 1000 * 1000)
 
 
-def _to_timestamp(value: Any) -> datetime.datetime:
-    if not isinstance(value, datetime.datetime):
-        raise _wrong(value, "a datetime.datetime")
-    return value.replace(tzinfo=None, microsecond=value.microsecond // 1000 * 1000)
+def _plain_timestamp(value: Any) -> datetime.datetime:
+    plain: datetime.datetime = value.replace(tzinfo=None, microsecond=value.microsecond // 1000 * 1000)
+    return plain
 
 
-def _to_local_time(value: Any) -> datetime.time:
-    if not isinstance(value, datetime.time):
-        raise _wrong(value, "a datetime.time")
+def _without_zone(value: Any) -> Any:
     return value if value.tzinfo is None else value.replace(tzinfo=None)
 
 
-def _to_local_date_time(value: Any) -> datetime.datetime:
-    if not isinstance(value, datetime.datetime):
-        raise _wrong(value, "a datetime.datetime")
-    return value if value.tzinfo is None else value.replace(tzinfo=None)
-
-
+_to_date: Final = _of_class(datetime.date, "a datetime.date", _plain_date)
+_to_time: Final = _of_class(datetime.time, "a datetime.time", _plain_time)
+_to_timestamp: Final = _of_class(datetime.datetime, "a datetime.datetime", _plain_timestamp)
 _LOCAL: Final[dict[LocalTimeTypeInfo.TimeType, Convert]] = {
     LocalTimeTypeInfo.TimeType.LOCAL_DATE: _to_date,
-    LocalTimeTypeInfo.TimeType.LOCAL_TIME: _to_local_time,
-    LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME: _to_local_date_time,
+    LocalTimeTypeInfo.TimeType.LOCAL_TIME: _of_class(datetime.time, "a datetime.time", _without_zone),
+    LocalTimeTypeInfo.TimeType.LOCAL_DATE_TIME: _of_class(datetime.datetime, "a datetime.datetime", _without_zone),
 }
 
 
 def _to_seconds(value: Any) -> datetime.time:
-    return _to_time(value).replace(microsecond=0)
+    time: datetime.time = _to_time(value)
+    return time.replace(microsecond=0)
 
 
 def _to_signed_bytes(value: Any) -> list[int]:

@@ -14,28 +14,7 @@ from typing import Any, Final
 import pyarrow
 
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.serde.column_format import (
-    ARRAY,
-    ARROW,
-    BYTES,
-    CODED,
-    CONSTANT,
-    DICTS,
-    FIELDS,
-    INT8,
-    INT64,
-    OBJECTS,
-    OFFSETS,
-    PACKED,
-    PICKLE,
-    PICKLES,
-    ROWS,
-    SHORT_TEXTS,
-    TEXT,
-    TEXT_SIZES,
-    TUPLES,
-    framed,
-)
+from flowlet.serde.column_format import FIELDS, Kind, framed
 from flowlet.serde.element_serializer import (
     CHUNK_HEADER,
     CHUNK_VERSION,
@@ -57,7 +36,7 @@ def chunk(num_records: int, columns: bytes, flags: int = 0) -> bytes:
 
 
 def pickled(data: bytes, num_records: int = 1) -> bytes:
-    return chunk(num_records, framed(PICKLE, data))
+    return chunk(num_records, framed(Kind.PICKLE, data))
 
 
 class Runs:
@@ -108,39 +87,42 @@ def nested_tuples(levels: int = 100_000) -> bytes:
 
 
 def constant_bomb(num_fields: int = 255) -> bytes:
-    one = framed(CONSTANT, framed(INT8, b"\x01"))
-    return chunk(MAX_CHUNK_RECORDS, framed(TUPLES, FIELDS.pack(num_fields), *[one] * num_fields))
+    one = framed(Kind.CONSTANT, framed(Kind.INT8, b"\x01"))
+    return chunk(MAX_CHUNK_RECORDS, framed(Kind.TUPLES, FIELDS.pack(num_fields), *[one] * num_fields))
 
 
 def nested_constants(depth: int = 200) -> bytes:
-    column = framed(INT8, b"\x01")
+    column = framed(Kind.INT8, b"\x01")
     for _ in range(depth):
-        column = framed(CONSTANT, column)
+        column = framed(Kind.CONSTANT, column)
     return chunk(MAX_CHUNK_RECORDS, column)
 
 
 def constant_text(size: int = 1 << 20) -> bytes:
-    return chunk(MAX_CHUNK_RECORDS, framed(CONSTANT, framed(TEXT, b"x" * size)))
+    return chunk(MAX_CHUNK_RECORDS, framed(Kind.CONSTANT, framed(Kind.TEXT, b"x" * size)))
 
 
 def constant_list() -> bytes:
-    return chunk(MAX_CHUNK_RECORDS, framed(CONSTANT, framed(PICKLE, pickle.dumps([[1] * 1000]))))
+    return chunk(MAX_CHUNK_RECORDS, framed(Kind.CONSTANT, framed(Kind.PICKLE, pickle.dumps([[1] * 1000]))))
 
 
 def constant_dicts() -> bytes:
-    one = framed(CONSTANT, framed(INT8, b"\x01"))
+    one = framed(Kind.CONSTANT, framed(Kind.INT8, b"\x01"))
     return chunk(
-        MAX_CHUNK_RECORDS, framed(DICTS, FIELDS.pack(200), framed(INT8, bytes(range(1, 101)) * 2), *[one] * 200)
+        MAX_CHUNK_RECORDS,
+        framed(Kind.DICTS, FIELDS.pack(200), framed(Kind.INT8, bytes(range(1, 101)) * 2), *[one] * 200),
     )
 
 
 def sizes_bomb() -> bytes:
     """Texts whose sizes are one constant: negative, or beyond all bytes."""
-    return chunk(1000, framed(TEXT_SIZES, framed(CONSTANT, framed(INT64, struct.pack("<q", 1 << 40))), b"x"))
+    return chunk(
+        1000, framed(Kind.TEXT_SIZES, framed(Kind.CONSTANT, framed(Kind.INT64, struct.pack("<q", 1 << 40))), b"x")
+    )
 
 
 def negative_sizes() -> bytes:
-    return chunk(2, framed(BYTES, framed(INT64, struct.pack("<qq", -5, 6)), b"x"))
+    return chunk(2, framed(Kind.BYTES, framed(Kind.INT64, struct.pack("<qq", -5, 6)), b"x"))
 
 
 def arrow_bomb() -> bytes:
@@ -152,7 +134,7 @@ def arrow_bomb() -> bytes:
         writer.write_batch(
             pyarrow.record_batch([pyarrow.array(memoryview(bytes(8 << 24)).cast("q"), pyarrow.int64())], schema=schema)
         )
-    return chunk(MAX_CHUNK_RECORDS, framed(ARROW, out.getvalue()))
+    return chunk(MAX_CHUNK_RECORDS, framed(Kind.ARROW, out.getvalue()))
 
 
 def arrow_cut() -> bytes:
@@ -163,13 +145,13 @@ def arrow_cut() -> bytes:
     data = bytearray(out.getvalue())
     for place in range(len(data) - 80, len(data) - 20):
         data[place] = 0xFF  # offsets into nowhere
-    return chunk(3, framed(ARROW, bytes(data)))
+    return chunk(3, framed(Kind.ARROW, bytes(data)))
 
 
 def deep_columns(depth: int = 5000) -> bytes:
-    column = framed(INT8, b"\x01")
+    column = framed(Kind.INT8, b"\x01")
     for _ in range(depth):
-        column = framed(TUPLES, FIELDS.pack(1), column)
+        column = framed(Kind.TUPLES, FIELDS.pack(1), column)
     return chunk(1, column)
 
 
@@ -203,17 +185,25 @@ def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
         "os.system": lambda: pickled(pickle.dumps([Runs(touch)])),
         "os.system in PICKLES": lambda: chunk(1, _pickles(pickle.dumps(Runs(touch)))),
         "os.system in a field": lambda: chunk(
-            1, framed(TUPLES, FIELDS.pack(2), framed(TEXT, b"a"), framed(PICKLE, pickle.dumps([Runs(touch)])))
+            1,
+            framed(
+                Kind.TUPLES, FIELDS.pack(2), framed(Kind.TEXT, b"a"), framed(Kind.PICKLE, pickle.dumps([Runs(touch)]))
+            ),
         ),
-        "os.system as a constant": lambda: chunk(9, framed(CONSTANT, framed(PICKLE, pickle.dumps([Runs(touch)])))),
+        "os.system as a constant": lambda: chunk(
+            9, framed(Kind.CONSTANT, framed(Kind.PICKLE, pickle.dumps([Runs(touch)])))
+        ),
         "os.system as a key": lambda: chunk(
-            1, framed(PICKLE, pickle.dumps([Runs(touch)])) + framed(INT8, b"\x01"), flags=2
+            1, framed(Kind.PICKLE, pickle.dumps([Runs(touch)])) + framed(Kind.INT8, b"\x01"), flags=2
         ),
         "os.system as a time": lambda: chunk(
-            1, framed(PICKLE, pickle.dumps([Runs(touch)])) + framed(INT8, b"\x01"), flags=1
+            1, framed(Kind.PICKLE, pickle.dumps([Runs(touch)])) + framed(Kind.INT8, b"\x01"), flags=1
         ),
         "os.system as names": lambda: chunk(
-            1, framed(ROWS, FIELDS.pack(1), framed(PICKLE, pickle.dumps([Runs(touch)])), framed(INT8, b"\x01"))
+            1,
+            framed(
+                Kind.ROWS, FIELDS.pack(1), framed(Kind.PICKLE, pickle.dumps([Runs(touch)])), framed(Kind.INT8, b"\x01")
+            ),
         ),
         "eval": lambda: call("builtins", "eval", f"__import__('os').system({touch!r})"),
         "exec": lambda: call("builtins", "exec", f"open({proof!r}, 'w')"),
@@ -240,23 +230,23 @@ def hostile_elements(proof: str) -> dict[str, Callable[[], bytes]]:
         "memo of 2**30": lambda: memo_bomb(),
         "a million digits": lambda: long_bomb(),
         "Decimal 1E+9999999999": lambda: decimal_bomb(),
-        "too few values": lambda: chunk(100, framed(INT8, b"\x01\x02\x03")),
-        "too many values": lambda: chunk(1, framed(INT8, b"\x01\x02\x03")),
-        "2^32-1 records": lambda: chunk(2**32 - 1, framed(CONSTANT, framed(INT8, b"\x01"))),
+        "too few values": lambda: chunk(100, framed(Kind.INT8, b"\x01\x02\x03")),
+        "too many values": lambda: chunk(1, framed(Kind.INT8, b"\x01\x02\x03")),
+        "2^32-1 records": lambda: chunk(2**32 - 1, framed(Kind.CONSTANT, framed(Kind.INT8, b"\x01"))),
         "column beyond its chunk": lambda: element(
-            CHUNK_HEADER.pack(TAG_CHUNK, 1, 0, 1) + struct.pack(">BI", INT8, 1 << 31)
+            CHUNK_HEADER.pack(TAG_CHUNK, 1, 0, 1) + struct.pack(">BI", Kind.INT8, 1 << 31)
         ),
         "unknown kind": lambda: chunk(1, framed(99, b"\x01")),
-        "unknown codes": lambda: chunk(1, framed(CODED, struct.pack(">III", 7, 9, 0), b"\x05\x00")),
-        "unknown array": lambda: chunk(1, framed(ARRAY, b"\xff\x01")),
-        "offsets of 3 bytes": lambda: chunk(1, framed(OFFSETS, struct.pack(">qB", 0, 3), b"\x01\x02\x03")),
-        "short texts of 0": lambda: chunk(5, framed(SHORT_TEXTS, b"\x00")),
-        "broken msgpack": lambda: chunk(1, framed(PACKED, b"\xdd\xff\xff\xff\xff")),
-        "deep msgpack": lambda: chunk(1, framed(PACKED, b"\x91" * 100_000)),
-        "65535 fields": lambda: chunk(1, framed(TUPLES, FIELDS.pack(65535))),
-        "no fields": lambda: chunk(1000, framed(TUPLES, FIELDS.pack(0))),
-        "key field 200": lambda: chunk(1, b"\xc8" + framed(INT8, b"\x01"), flags=4),
-        "all flags": lambda: chunk(1, framed(INT8, b"\x01") * 3, flags=255),
+        "unknown codes": lambda: chunk(1, framed(Kind.CODED, struct.pack(">III", 7, 9, 0), b"\x05\x00")),
+        "unknown array": lambda: chunk(1, framed(Kind.ARRAY, b"\xff\x01")),
+        "offsets of 3 bytes": lambda: chunk(1, framed(Kind.OFFSETS, struct.pack(">qB", 0, 3), b"\x01\x02\x03")),
+        "short texts of 0": lambda: chunk(5, framed(Kind.SHORT_TEXTS, b"\x00")),
+        "broken msgpack": lambda: chunk(1, framed(Kind.PACKED, b"\xdd\xff\xff\xff\xff")),
+        "deep msgpack": lambda: chunk(1, framed(Kind.PACKED, b"\x91" * 100_000)),
+        "65535 fields": lambda: chunk(1, framed(Kind.TUPLES, FIELDS.pack(65535))),
+        "no fields": lambda: chunk(1000, framed(Kind.TUPLES, FIELDS.pack(0))),
+        "key field 200": lambda: chunk(1, b"\xc8" + framed(Kind.INT8, b"\x01"), flags=4),
+        "all flags": lambda: chunk(1, framed(Kind.INT8, b"\x01") * 3, flags=255),
         "endless varint": lambda: element(b"\x01" + b"\xff" * 100_000),
         "single record": lambda: element(b"\x01" + b"\x00" * 8),
         "length 0": lambda: LENGTH.pack(0),
@@ -319,9 +309,9 @@ def mutated(random_numbers: random.Random, data: bytes) -> bytes:
 
 
 def _pickles(data: bytes) -> bytes:
-    return framed(PICKLES, FIELDS.pack(0), framed(INT64, struct.pack("<q", len(data))), data)
+    return framed(Kind.PICKLES, FIELDS.pack(0), framed(Kind.INT64, struct.pack("<q", len(data))), data)
 
 
 def _objects(reference: bytes) -> bytes:
-    head = FIELDS.pack(1) + framed(TEXT, b"x") + reference
-    return framed(OBJECTS, struct.pack(">I", len(head)), head, framed(INT8, b"\x01"))
+    head = FIELDS.pack(1) + framed(Kind.TEXT, b"x") + reference
+    return framed(Kind.OBJECTS, struct.pack(">I", len(head)), head, framed(Kind.INT8, b"\x01"))

@@ -10,7 +10,8 @@ from flowlet.common import Instant, Row, Types
 from flowlet.common.types import RowKind
 from flowlet.former_names import FIRST_NAMES, RENAMED, first_name, first_names, present_name
 from flowlet.keys.exact_keys import key_group
-from flowlet.serde.deploy_blobs import DeploymentError, dump_type, load_type
+from flowlet.serde.deploy_blobs import DeploymentError, load_object
+from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_references import class_of
 from flowlet.serde.pickles.former_classes import RunningClasses, loads_former
 from flowlet.serde.pickles.program_pickle import dumps
@@ -89,14 +90,14 @@ def test_a_class_by_value_is_made_of_bases_with_former_names(monkeypatch: pytest
 def test_a_job_of_a_job_store_is_opened(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = type(Types.LONG())
     with under_former_names(kind) as renamed:
-        blob = dump_type(Types.TUPLE([Types.LONG()]))
+        blob = program_pickle.dumps(Types.TUPLE([Types.LONG()]))
     with pytest.raises(DeploymentError, match="former_place"):
-        load_type(blob, "gate")
+        load_object(blob, "the type of a gate")
 
     for former, today in renamed.items():
         monkeypatch.setitem(RENAMED, former, today)
 
-    assert load_type(blob, "gate") == Types.TUPLE([Types.LONG()])
+    assert load_object(blob, "the type of a gate") == Types.TUPLE([Types.LONG()])
 
 
 def test_a_key_of_a_class_that_has_moved_stays_in_its_key_group(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,12 @@ from typing import Any, Final, cast, get_args
 from flowlet.datastream import CountWindow, GlobalWindow, TimeWindow
 from flowlet.datastream.window import CountWindowSerializer, GlobalWindowSerializer, TimeWindowSerializer
 from flowlet.records import StreamElement
+from flowlet.serde.declared.value_forms import value_form
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.types.composite_serializers import serializer_for
 from netstack.wire.events import serialize_event
 from netstack.wire.messages import Message
 from tests.flowlet.serde import test_element_serializer as elements
-from tests.flowlet.serde.types import test_serializers as values
+from tests.flowlet.serde.declared import test_value_forms as values
 from tests.frozen.frozen_list import FrozenList
 from tests.netstack.wire import samples, test_events, test_message_bytes
 
@@ -45,7 +45,7 @@ def encodings() -> Iterator[tuple[str, bytes]]:
     for element, _ in cast("list[tuple[StreamElement, str]]", elements.GOLDEN):
         yield f"element {type(element).__name__}", StreamElementSerializer().serialize(element)
     for type_info, value, _ in values.GOLDEN:
-        yield f"value {type_info!r} {value!a}", serializer_for(type_info).to_bytes(value)
+        yield f"value {type_info!r} {value!a}", value_form(type_info).write(value)
     for serializer, window in WINDOWS:
         stream = BytesIO()
         serializer.serialize(window, stream)

@@ -13,8 +13,7 @@ from typing import Any
 from flowlet.chain.record_loop import RecordLoop
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.keys.exact_keys import exact_key, key_group, operator_index
-from flowlet.serde.data_view import DataInput
-from flowlet.serde.types.basic_serializers import PickledSerializer
+from flowlet.serde.pickles.record_pickle import loads_value
 from flowlet.state.rocksdb.rocksdb_keyed_state_backend import RocksDBKeyedStateBackend, RocksDBPlace
 from flowlet.testing.harness_environment import SubtaskPlace
 from flowlet.testing.input_harnesses import OneInputOperatorHarness
@@ -92,7 +91,7 @@ class WindowRun:
         harness.setup()
         timers: dict[int, Any] = {}
         for snapshot in snapshots:
-            _, of_subtask, keyed, _ = PickledSerializer().deserialize(DataInput(snapshot.payload))
+            _, of_subtask, keyed, _ = loads_value(snapshot.payload[4:])
             timers |= {group: services for group, services in of_subtask.items() if group in place.key_groups}
             if keyed is not None:
                 environment.keyed_state.restore(keyed)

@@ -121,22 +121,16 @@ class _Bucket:
         self.part: _Part | None = None
 
 
-class _Context(BucketContext):
+class _Context(RecordContext, BucketContext):
     """What a user's bucket assigner is told."""
 
-    def __init__(self, now_ms: int, record: RecordContext) -> None:
+    def __init__(self, now_ms: int, watermark: int) -> None:
+        super().__init__()
         self._now_ms = now_ms
-        self._record = record
-        self.record_timestamp: int | None = None
+        self.watermark = watermark
 
     def current_processing_time(self) -> int:
         return self._now_ms
-
-    def current_watermark(self) -> int:
-        return self._record.watermark
-
-    def timestamp(self) -> int | None:
-        return self.record_timestamp
 
 
 class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWriter):
@@ -210,7 +204,7 @@ class FileSinkWriter(CommittingSinkWriter[Any], StatefulSinkWriter[Any], ChunkWr
             case DateTimeBucketAssigner() as assigner:
                 return [(assigner.bucket_at(now_ms), chunk)]
             case assigner:
-                context = _Context(now_ms, record)
+                context = _Context(now_ms, record.watermark)
                 values = chunk.values
                 found: dict[str, list[Any]] = {}
                 stamps: Sequence[int | None] = chunk.timestamps or [None] * len(values)
@@ -435,6 +429,6 @@ class RunningFileSink(Sink, SupportsCommitter, SupportsWriterState):
 
 def _parquet_writer(factory: ParquetWriterFactory, file: BinaryIO) -> FormatWriter:
     # With it comes pyarrow, which most jobs do without.
-    from flowlet.connectors.files.part_files import ParquetFormatWriter
+    from flowlet.connectors.files.parquet_writer import ParquetFormatWriter
 
     return ParquetFormatWriter(factory, file)

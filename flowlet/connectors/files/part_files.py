@@ -4,16 +4,12 @@
 
 Hot path, per chunk: one call of the encoder, or of ``csv.writer.writerows``, and one write (bench: sinks).
 
-``ParquetFormatWriter``: writes records into one Parquet file.
-
-Hot path, per chunk: C calls per column; nothing per record if records are in columns or tuples (bench: sinks).
-
 What a user reads when the operating system refuses a part file.
 
 Side:       task.
-Source:     Flink ``BulkWriter``, ``RowWisePartWriter``, ``CsvBulkWriter``.  Flink ``ParquetBulkWriter``.  Flink
-            ``LocalRecoverableWriter``, ``RecoverableFsDataOutputStream``.
-Invariants: at most one row group waits in memory.  a draft has a name that no other attempt gives to a file, and only
+Source:     Flink ``BulkWriter``, ``RowWisePartWriter``, ``CsvBulkWriter``.  Flink ``LocalRecoverableWriter``,
+            ``RecoverableFsDataOutputStream``.
+Invariants: a draft has a name that no other attempt gives to a file, and only
             the attempt that made it writes into it; what a checkpoint names of a draft was fsynced before, and so was
             its folder.  A published file is never written again.
 """
@@ -25,22 +21,17 @@ import io
 import os
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Final, Protocol, Self
+from contextlib import contextmanager
+from typing import Any, BinaryIO, Final, Self
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from flowlet.columns import Column, Columns, Shape
 from flowlet.common.serialization import Encoder
-from flowlet.common.types import RowFieldsError, fields_by_name, fields_of_record, fields_of_records
+from flowlet.common.types import fields_of_records
 from flowlet.common.values.field_values import is_missing
-from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema, ParquetWriterFactory
+from flowlet.datastream.formats.bulk_formats import CsvColumn, CsvSchema
 from flowlet.errors import FlowletError
 from flowlet.records import Chunk
-from flowlet.serde.type_serializer import ValueMismatchError
-from flowlet.serde.types.arrow_types import arrow_type_of, exact_array
 from flowlet.sinks.sink_calls import BadRecordError
 from netstack.late import dataclass
 
@@ -49,30 +40,31 @@ _OTHER_ENDS: Final = {"\n": "\r", "\r": "\n"}
 _NAT: Final = re.compile("NaT").search  # faster than ``in``
 
 
-class FormatWriter(Protocol):
-    """Writes into an open file, which it does not close."""
+class FormatWriter(ABC):
+    """Writes into an open file, which it does not close.
 
-    @property
-    def num_bytes(self) -> int:
-        """How much was given to the file so far; 0 for a format that does not roll by size."""
+    ``num_bytes``: how much was given to the file so far; 0 for a format that does not roll by size.
+    """
 
+    num_bytes: int = 0
+
+    @abstractmethod
     def write(self, chunk: Chunk) -> None:
         """Write the records.  Raises BadRecordError: one of them has no form in this format."""
 
-    def end(self) -> None:
+    def end(self) -> None:  # noqa: B027 - nothing follows the last record of most formats
         """Write what must stand at the end of the file."""
 
-    def drop(self) -> None:
+    def drop(self) -> None:  # noqa: B027 - most formats hold nothing
         """Release what the writer holds, without ``end``: the file is of no use, or goes on elsewhere."""
 
 
-class EncodedWriter:
+class EncodedWriter(FormatWriter):
     """Appends what an encoder makes of the records."""
 
     def __init__(self, encoder: Encoder, file: BinaryIO) -> None:
         self._encoder = encoder
         self._file = file
-        self.num_bytes = 0
 
     def write(self, chunk: Chunk) -> None:
         """Append the records."""
@@ -84,17 +76,9 @@ class EncodedWriter:
         self._file.write(data)
         self.num_bytes += len(data)
 
-    def end(self) -> None:
-        """Nothing follows the last record."""
 
-    def drop(self) -> None:
-        """Nothing is held."""
-
-
-class CsvWriter:
+class CsvWriter(FormatWriter):
     """Appends lines of CSV."""
-
-    num_bytes = 0
 
     def __init__(self, schema: CsvSchema, file: BinaryIO) -> None:
         self._schema = schema
@@ -116,12 +100,6 @@ class CsvWriter:
         except Exception as error:  # noqa: BLE001 - ``str`` of a user's object
             raise blamed(values, lambda value: self._lines(self._fields_of([value])), error)  # noqa: B904 - as above
         self._file.write(data)
-
-    def end(self) -> None:
-        """Nothing follows the last line."""
-
-    def drop(self) -> None:
-        """Nothing is held."""
 
     def _fields_of(self, records: Sequence[Any]) -> Iterable[Iterable[Any]]:
         fields = fields_of_records(records, self._names)
@@ -244,115 +222,6 @@ def blamed(values: Sequence[Any], write_one: Any, error: Exception) -> Exception
             blamed.__cause__ = its_error
             return blamed
     return error
-
-
-ROWS_PER_GROUP: Final = 65_536
-_LOCAL: Final = pa.timestamp("us")
-_UTC: Final = pa.timestamp("us", "UTC")
-
-
-class ParquetFormatWriter:
-    """Writes one file.
-
-    Args:
-        factory: the columns; records are rows or tuples with as many fields.
-        file: open for writing.
-    """
-
-    num_bytes = 0
-
-    def __init__(self, factory: ParquetWriterFactory, file: BinaryIO) -> None:
-        names = factory.row_type.get_field_names()
-        types = factory.row_type.get_field_types()
-        self._names = names
-        kinds = [_in_utc(arrow_type_of(each)) if factory.utc_timestamp else arrow_type_of(each) for each in types]
-        self._declared = pa.schema(list(zip(names, kinds, strict=True)))
-        self._writer = pq.ParquetWriter(file, self._declared)
-        self._waiting: list[pa.RecordBatch] = []
-        self._num_waiting = 0
-
-    def write(self, chunk: Chunk) -> None:
-        """Keep the records, and write them once there are enough for a row group.
-
-        Raises:
-            BadRecordError: a record is not of the declared type; its cause names the field.
-        """
-        try:
-            self._waiting.append(self._batch(chunk))
-        except ValueMismatchError as error:
-            failed, cause = self._first_failure(chunk.values, error)
-            raise BadRecordError(failed) from cause
-        self._num_waiting += len(chunk)
-        if self._num_waiting >= ROWS_PER_GROUP:
-            self._write()
-
-    def end(self) -> None:
-        """Write the last row group and the footer."""
-        self._write()
-        self._writer.close()
-
-    def drop(self) -> None:
-        """Close the writer, which would otherwise do it when it is garbage."""
-        with suppress(OSError, pa.ArrowException):
-            self._writer.close()
-
-    def _write(self) -> None:
-        batches = self._waiting
-        self._waiting = []
-        self._num_waiting = 0
-        if batches:
-            self._writer.write_table(pa.Table.from_batches(batches))
-
-    def _batch(self, chunk: Chunk) -> pa.RecordBatch:
-        columns = chunk.columns
-        if columns is not None and columns.shape is not Shape.SCALAR and len(columns.fields) == len(self._declared):
-            fields: Sequence[Any] = columns.fields
-            if columns.field_names:
-                fields = self._named(columns, chunk)
-        else:
-            fields = self._transposed(chunk.values)
-        arrays = [self._array(field, each) for field, each in zip(self._declared, fields, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self._declared)
-
-    def _first_failure(self, records: list[Any], error: ValueMismatchError) -> tuple[Any, ValueMismatchError]:
-        for record in records:
-            try:
-                self._batch(Chunk([record]))
-            except ValueMismatchError as its_error:
-                return record, its_error
-        return records[0], error
-
-    def _named(self, columns: Columns, chunk: Chunk) -> Sequence[Column]:
-        try:
-            return fields_by_name(columns.field_names, columns.fields, tuple(self._names))
-        except RowFieldsError as error:
-            raise BadRecordError(chunk.values[0]) from error
-
-    def _transposed(self, records: list[Any]) -> list[tuple[Any, ...]]:
-        try:
-            return list(zip(*fields_of_records(records, self._names), strict=True))
-        except RowFieldsError as error:
-            raise blamed(records, lambda record: fields_of_record(record, self._names), error)  # noqa: B904 - it has its cause
-
-    def _array(self, field: Any, column: Column | Sequence[Any]) -> pa.Array:
-        values: Sequence[Any]
-        if isinstance(column, Column):
-            array = column.arrow_array()
-            if array is not None and array.type == field.type:
-                return array
-            if array is not None and array.type == _LOCAL and field.type == _UTC:
-                return array.cast(_UTC)
-            values = column.to_list()
-        else:  # values transposed
-            values = column
-        try:
-            return exact_array(values, field.type)
-        except ValueMismatchError as error:
-            raise error.within(field.name) from None
-
-
-def _in_utc(arrow_type: pa.DataType) -> pa.DataType:
-    return _UTC if arrow_type == _LOCAL else arrow_type
 
 
 _ELSEWHERE: Final = "or let the sink write to another folder"
@@ -487,8 +356,7 @@ def publish(draft: str, path: str) -> None:
             if not os.path.exists(path):
                 raise FlowletError(
                     f"part file {path} cannot be made visible: neither it nor {draft} exists; was the file removed, or "
-                    "is a mount missing? "
-                    "Put it back"
+                    "is a mount missing? Put it back"
                 ) from None
 
 
@@ -510,8 +378,7 @@ def copy_beginning(source: str, target: str, num_bytes: int) -> BinaryIO:
                 if not block:
                     raise FlowletError(
                         f"part file {source} has lost its end: {num_bytes - rest} of the {num_bytes} bytes of the "
-                        "checkpoint are left; "
-                        "put the original back"
+                        "checkpoint are left; put the original back"
                     )
                 with explained(target, "written"):
                     file.write(block)

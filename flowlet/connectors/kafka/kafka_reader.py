@@ -318,10 +318,10 @@ class KafkaReader:
     def _fetch(self) -> bool:
         """Get messages; False if there are none, and then the watch waits for some."""
         if self._arrival is None:
-            messages = self._consumed(0)
+            messages = self._messages(lambda: self._consumer.consume(MAX_CHUNK_RECORDS, 0))
         elif self._arrival.is_done:
             self._arrival = None
-            messages = self._taken_over()
+            messages = self._messages(self._watch.take)
         else:
             return False
         if self._events.refusal is not None:
@@ -340,16 +340,9 @@ class KafkaReader:
             return False
         return bool(self._fetched)
 
-    def _consumed(self, timeout_s: float) -> Sequence[Any]:
+    def _messages(self, take: Callable[[], Sequence[Any]]) -> Sequence[Any]:
         try:
-            found: Sequence[Any] = self._consumer.consume(MAX_CHUNK_RECORDS, timeout_s)
-        except (self._kafka.KafkaException, RuntimeError) as error:
-            raise failure("the messages", self._servers, error, self._events) from error
-        return found
-
-    def _taken_over(self) -> Sequence[Any]:
-        try:
-            return self._watch.take()
+            return take()
         except (self._kafka.KafkaException, RuntimeError) as error:
             raise failure("the messages", self._servers, error, self._events) from error
 

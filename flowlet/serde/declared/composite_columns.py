@@ -15,10 +15,10 @@ Rules:      a ``Row`` with names goes by its names, in any order, at every level
 
 import array
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate, chain
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,13 +27,16 @@ from flowlet.columns import ArrayColumn, ArrowColumn, Column, ColumnVisitor, Con
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row, RowKind, parts_of, rows_of
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import FIELDS, KINDED, LISTS, MAPS, TUPLES, check_end, column_at, framed
+from flowlet.serde.column_format import FIELDS, Kind, check_end, column_at, framed
 from flowlet.serde.columns import decode_sizes, encode_column
-from flowlet.serde.declared.cell_budget import CellBudget
 from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
 from flowlet.serde.declared.leaf_columns import IntegerColumn
+from flowlet.serde.element_limits import CellBudget
 from flowlet.serde.table_writer import CodeWriter
 from flowlet.serde.type_serializer import ValueMismatchError, fields_in_order, preview
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def fitting(declared: DeclaredColumn, column: Column) -> Column:
@@ -136,17 +139,12 @@ class FieldsColumn(DeclaredColumn):
     """``tuple``: a column for each field."""
 
     __slots__ = ("fields", "names")
+    classes = (tuple, list)
     cells_each = 2
     may_be_constant = False
 
-    def __init__(
-        self,
-        type_info: TypeInformation,
-        names: Sequence[str],
-        fields: Sequence[DeclaredColumn],
-        classes: tuple[type, ...] = (tuple, list),
-    ) -> None:
-        super().__init__(type_info, classes)
+    def __init__(self, type_info: TypeInformation, names: Sequence[str], fields: Sequence[DeclaredColumn]) -> None:
+        super().__init__(type_info)
         self.names = tuple(names)
         self.fields = tuple(fields)
 
@@ -166,28 +164,17 @@ class FieldsColumn(DeclaredColumn):
         """``fitting`` for each field; raises ValueMismatchError."""
         if len(columns) != len(self.fields):
             raise ValueMismatchError(f"{len(columns)} columns, {self.type_info!r} has {len(self.fields)}")
-        found = []
-        for name, field, column in zip(self.names, self.fields, columns, strict=True):
-            try:
-                found.append(fitting(field, column))
-            except ValueMismatchError as error:
-                raise error.within(name) from None
-        return found
+        return self._of_each(fitting, columns)
 
     def encode_fields(self, columns: Sequence[Column], cells: CellBudget, codes: CodeWriter | None = None) -> bytes:
         """Records that are in columns; raises ValueMismatchError."""
         cells.take(self.cells_each * len(columns[0]))
-        parts = []
-        for name, field, column in zip(self.names, self.fields, columns, strict=True):
-            try:
-                parts.append(field.encode(column, cells, codes))
-            except ValueMismatchError as error:
-                raise error.within(name) from None
-        return framed(TUPLES, FIELDS.pack(len(parts)), *parts)
+        parts = self._of_each(lambda field, column: field.encode(column, cells, codes), columns)
+        return framed(Kind.TUPLES, FIELDS.pack(len(parts)), *parts)
 
     def decode_fields(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> tuple[Column, ...]:
         """A column for each field; the budget was asked for the records themselves."""
-        if kind != TUPLES:
+        if kind != Kind.TUPLES:
             raise self.refusal(kind)
         (num_fields,), end = FIELDS.unpack_from(payload), FIELDS.size
         if num_fields != len(self.fields):
@@ -214,11 +201,14 @@ class FieldsColumn(DeclaredColumn):
         )
 
     def _columns(self, columns: Sequence[Sequence[Any]]) -> list[Column]:
+        return self._of_each(DeclaredColumn.column_of, columns)
+
+    def _of_each(self, call: Callable[[DeclaredColumn, T], R], columns: Sequence[T]) -> list[R]:
+        """What a call gives for each field and its column.  Raises ValueMismatchError, with the name of the field."""
         found = []
-        # No columns if there are no fields.
-        for name, field, values in zip(self.names, self.fields, columns, strict=False):
+        for name, field, column in zip(self.names, self.fields, columns, strict=True):
             try:
-                found.append(field.column_of(values))
+                found.append(call(field, column))
             except ValueMismatchError as error:
                 raise error.within(name) from None
         return found
@@ -229,7 +219,7 @@ class FieldsColumn(DeclaredColumn):
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
         columns = [ListColumn(list(column)) for column in self._transposed(values, kinds)]
-        return self.encode_fields(columns, cells) if columns else framed(TUPLES, FIELDS.pack(0))
+        return self.encode_fields(columns, cells) if columns else framed(Kind.TUPLES, FIELDS.pack(0))
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
         fields = self.decode_fields(kind, payload, num_values, reading)
@@ -241,10 +231,8 @@ class RowColumn(FieldsColumn):
     """``Row``: as tuples, behind a column of row kinds if one is no INSERT."""
 
     __slots__ = ()
+    classes = (Row, tuple, list, dict)
     cells_each = 4
-
-    def __init__(self, type_info: TypeInformation, names: Sequence[str], fields: Sequence[DeclaredColumn]) -> None:
-        super().__init__(type_info, names, fields, (Row, tuple, list, dict))
 
     def try_columns_of(self, values: Sequence[Any]) -> list[Column] | None:
         """As ``columns_of``; None if a row changes a table, which columns of fields do not say."""
@@ -287,11 +275,11 @@ class RowColumn(FieldsColumn):
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
         fields = super()._encode(values, kinds, cells)
         row_kinds = _row_kinds(values)
-        return framed(KINDED, encode_column(row_kinds), fields) if any(row_kinds) else fields
+        return framed(Kind.KINDED, encode_column(row_kinds), fields) if any(row_kinds) else fields
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
         row_kinds: list[int] = []
-        if kind == KINDED:
+        if kind == Kind.KINDED:
             row_kinds, start = _KIND_COLUMN.decode_list(payload, 0, num_values, reading)
             if not set(row_kinds) <= {row_kind.value for row_kind in RowKind}:
                 raise SerdeError("rows of an unknown kind")
@@ -315,11 +303,12 @@ class ListsColumn(DeclaredColumn):
     """
 
     __slots__ = ("_element", "_may_hold_none")
+    classes = (list, tuple, array.array)
     cells_each = 2
     may_be_constant = False
 
     def __init__(self, type_info: TypeInformation, element: DeclaredColumn, *, may_hold_none: bool = True) -> None:
-        super().__init__(type_info, (list, tuple, array.array))
+        super().__init__(type_info)
         self._element = element
         self._may_hold_none = may_hold_none
 
@@ -339,12 +328,12 @@ class ListsColumn(DeclaredColumn):
         elements = list(chain.from_iterable(values))
         sizes = encode_column(list(map(len, values)))
         if not elements:
-            return framed(LISTS, sizes)
+            return framed(Kind.LISTS, sizes)
         self._check_none(elements)
-        return framed(LISTS, sizes, self._element.encode(ListColumn(elements), cells))
+        return framed(Kind.LISTS, sizes, self._element.encode(ListColumn(elements), cells))
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        if kind != LISTS:
+        if kind != Kind.LISTS:
             raise self.refusal(kind)
         sizes, end = decode_sizes(payload, 0, num_values)
         elements: list[Any] = []
@@ -368,11 +357,12 @@ class MapColumn(DeclaredColumn):
     """
 
     __slots__ = ("_key", "_value")
+    classes = (dict,)
     cells_each = 4
     may_be_constant = False
 
     def __init__(self, type_info: TypeInformation, key: DeclaredColumn, value: DeclaredColumn) -> None:
-        super().__init__(type_info, (dict,))
+        super().__init__(type_info)
         self._key = key
         self._value = value
 
@@ -390,13 +380,13 @@ class MapColumn(DeclaredColumn):
         keys, items = list(chain.from_iterable(values)), list(chain.from_iterable(map(dict.values, values)))
         sizes = encode_column(list(map(len, values)))
         if not keys:
-            return framed(MAPS, sizes)
+            return framed(Kind.MAPS, sizes)
         return framed(
-            MAPS, sizes, self._key.encode(ListColumn(keys), cells), self._value.encode(ListColumn(items), cells)
+            Kind.MAPS, sizes, self._key.encode(ListColumn(keys), cells), self._value.encode(ListColumn(items), cells)
         )
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        if kind != MAPS:
+        if kind != Kind.MAPS:
             raise self.refusal(kind)
         sizes, end = decode_sizes(payload, 0, num_values)
         keys: list[Any] = []

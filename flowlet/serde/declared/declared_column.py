@@ -7,7 +7,7 @@ Invariants: whatever the bytes are, reading gives values of the declared type, o
             unpickled, imported or called by name.  The form of every part is known from the type, so nesting ends where
             the type ends.  Counts are checked against the bytes and the budget before anything is allocated.
 Format:     ``column_format``; of its kinds, those that the type allows.
-Raises:     reading corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDecoder`` turns all into
+Raises:     reading corrupt bytes raises SerdeError, ValueError or struct.error; ``ElementDeserializer`` turns all into
             SerdeError.
 """
 
@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import repeat
 from types import NoneType
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import numpy as np
 
@@ -24,22 +24,21 @@ from flowlet.columns import Column, ConstantColumn, ListColumn
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import SerdeError
 from flowlet.serde.channel_dictionary import ChannelDictionary
-from flowlet.serde.column_format import ARROW, CONSTANT, NULLS, check_end, check_length, column_at, framed
-from flowlet.serde.declared.cell_budget import CellBudget
+from flowlet.serde.column_format import Kind, check_end, check_length, column_at, framed
+from flowlet.serde.element_limits import CellBudget
 from flowlet.serde.table_writer import CodeWriter, FieldEncoder
 from flowlet.serde.type_serializer import ValueMismatchError, preview
+from netstack.late import dataclass
 
 _NONE: Final = frozenset({NoneType})
 
 
+@dataclass(slots=True)
 class Reading:
     """What the columns of one element share while they are read."""
 
-    __slots__ = ("cells", "dictionary")
-
-    def __init__(self, cells: CellBudget, dictionary: ChannelDictionary) -> None:
-        self.cells = cells
-        self.dictionary = dictionary
+    cells: CellBudget
+    dictionary: ChannelDictionary
 
 
 class DeclaredColumn(ABC):
@@ -47,19 +46,17 @@ class DeclaredColumn(ABC):
 
     Args:
         type_info: the declared type.
-        classes: of the values; their subclasses fit, too.
-        refused: subclasses that do not fit.
     """
 
-    __slots__ = ("_classes", "_refused", "type_info")
+    __slots__ = ("type_info",)
+    classes: ClassVar[tuple[type, ...]] = (object,)  # of the values; their subclasses fit, too
+    refused: ClassVar[tuple[type, ...]] = ()  # subclasses that do not fit
     cells_each: int = 1
     is_known_by_class: bool = False  # whether the class of a value shows that it fits
     may_be_constant: bool = True  # whether a value costs nothing that grows with its size when it is used many times
 
-    def __init__(self, type_info: TypeInformation, classes: tuple[type, ...], refused: tuple[type, ...] = ()) -> None:
+    def __init__(self, type_info: TypeInformation) -> None:
         self.type_info = type_info
-        self._classes = classes
-        self._refused = refused
 
     def __repr__(self) -> str:
         return f"<DeclaredColumn of {self.type_info!r}>"
@@ -82,7 +79,7 @@ class DeclaredColumn(ABC):
 
     def _checked(self, values: Sequence[Any], kinds: set[type]) -> set[type]:
         for kind in kinds:
-            if not issubclass(kind, self._classes) or issubclass(kind, self._refused):
+            if not issubclass(kind, self.classes) or issubclass(kind, self.refused):
                 raise self.mismatch(next(value for value in values if type(value) is kind))
         return kinds
 
@@ -98,7 +95,7 @@ class DeclaredColumn(ABC):
 
     def takes_list_of(self, kind: type | None) -> bool:
         """Whether a list of values of this class needs no look at each value."""
-        return self.is_known_by_class and kind in self._classes
+        return self.is_known_by_class and kind in self.classes
 
     # ---------------------------------------------------------------- writing
 
@@ -114,10 +111,12 @@ class DeclaredColumn(ABC):
             return self._encode(values, self._checked(values, kinds), cells)
         present = [value for value in values if value is not None]
         if not present:
-            return framed(NULLS)
+            return framed(Kind.NULLS)
         is_there = np.frombuffer(bytes(map(operator.is_not, values, repeat(None))), np.bool_)
         return framed(
-            NULLS, np.packbits(is_there).tobytes(), self._encode(present, self._checked(present, kinds - _NONE), cells)
+            Kind.NULLS,
+            np.packbits(is_there).tobytes(),
+            self._encode(present, self._checked(present, kinds - _NONE), cells),
         )
 
     @abstractmethod
@@ -134,7 +133,7 @@ class DeclaredColumn(ABC):
         """
         kind, payload, end = column_at(view, offset)
         reading.cells.take(self.cells_each * num_values)
-        if kind == NULLS:
+        if kind == Kind.NULLS:
             return self._nullable(payload, num_values, reading), end
         return self._present(kind, payload, num_values, reading), end
 
@@ -160,13 +159,13 @@ class DeclaredColumn(ABC):
         return ListColumn([next(present) if bit else None for bit in is_there.tolist()])
 
     def _present(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        if kind == CONSTANT and self.may_be_constant:
+        if kind == Kind.CONSTANT and self.may_be_constant:
             kind, inner, end = column_at(payload, 0)
             check_end(end, payload)
             column = self._decode(kind, inner, 1, reading)
             check_length(kind, column, 1)
             return ConstantColumn(column.to_list()[0], num_values)
-        if kind == ARROW:
+        if kind == Kind.ARROW:
             from flowlet.serde.declared.arrow_values import decode_arrow  # as above
 
             return decode_arrow(payload, num_values, self.type_info, reading.cells)
@@ -202,4 +201,4 @@ class _Encoder(FieldEncoder):
     def visit_constant(self, column: ConstantColumn) -> bytes:
         if column.value is None or not self._declared.may_be_constant or len(column) == 1:
             return self.visit_any(column)
-        return framed(CONSTANT, self._declared.encode_values([column.value], self._cells))
+        return framed(Kind.CONSTANT, self._declared.encode_values([column.value], self._cells))

@@ -18,8 +18,8 @@ Format:     ``column_format``: the column of the records in a chunk.
 
 import itertools
 import struct
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
 from types import NoneType
 from typing import Annotated, Any, Final
 
@@ -40,16 +40,15 @@ from flowlet.common.typeinfo import (
     PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
-    TimeTypeInfo,
     TupleTypeInfo,
     TypeInformation,
     Types,
 )
+from flowlet.common.types import are_positions
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk
 from flowlet.serde.channel_dictionary import ChannelDictionary, ElementTooLargeError
-from flowlet.serde.column_format import PACKED, TUPLES, column_at, framed
-from flowlet.serde.declared.cell_budget import FREE_CELLS, CellBudget, most_cells
+from flowlet.serde.column_format import Kind, column_at, framed
 from flowlet.serde.declared.composite_columns import FieldsColumn, ListsColumn, MapColumn, RowColumn, fitting
 from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
 from flowlet.serde.declared.leaf_columns import (
@@ -64,13 +63,15 @@ from flowlet.serde.declared.leaf_columns import (
     TextColumn,
     TimestampColumn,
 )
+from flowlet.serde.element_limits import FREE_CELLS, CellBudget
 from flowlet.serde.table_writer import CodeWriter
-from flowlet.serde.type_serializer import ValueMismatchError, are_positions
-from flowlet.serde.types.basic_serializers import LOCAL_TIME_SERIALIZERS
-from flowlet.serde.types.composite_serializers import serializer_for
+from flowlet.serde.type_serializer import ValueMismatchError
 
-_BITS: Final = {BasicType.BYTE: 8, BasicType.SHORT: 16, BasicType.INT: 32, BasicType.LONG: 64}
-_BASIC: Final[dict[BasicType, type[TextColumn | BooleanColumn | FloatingColumn]]] = {
+_BASIC: Final[dict[BasicType, Callable[[TypeInformation], DeclaredColumn]]] = {
+    BasicType.BYTE: partial(IntegerColumn, num_bits=8),
+    BasicType.SHORT: partial(IntegerColumn, num_bits=16),
+    BasicType.INT: partial(IntegerColumn, num_bits=32),
+    BasicType.LONG: partial(IntegerColumn, num_bits=64),
     BasicType.STRING: TextColumn,
     BasicType.CHAR: CharacterColumn,
     BasicType.BOOLEAN: BooleanColumn,
@@ -85,15 +86,12 @@ _MAX_TYPES: Final = 256
 def declared_column(type_info: TypeInformation) -> DeclaredColumn:
     """The column form of a type.  Raises TypeError: the class of the type is unknown."""
     match type_info:
-        case BasicTypeInfo():
-            return _basic(type_info)
+        case BasicTypeInfo(basic_type=basic_type):
+            return _BASIC.get(basic_type, SerializedColumn)(type_info)
         case DateTypeInfo() | LocalTimeTypeInfo(time_type=_TimeType.LOCAL_DATE):
             return DateColumn(type_info)
         case TimestampTypeInfo() | LocalTimeTypeInfo(time_type=_TimeType.LOCAL_DATE_TIME):
             return TimestampColumn(type_info)
-        case TimeTypeInfo() | LocalTimeTypeInfo():
-            # Exact to the microsecond, which SQL's serializer is not.
-            return SerializedColumn(type_info, LOCAL_TIME_SERIALIZERS[_TimeType.LOCAL_TIME])
         case PickledBytesTypeInfo():
             return AnyColumn(type_info)
         case PrimitiveArrayTypeInfo(elem_type=BasicTypeInfo(basic_type=BasicType.BYTE)):
@@ -113,18 +111,8 @@ def declared_column(type_info: TypeInformation) -> DeclaredColumn:
         case TupleTypeInfo():
             fields = list(map(declared_column, type_info.get_field_types()))
             return FieldsColumn(type_info, [f"f{position}" for position in range(len(fields))], fields)
-        case ArrowTypeInfo():
-            return SerializedColumn(type_info, serializer_for(type_info))
         case _:
-            raise TypeError(f"no column of {type_info!r}")
-
-
-def _basic(type_info: BasicTypeInfo) -> DeclaredColumn:
-    num_bits = _BITS.get(type_info.basic_type)
-    if num_bits is not None:
-        return IntegerColumn(type_info, num_bits)
-    kind = _BASIC.get(type_info.basic_type)
-    return SerializedColumn(type_info, serializer_for(type_info)) if kind is None else kind(type_info)
+            return SerializedColumn(type_info)
 
 
 MAX_PACKED: Final = 15  # msgpack says so many in its first byte
@@ -163,7 +151,7 @@ class PackedRecords:
             is_same = self._unpack(data) == records
         except (msgspec.MsgspecError, OverflowError, UnicodeError):
             return None
-        return framed(PACKED, data) if is_same else None
+        return framed(Kind.PACKED, data) if is_same else None
 
     def unpack(self, payload: memoryview, num_records: int) -> list[tuple[Any, ...]]:
         """The records in a column.  Raises SerdeError: it is corrupt, or of other types."""
@@ -306,7 +294,7 @@ class DeclaredRecords:
             data = column.encode_fields(columns.fields, cells, codes)
         else:
             data = column.encode(columns.fields[0], cells, codes)
-        most = most_cells(len(data), self._free_cells)
+        most = self._free_cells + len(data)
         if cells.num_taken > most:
             raise ElementTooLargeError(
                 f"{len(chunk)} records stand for {cells.num_taken} values in {len(data)} bytes, allowed are {most}"
@@ -323,7 +311,7 @@ class DeclaredRecords:
         Raises:
             SerdeError: they are corrupt, of another type, or expand to too many values.
         """
-        reading = Reading(CellBudget(most_cells(len(view), self._free_cells)), dictionary)
+        reading = Reading(CellBudget(self._free_cells + len(view)), dictionary)
         try:
             return self._decode(view, offset, num_records, reading)
         except _CORRUPT as error:
@@ -334,9 +322,9 @@ class DeclaredRecords:
     ) -> tuple[Columns | list[Any], int]:
         column = self._column
         kind, payload, end = column_at(view, offset)
-        if kind == PACKED and isinstance(column, FieldsColumn) and self._packed is not None:
+        if kind == Kind.PACKED and isinstance(column, FieldsColumn) and self._packed is not None:
             return column.records_of(self._packed.unpack(payload, num_records)), end
-        if kind == TUPLES and isinstance(column, FieldsColumn) and column.fields:
+        if kind == Kind.TUPLES and isinstance(column, FieldsColumn) and column.fields:
             reading.cells.take(column.cells_each * num_records)
             return self._shaped(column.decode_fields(kind, payload, num_records, reading)), end
         values, end = column.decode(view, offset, num_records, reading)

@@ -19,21 +19,7 @@ from numpy.typing import NDArray
 from flowlet.columns import ArrayColumn, Column, ListColumn, narrowed
 from flowlet.common.typeinfo import TypeInformation
 from flowlet.errors import SerdeError
-from flowlet.serde.column_format import (
-    ARRAY,
-    BOOL,
-    BYTES,
-    CODED,
-    FLOAT64,
-    INT64,
-    NUMBERS,
-    SHORT_TEXTS,
-    TEXT,
-    TEXT_SIZES,
-    VALUES,
-    check_length,
-    framed,
-)
+from flowlet.serde.column_format import NUMBERS, Kind, check_length, framed
 from flowlet.serde.columns import (
     INTS,
     decode_column,
@@ -45,11 +31,11 @@ from flowlet.serde.columns import (
     encode_of_type,
     num_ints,
 )
-from flowlet.serde.data_view import DataInput, DataOutput
-from flowlet.serde.declared.cell_budget import MAX_MICROS, MIN_MICROS, CellBudget
 from flowlet.serde.declared.declared_column import DeclaredColumn, Reading
+from flowlet.serde.declared.value_forms import ByteReader, value_form
+from flowlet.serde.element_limits import MAX_MICROS, MIN_MICROS, CellBudget
 from flowlet.serde.table_reader import decode_array, decode_truth_values
-from flowlet.serde.type_serializer import TypeSerializer, ValueMismatchError, preview
+from flowlet.serde.type_serializer import ValueMismatchError, preview
 
 _MIN_NARROWED: Final = 16  # as for other columns
 _INSTANT: Final = np.dtype("M8[us]")
@@ -60,9 +46,11 @@ class IntegerColumn(DeclaredColumn):
     """``int`` of 8 to 64 bits."""
 
     __slots__ = ("_num_bits", "high", "low")
+    classes = (int,)
+    refused = (bool,)
 
     def __init__(self, type_info: TypeInformation, num_bits: int) -> None:
-        super().__init__(type_info, (int,), (bool,))
+        super().__init__(type_info)
         self._num_bits = num_bits
         self.low, self.high = -(1 << num_bits - 1), (1 << num_bits - 1) - 1
 
@@ -72,7 +60,7 @@ class IntegerColumn(DeclaredColumn):
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
         packed = self._packed(values)
         return (
-            framed(INT64, packed)
+            framed(Kind.INT64, packed)
             if len(values) < _MIN_NARROWED
             else encode_narrowed(narrowed(np.frombuffer(packed, np.int64)))
         )
@@ -108,7 +96,7 @@ class IntegerColumn(DeclaredColumn):
             if num_ints(kind, payload) != num_values:
                 raise SerdeError(f"{num_ints(kind, payload)} integers in a column of {num_values}")
             array: NDArray[Any] = decode_ints(kind, payload)
-        elif kind == ARRAY:
+        elif kind == Kind.ARRAY:
             array = decode_array(payload)
         else:
             raise self.refusal(kind)
@@ -121,16 +109,14 @@ class FloatingColumn(DeclaredColumn):
     """``float``; an ``int`` that a float holds exactly becomes one."""
 
     __slots__ = ()
-    is_known_by_class = False
-
-    def __init__(self, type_info: TypeInformation) -> None:
-        super().__init__(type_info, (float, int), (bool,))
+    classes = (float, int)
+    refused = (bool,)
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         return ArrayColumn(np.frombuffer(self._packed(values, kinds), np.float64))
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
-        return framed(FLOAT64, self._packed(values, kinds))
+        return framed(Kind.FLOAT64, self._packed(values, kinds))
 
     def _packed(self, values: Sequence[Any], kinds: set[type]) -> bytes:
         if not all(issubclass(kind, float) for kind in kinds):
@@ -144,9 +130,9 @@ class FloatingColumn(DeclaredColumn):
         return bool(array.dtype.kind == "f")
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        if kind == FLOAT64:
-            return ArrayColumn(np.frombuffer(payload, NUMBERS[FLOAT64]).astype(np.float64))
-        array = decode_array(payload) if kind == ARRAY else None
+        if kind == Kind.FLOAT64:
+            return ArrayColumn(np.frombuffer(payload, NUMBERS[Kind.FLOAT64]).astype(np.float64))
+        array = decode_array(payload) if kind == Kind.ARRAY else None
         if array is None or array.dtype.kind != "f":
             raise self.refusal(kind)
         return ArrayColumn(array)
@@ -163,10 +149,8 @@ class BooleanColumn(DeclaredColumn):
     """``bool``."""
 
     __slots__ = ()
+    classes = (bool,)
     is_known_by_class = True
-
-    def __init__(self, type_info: TypeInformation) -> None:
-        super().__init__(type_info, (bool,))
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         return ArrayColumn(np.frombuffer(bytes(values), np.bool_))
@@ -179,7 +163,7 @@ class BooleanColumn(DeclaredColumn):
         return bool(array.dtype.kind == "b")
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        if kind != BOOL:
+        if kind != Kind.BOOL:
             raise self.refusal(kind)
         return ArrayColumn(decode_truth_values(payload))
 
@@ -188,20 +172,18 @@ class TextColumn(DeclaredColumn):
     """``str``."""
 
     __slots__ = ()
+    classes = (str,)
     is_known_by_class = True
-
-    def __init__(self, type_info: TypeInformation) -> None:
-        super().__init__(type_info, (str,))
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
         return encode_of_type(values, str)
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        if kind in (TEXT, TEXT_SIZES):
+        if kind in (Kind.TEXT, Kind.TEXT_SIZES):
             return ListColumn(list(decode_payload(kind, payload, num_values, 0)), str)
-        if kind == SHORT_TEXTS:
+        if kind == Kind.SHORT_TEXTS:
             return decode_short_texts(payload, num_values)
-        if kind == CODED:
+        if kind == Kind.CODED:
             return reading.dictionary.read(payload, num_values)
         raise self.refusal(kind)
 
@@ -234,16 +216,14 @@ class BytesColumn(DeclaredColumn):
     """``bytes``; a ``bytearray`` becomes ``bytes``."""
 
     __slots__ = ()
+    classes = (bytes, bytearray)
     is_known_by_class = True
-
-    def __init__(self, type_info: TypeInformation) -> None:
-        super().__init__(type_info, (bytes, bytearray))
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
         return encode_of_type(values if kinds == {bytes} else list(map(bytes, values)), bytes)
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        if kind != BYTES:
+        if kind != Kind.BYTES:
             raise self.refusal(kind)
         return ListColumn(list(decode_payload(kind, payload, num_values, 0)), bytes)
 
@@ -252,10 +232,9 @@ class DateColumn(DeclaredColumn):
     """``datetime.date``, as its ordinal."""
 
     __slots__ = ()
+    classes = (datetime.date,)
+    refused = (datetime.datetime,)
     is_known_by_class = True
-
-    def __init__(self, type_info: TypeInformation) -> None:
-        super().__init__(type_info, (datetime.date,), (datetime.datetime,))
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
         return encode_of_type(list(map(datetime.date.toordinal, values)), int)
@@ -270,9 +249,7 @@ class TimestampColumn(DeclaredColumn):
     """``datetime.datetime`` without a zone, exact to the microsecond."""
 
     __slots__ = ()
-
-    def __init__(self, type_info: TypeInformation) -> None:
-        super().__init__(type_info, (datetime.datetime,))
+    classes = (datetime.datetime,)
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         if list(map(_TZINFO, values)).count(None) != len(values):
@@ -291,7 +268,7 @@ class TimestampColumn(DeclaredColumn):
         return array.dtype == _INSTANT and _are_datetimes(array)
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        array = decode_array(payload) if kind == ARRAY else None
+        array = decode_array(payload) if kind == Kind.ARRAY else None
         if array is None or array.dtype != _INSTANT:
             raise self.refusal(kind)
         if not _are_datetimes(array):
@@ -305,35 +282,36 @@ def _are_datetimes(array: NDArray[Any]) -> bool:
 
 
 class SerializedColumn(DeclaredColumn):
-    """Values in the form of their ``TypeSerializer``, one after the other.
+    """Values in their ``ValueForm``, one after the other.
 
     Their sizes differ, so none may stand for many.
     """
 
-    __slots__ = ("_serializer",)
+    __slots__ = ("_form",)
     may_be_constant = False
 
-    def __init__(self, type_info: TypeInformation, serializer: TypeSerializer) -> None:
-        super().__init__(type_info, (object,))
-        self._serializer = serializer
+    def __init__(self, type_info: TypeInformation) -> None:
+        super().__init__(type_info)
+        self._form = value_form(type_info)
 
     def _column(self, values: Sequence[Any], kinds: set[type]) -> Column:
         self._encode(values, kinds, CellBudget())
         return super()._column(values, kinds)
 
     def _encode(self, values: Sequence[Any], kinds: set[type], cells: CellBudget) -> bytes:
-        output = DataOutput()
-        for value in values:
-            self._serializer.serialize(value, output)
-        return framed(VALUES, memoryview(output.buffer))
+        return framed(Kind.VALUES, b"".join(map(self._form.write, values)))
 
     def _decode(self, kind: int, payload: memoryview, num_values: int, reading: Reading) -> Column:
-        if kind != VALUES:
+        if kind != Kind.VALUES:
             raise self.refusal(kind)
-        if num_values * self._serializer.min_size_bytes > len(payload):
+        if num_values * self._form.min_size_bytes > len(payload):
             raise SerdeError(f"{num_values} values of {self.type_info!r} in {len(payload)} bytes")
-        source, read = DataInput(payload), self._serializer.read
-        values = [read(source) for _ in range(num_values)]
+        source = ByteReader(payload)
+        try:
+            values = [self._form.read(source) for _ in range(num_values)]
+        except Exception as error:  # constructors may raise anything for corrupt bytes
+            reason = str(error) if isinstance(error, SerdeError) else f"{type(error).__name__}: {error}"
+            raise SerdeError(f"broken serialization: {self._form.name} at byte {source.position}: {reason}") from error
         if source.remaining:
             raise SerdeError(f"{source.remaining} bytes are left behind the values")
         return ListColumn(values)
@@ -343,9 +321,6 @@ class AnyColumn(DeclaredColumn):
     """Any objects, pickled: only for gates that trust their producers."""
 
     __slots__ = ()
-
-    def __init__(self, type_info: TypeInformation) -> None:
-        super().__init__(type_info, (object,))
 
     def column_of(self, values: Sequence[Any]) -> Column:
         """The values as they are."""

@@ -66,22 +66,16 @@ class PresentUnpickler(pickle.Unpickler):
 
 
 def loads(data: bytes | memoryview) -> Any:
-    """The value of a pickle, in which our classes may have former names.  Raises what rebuilding it raises."""
+    """The value of a pickle, in which our classes may have former names.  Raises what rebuilding it raises.
+
+    Pickles of this version stay with C's unpickler alone.
+    """
     try:
         return pickle.loads(data)  # noqa: S301 - from an authenticated peer of the same cluster
     except NAME_ERRORS:
-        return loads_former_names(data)
-
-
-def loads_former_names(data: bytes | memoryview) -> Any:
-    """Read a pickle again; only while an error of ``NAME_ERRORS`` is handled, which is raised again if no class has a
-    former name.
-
-    So pickles of this version stay with C's unpickler alone.
-    """
-    if not RENAMED:
-        raise
-    return PresentUnpickler(io.BytesIO(data)).load()
+        if not RENAMED:
+            raise
+        return PresentUnpickler(io.BytesIO(data)).load()
 
 
 def class_of(reference: bytes) -> type:

@@ -64,16 +64,14 @@ class FoundPart:
         return f"{self.where or 'it'} ({name})"
 
 
-def find_unpicklable(value: object, name: str = "") -> FoundPart | None:
-    """The innermost part of ``value``, which is called ``name``, that cannot be pickled; None if all of it can be."""
-    error = _pickle(value)[1]
-    return None if error is None else _innermost(FoundPart("", value, 0, error), _Trail(name), _that_fails)
-
-
 def describe_unpicklable(value: object, error: Exception, name: str = "") -> str:
-    """Which part of ``value`` cannot be pickled, and why; ``error`` is what pickling all of it raised."""
-    found = find_unpicklable(value, name)
-    if found is None or found.error is None or not found.where:
+    """Which part of ``value``, which is called ``name``, cannot be pickled, and why; ``error`` is what pickling all of
+    it raised.
+    """
+    found = FoundPart("", value, 0, _pickle(value)[1])
+    if found.error is not None:
+        found = _innermost(found, _Trail(name), _that_fails)
+    if found.error is None or not found.where:
         return f"{type(error).__name__}: {error}"
     return f"{found}: {type(found.error).__name__}: {found.error}"
 

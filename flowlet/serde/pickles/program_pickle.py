@@ -148,26 +148,19 @@ def _reduce_new_type(new_type: Any) -> Any:
     return typing.NewType, (new_type.__name__, new_type.__supertype__), vars(new_type)
 
 
-def _reduce_param_spec(parameters: Any) -> Any:
-    return (
-        parameters.__name__
-        if _is_found(parameters, parameters.__name__)
-        else (_make_param_spec, (parameters.__name__,))
-    )
-
-
 @functools.cache
 def _make_param_spec(name: str) -> Any:
     return typing.ParamSpec(name)
 
 
-def _reduce_type_var_tuple(types: Any) -> Any:
-    return types.__name__ if _is_found(types, types.__name__) else (_make_type_var_tuple, (types.__name__,))
-
-
 @functools.cache
 def _make_type_var_tuple(name: str) -> Any:
     return typing.TypeVarTuple(name)
+
+
+def _reduce_by_name(make: Callable[[str], Any]) -> Callable[[Any], Any]:
+    """The reducer of names of types that nothing but the name makes."""
+    return lambda each: each.__name__ if _is_found(each, each.__name__) else (make, (each.__name__,))
 
 
 def _reduce_type_alias(alias: Any) -> Any:
@@ -203,8 +196,8 @@ _REDUCERS: Final[dict[Any, Callable[[Any], Any]]] = {
     functools.cached_property: _reduce_descriptor,
     functools.singledispatchmethod: _reduce_descriptor,
     typing.NewType: _reduce_new_type,
-    typing.ParamSpec: _reduce_param_spec,
-    typing.TypeVarTuple: _reduce_type_var_tuple,
+    typing.ParamSpec: _reduce_by_name(_make_param_spec),
+    typing.TypeVarTuple: _reduce_by_name(_make_type_var_tuple),
 }
 _REDUCERS.update(dict.fromkeys(_MARKERS, _reduce_marker))
 if sys.version_info >= (3, 12):

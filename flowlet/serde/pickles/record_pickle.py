@@ -28,7 +28,7 @@ from flowlet.errors import SerdeError
 from flowlet.former_names import RENAMED
 from flowlet.serde.pickles import program_pickle
 from flowlet.serde.pickles.class_pickle import is_importable
-from flowlet.serde.pickles.class_references import NAME_ERRORS, class_of, loads, loads_former_names, reference_by_value
+from flowlet.serde.pickles.class_references import NAME_ERRORS, class_of, loads, reference_by_value
 from flowlet.serde.pickles.pickle_parts import describe_unpicklable
 
 PROTOCOL: Final = 5
@@ -84,12 +84,7 @@ def loads_record(data: bytes) -> Any:
     Raises:
         Exception: whatever rebuilding the value raises.
     """
-    if type(data) is PickleWithClasses:
-        return _load(data, data.table)
-    try:
-        return _loads(data)
-    except NAME_ERRORS:
-        return loads_former_names(data)
+    return _load(data, data.table) if type(data) is PickleWithClasses else loads(data)
 
 
 def dumps_value(value: Any) -> bytes:
@@ -134,10 +129,7 @@ def loads_value(data: bytes | memoryview, find_class: Callable[[bytes], Any] | N
         Exception: whatever rebuilding the value raises.
     """
     if not data or data[0] != _WITH_CLASSES:
-        try:
-            return _loads(data)
-        except NAME_ERRORS:
-            return loads_former_names(data)
+        return loads(data)
     size = _HEADER.unpack_from(data)[1] if len(data) >= _HEADER.size else len(data)
     end = _HEADER.size + size
     if end > len(data):
@@ -165,10 +157,7 @@ def loads_all(pickles: Sequence[memoryview], tables: Sequence[bytes], places: Se
     try:
         for place, pickled in zip(places, pickles, strict=True):
             _classes_at_hand.set(classes[place])
-            try:
-                values.append(_loads(pickled))
-            except NAME_ERRORS:
-                values.append(loads_former_names(pickled))
+            values.append(loads(pickled))
     finally:
         _classes_at_hand.reset(token)
     return values
@@ -177,9 +166,7 @@ def loads_all(pickles: Sequence[memoryview], tables: Sequence[bytes], places: Se
 def _load(pickled: bytes | memoryview, table: bytes, find_class: Callable[[bytes], Any] | None = None) -> Any:
     token = _classes_at_hand.set(tuple(map(find_class or _find_class.get(class_of), _references_in(table))))
     try:
-        return _loads(pickled)
-    except NAME_ERRORS:
-        return loads_former_names(pickled)
+        return loads(pickled)
     finally:
         _classes_at_hand.reset(token)
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 
 from flowlet.common.typeinfo import TypeInformation, Types
+from flowlet.serde.declared.declared_records import DeclaredRecords
 from flowlet.serde.type_serializer import MAX_PREVIEW_CHARACTERS, ValueMismatchError, last_of, preview
-from flowlet.serde.types.composite_serializers import serializer_for
 from tests.flowlet.serde.exact import NESTED
 
 
@@ -121,7 +121,7 @@ def test_a_value_of_the_wrong_type_is_an_error_whatever_its_repr_does(type_info:
     """Also where it stands inside of a record."""
     for value in (Exiting(), (Exiting(),), [Exiting()]):
         with pytest.raises(ValueMismatchError, match=r"Exiting|whose repr raised SystemExit"):
-            serializer_for(type_info).to_bytes(value)
+            DeclaredRecords(type_info).chunk_of([value])
 
 
 class Matrix:
@@ -138,7 +138,7 @@ class Matrix:
 )
 def test_a_value_of_the_wrong_type_is_shown_in_one_line(value: object) -> None:
     with pytest.raises(ValueMismatchError) as caught:
-        serializer_for(Types.LONG()).to_bytes(value)
+        DeclaredRecords(Types.LONG()).chunk_of([value])
 
     assert not set("\r\n") & set(str(caught.value))
     assert len(str(caught.value)) < 300

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowlet.connectors.split_reader import EARLY_BYTES, AssignedSplits
+from flowlet.connectors.split_reader import EARLY_BYTES, AssignedSplitReader
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Stock:
 
     def __init__(self, num_readers: int = 1) -> None:
         self.num_asked = 0
-        self.splits: AssignedSplits[Split] = AssignedSplits(num_readers)
+        self.splits: AssignedSplitReader[Split] = AssignedSplitReader(num_readers)
         self.splits.start(self._ask)
 
     def _ask(self) -> None:
@@ -31,8 +31,8 @@ def test_the_first_question_comes_at_the_start_and_the_next_when_little_is_left(
     large, small = Split("a", 10 * EARLY_BYTES), Split("b", 10)
     assert stock.num_asked == 1
 
-    stock.splits.add([large, small], 0)
-    assert stock.splits.take() == large
+    stock.splits.add_splits([large, small], 0)
+    assert stock.splits.take_split() == large
     stock.splits.keep_stocked(EARLY_BYTES)
     assert stock.num_asked == 1, "what has not begun counts as well"
     stock.splits.keep_stocked(EARLY_BYTES - small.size_bytes)
@@ -44,24 +44,24 @@ def test_the_first_question_comes_at_the_start_and_the_next_when_little_is_left(
 
 def test_after_the_last_answer_nothing_is_asked() -> None:
     stock = Stock()
-    stock.splits.add([Split("a", 1)], 0)
+    stock.splits.add_splits([Split("a", 1)], 0)
     stock.splits.keep_stocked(0)
-    stock.splits.end()
+    stock.splits.no_more_splits()
 
     assert not stock.splits.is_over
-    assert stock.splits.take() == Split("a", 1)
-    assert stock.splits.take() is None
+    assert stock.splits.take_split() == Split("a", 1)
+    assert stock.splits.take_split() is None
     assert stock.splits.is_over
-    assert stock.splits.available_future.is_done
+    assert stock.splits.available_future().is_done
     assert stock.num_asked == 2
 
 
 def test_an_answer_may_come_before_the_question_returns() -> None:
-    stock: AssignedSplits[Split] = AssignedSplits(1)
+    stock: AssignedSplitReader[Split] = AssignedSplitReader(1)
     answers = [[Split("a", 1)], [Split("b", 1)]]
 
-    stock.start(lambda: stock.add(answers.pop(0), 0) if answers else stock.end())
-    taken = [stock.take(), stock.take(), stock.take()]
+    stock.start(lambda: stock.add_splits(answers.pop(0), 0) if answers else stock.no_more_splits())
+    taken = [stock.take_split(), stock.take_split(), stock.take_split()]
 
     assert taken == [Split("a", 1), Split("b", 1), None]
     assert stock.is_over
@@ -71,12 +71,12 @@ def test_what_may_be_expected_is_what_came_and_a_share_of_the_rest() -> None:
     stock = Stock(num_readers=4)
     expected = [stock.splits.expected_bytes]
 
-    stock.splits.add([Split("a", 100)], 400)
+    stock.splits.add_splits([Split("a", 100)], 400)
     expected.append(stock.splits.expected_bytes)
-    stock.splits.add([Split("b", 10)], 40)
+    stock.splits.add_splits([Split("b", 10)], 40)
     expected.append(stock.splits.expected_bytes)
     stock.splits.keep_stocked(0)
-    stock.splits.end()
+    stock.splits.no_more_splits()
 
     assert [*expected, stock.splits.expected_bytes] == [0, 200, 120, 110]
 
@@ -88,15 +88,15 @@ def test_a_reader_that_waits_is_woken_by_the_next_answer(steps: list[str]) -> No
     num_answers, future = 0, None
     for step in steps:
         if step == "take":
-            split = stock.splits.take()
-            future = stock.splits.available_future if split is None else None
+            split = stock.splits.take_split()
+            future = stock.splits.available_future() if split is None else None
             assert future is None or future.is_done == stock.splits.is_over
         elif stock.num_asked > num_answers and not stock.splits.is_over:
             num_answers += 1
             if step == "answer":
-                stock.splits.add([Split("s", 1)], 0)
+                stock.splits.add_splits([Split("s", 1)], 0)
             else:
-                stock.splits.end()
+                stock.splits.no_more_splits()
                 num_answers = 1_000
             assert future is None or future.is_done
         assert stock.num_asked <= num_answers + 1

@@ -14,7 +14,7 @@ from flowlet.common.types import Row
 from flowlet.datastream.data_stream import CloseableIterator
 from flowlet.ingest import GateClient, GateTypeError, PartitionOffer, open_gate
 from flowlet.ingest.batches import columns_of_batch
-from flowlet.serde.deploy_blobs import dump_type
+from flowlet.serde.pickles import program_pickle
 from tests.flowlet.ingest.conftest import GateCluster, collecting
 from tests.waiting import PATIENCE_S
 
@@ -164,7 +164,7 @@ def test_bytes_that_are_no_batch_abort_their_attempt(cluster: GateCluster) -> No
     env.from_remote_gate("clicks", type_info=Types.ARROW(SCHEMA), producers=1).print()
     job = env.execute_async()
     gate = cluster.open()
-    lying = GateClient(replace(gate.description, type_blob=dump_type(Types.PICKLED_BYTE_ARRAY())))
+    lying = GateClient(replace(gate.description, type_blob=program_pickle.dumps(Types.PICKLED_BYTE_ARRAY())))
     for attempt, wrong in enumerate([b"no message", b"", "text", [BATCH]]):
         with lying.open_partition(PartitionOffer("job", 0, attempt)) as writer:
             writer.write_records([wrong])

@@ -46,7 +46,7 @@ from flowlet.ingest import (
     runtime,
 )
 from flowlet.ingest import runtime as stall
-from flowlet.serde.deploy_blobs import dump_type
+from flowlet.serde.pickles import program_pickle
 from flowlet.tm.task_executor import TaskExecutorConfig
 from netstack.config import NetstackConfig
 from netstack.offering_network import OfferedPartition
@@ -435,7 +435,7 @@ def doubled(depth: int) -> tuple[Any, ...]:
 
 def lying(gate: GateClient) -> GateClient:
     """A producer with the gate's token that sends any objects."""
-    return GateClient(replace(gate.description, type_blob=dump_type(Types.PICKLED_BYTE_ARRAY())))
+    return GateClient(replace(gate.description, type_blob=program_pickle.dumps(Types.PICKLED_BYTE_ARRAY())))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,7 @@ from typing import Any
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.keys.exact_keys import key_group
-from flowlet.serde.data_view import DataInput, DataOutput
-from flowlet.serde.types.basic_serializers import PickledSerializer
+from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.testing import OperatorHarness, StreamRecord, SubtaskPlace
 
 MAX_PARALLELISM = 8
@@ -91,7 +90,7 @@ class Subtasks:
             _use_rocksdb(harness, self._rocksdb)
         harness.setup()
         for payload in snapshots:
-            timers, keyed = PickledSerializer().deserialize(DataInput(payload))
+            timers, keyed = loads_value(payload)
             harness.environment.timers.restore(timers)
             if keyed is not None:
                 harness.environment.keyed_state.restore(keyed)
@@ -110,9 +109,7 @@ def _snapshot(harness: OperatorHarness) -> bytes:
     harness.operator.prepare_snapshot_pre_barrier(1)
     harness.operator.snapshot_functions(1, 0)
     finish = harness.environment.keyed_state.snapshot(1, is_full=True)
-    output = DataOutput()
-    PickledSerializer().serialize((harness.environment.timers.snapshot(), None if finish is None else finish()), output)
-    return bytes(output.buffer)
+    return dumps_value((harness.environment.timers.snapshot(), None if finish is None else finish()))
 
 
 def _use_rocksdb(harness: OperatorHarness, folder: Path) -> None:

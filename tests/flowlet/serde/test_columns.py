@@ -179,7 +179,7 @@ def test_a_few_plain_tuples_are_packed(num_values: int) -> None:
 
     data = encode_column(values)
 
-    assert data[0] == (module.PACKED if num_values <= 16 else module.TUPLES)
+    assert data[0] == (module.Kind.PACKED if num_values <= 16 else module.Kind.TUPLES)
     assert exact(round_trip(values)) == exact(values)
 
 
@@ -187,34 +187,34 @@ def test_a_few_plain_tuples_are_packed(num_values: int) -> None:
 def test_what_packing_would_change_or_refuse_is_not_packed(value: Any) -> None:
     values = [(1, value)]
 
-    assert encode_column(values)[0] == (module.PACKED if value == 2**63 else module.TUPLES)
+    assert encode_column(values)[0] == (module.Kind.PACKED if value == 2**63 else module.Kind.TUPLES)
     assert exact(round_trip(values)) == exact(values)
 
 
 CORRUPT = {
-    "packed tuples cut short": (column(module.PACKED, b"\x91\x92\x01"), 1),
-    "packed tuples that promise 4,294,967,295": (column(module.PACKED, b"\xdd\xff\xff\xff\xff"), 1),
-    "packed something else": (column(module.PACKED, b"\x81\x01\x01"), 1),
-    "packed tuples with a rest": (column(module.PACKED, b"\x91\x91\x01\x01"), 1),
-    "packed text that is not UTF-8": (column(module.PACKED, b"\x91\x91\xa1\xff"), 1),
+    "packed tuples cut short": (column(module.Kind.PACKED, b"\x91\x92\x01"), 1),
+    "packed tuples that promise 4,294,967,295": (column(module.Kind.PACKED, b"\xdd\xff\xff\xff\xff"), 1),
+    "packed something else": (column(module.Kind.PACKED, b"\x81\x01\x01"), 1),
+    "packed tuples with a rest": (column(module.Kind.PACKED, b"\x91\x91\x01\x01"), 1),
+    "packed text that is not UTF-8": (column(module.Kind.PACKED, b"\x91\x91\xa1\xff"), 1),
     "unknown kind": (column(99, b""), 1),
-    "ends behind the chunk": (struct.pack(">BI", module.TEXT, 100) + b"abc", 1),
-    "too few texts": (column(module.TEXT, b"a\0b"), 3),
-    "too many texts": (column(module.TEXT, b"a\0b"), 1),
-    "not UTF-8": (column(module.TEXT, b"\xff"), 1),
-    "no multiple of the width": (column(module.INT32, b"\0" * 7), 2),
-    "too few integers": (column(module.INT16, b"\0" * 4), 3),
-    "a truth value of 2": (column(module.BOOL, b"\2"), 1),
-    "a constant with a rest": (column(module.CONSTANT, encode_column([1]) + b"x"), 5),
-    "a constant of two values": (column(module.CONSTANT, encode_column([1, 2])), 5),
+    "ends behind the chunk": (struct.pack(">BI", module.Kind.TEXT, 100) + b"abc", 1),
+    "too few texts": (column(module.Kind.TEXT, b"a\0b"), 3),
+    "too many texts": (column(module.Kind.TEXT, b"a\0b"), 1),
+    "not UTF-8": (column(module.Kind.TEXT, b"\xff"), 1),
+    "no multiple of the width": (column(module.Kind.INT32, b"\0" * 7), 2),
+    "too few integers": (column(module.Kind.INT16, b"\0" * 4), 3),
+    "a truth value of 2": (column(module.Kind.BOOL, b"\2"), 1),
+    "a constant with a rest": (column(module.Kind.CONSTANT, encode_column([1]) + b"x"), 5),
+    "a constant of two values": (column(module.Kind.CONSTANT, encode_column([1, 2])), 5),
     "no header": (b"\1\0", 1),
-    "tuples with a rest": (column(module.TUPLES, struct.pack(">H", 1) + encode_column([1]) + b"x"), 1),
-    "tuples without their number of fields": (column(module.TUPLES, b"\0"), 1),
-    "a pickle of something else": (column(module.PICKLE, cloudpickle.dumps((1,))), 1),
-    "a broken pickle": (column(module.PICKLE, b"\x80\x05garbage"), 1),
-    "sizes beyond the text": (column(module.TEXT_SIZES, encode_column([1, 5]) + b"ab"), 2),
-    "negative sizes": (column(module.BYTES, encode_column([3, -1]) + b"ab"), 2),
-    "sizes that are none": (column(module.BYTES, encode_column([True, True]) + b"ab"), 2),
+    "tuples with a rest": (column(module.Kind.TUPLES, struct.pack(">H", 1) + encode_column([1]) + b"x"), 1),
+    "tuples without their number of fields": (column(module.Kind.TUPLES, b"\0"), 1),
+    "a pickle of something else": (column(module.Kind.PICKLE, cloudpickle.dumps((1,))), 1),
+    "a broken pickle": (column(module.Kind.PICKLE, b"\x80\x05garbage"), 1),
+    "sizes beyond the text": (column(module.Kind.TEXT_SIZES, encode_column([1, 5]) + b"ab"), 2),
+    "negative sizes": (column(module.Kind.BYTES, encode_column([3, -1]) + b"ab"), 2),
+    "sizes that are none": (column(module.Kind.BYTES, encode_column([True, True]) + b"ab"), 2),
 }
 
 
@@ -227,15 +227,16 @@ def test_a_corrupt_column_is_refused(name: str) -> None:
         decode_column(memoryview(data), 0, num_values)
 
 
-@pytest.mark.parametrize("kind", [module.CONSTANT, module.BYTES, module.TUPLES])
+@pytest.mark.parametrize("kind", [module.Kind.CONSTANT, module.Kind.BYTES, module.Kind.TUPLES])
 def test_columns_nested_without_end_are_refused(kind: int) -> None:
     """Not by running out of stack."""
     data = encode_column([1])
     for _ in range(5_000):
-        data = column(kind, (struct.pack(">H", 1) if kind == module.TUPLES else b"") + data)
+        data = column(kind, (struct.pack(">H", 1) if kind == module.Kind.TUPLES else b"") + data)
 
     with pytest.raises(
-        SerdeError, match="1 sizes in a column of kind 10" if kind == module.BYTES else "columns in more than 6 columns"
+        SerdeError,
+        match="1 sizes in a column of kind 10" if kind == module.Kind.BYTES else "columns in more than 6 columns",
     ):
         decode_column(memoryview(data), 0, 1)
 

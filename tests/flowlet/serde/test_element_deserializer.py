@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import Columns, ConstantColumn, Shape
-from flowlet.common.typeinfo import Types
 from flowlet.errors import SerdeError
 from flowlet.records import (
     ACTIVE,
@@ -24,7 +23,6 @@ from flowlet.records import (
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_limits import ElementLimits
 from flowlet.serde.element_serializer import StreamElementSerializer
-from flowlet.serde.types.composite_serializers import serializer_for
 from tests.flowlet.serde.exact import columns
 
 ELEMENTS: list[StreamElement] = [
@@ -199,66 +197,6 @@ def test_damaged_streams_raise_nothing_else(chunks: list[list[Any]], data: st.Da
 
     with contextlib.suppress(SerdeError):
         feed_in_steps(deserializer, bytes(stream), 7)
-
-
-def typed(*elements: StreamElement) -> bytes:
-    return b"".join(map(StreamElementSerializer(serializer_for(Types.STRING())).serialize, elements))
-
-
-def test_runs_of_single_records_are_one_chunk() -> None:
-    """Per buffer and until something else comes; records with and without timestamps are never mixed."""
-    deserializer = ElementDeserializer(values=serializer_for(Types.STRING()))
-    sent: list[StreamElement] = [
-        Chunk(["a", "b"]),
-        Chunk(["c"]),
-        Chunk(["d"], [4]),
-        Chunk(["e", "f"], [5, 6]),
-        Watermark(7),
-        Chunk(["g"], [8]),
-        Chunk(["h"]),
-    ]
-
-    found = feed(deserializer, typed(*sent))
-
-    assert found == [
-        Chunk(["a", "b", "c"]),
-        Chunk(["d", "e", "f"], [4, 5, 6]),
-        Watermark(7),
-        Chunk(["g"], [8]),
-        Chunk(["h"]),
-    ]
-    assert feed(deserializer, typed(Chunk(["i"]))) == [Chunk(["i"])]
-
-
-def test_single_records_and_chunks_may_share_a_channel() -> None:
-    deserializer = ElementDeserializer(values=serializer_for(Types.STRING()))
-
-    assert feed(deserializer, serialize(Chunk(["a"])) + typed(Chunk(["b"])) + serialize(Chunk([1]))) == [
-        Chunk(["a"]),
-        Chunk(["b"]),
-        Chunk([1]),
-    ]
-
-
-@pytest.mark.parametrize("step", [1, 5, 10_000])
-def test_a_value_that_is_corrupt_is_reported_with_its_serializer_and_offset(step: int) -> None:
-    """Too little, too much, or not what it should be."""
-    head = typed(Chunk(["abc"]))
-    for body, message in [
-        (
-            "01 0561",
-            "broken serialization: StringSerializer at byte 2: a text of 4 characters in the 1 bytes that are left",
-        ),
-        ("01 0261 62", "broken serialization: StringSerializer left 1 of 4 bytes"),
-        ("00 0000", "8 bytes are expected, 2 are left"),
-    ]:
-        deserializer = ElementDeserializer("channel 7", values=serializer_for(Types.STRING()))
-
-        with pytest.raises(SerdeError) as caught:
-            feed_in_steps(deserializer, head + framed(bytes.fromhex(body)), step)
-
-        name = "StreamElementSerializer(StringSerializer)"
-        assert str(caught.value) == f"channel 7: corrupt stream in the element at offset {len(head)}: {name}: {message}"
 
 
 LARGE = Chunk([b"x" * 150_000])

@@ -1,11 +1,10 @@
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from flowlet.columns import Columns, ConstantColumn, Shape, columns_of
-from flowlet.common.typeinfo import Types
 from flowlet.errors import SerdeError
 from flowlet.records import (
     ACTIVE,
@@ -21,9 +20,8 @@ from flowlet.records import (
     Watermark,
 )
 from flowlet.serde.element_deserializer import ElementDeserializer
-from flowlet.serde.element_serializer import StreamElementSerializer
+from flowlet.serde.element_serializer import CONTROL_FORMS, StreamElementSerializer
 from flowlet.serde.pickles.record_pickle import dumps_record
-from flowlet.serde.types.composite_serializers import serializer_for
 from tests.flowlet.serde.exact import INTS, columns, exact
 
 KEYS = (
@@ -184,32 +182,8 @@ def test_a_record_that_no_receiver_would_take_is_refused_by_the_sender() -> None
     assert len(serializer.serialize(Chunk(["x" * 988]))) == 1004
 
 
-def test_a_record_by_itself_must_not_be_larger_either() -> None:
-    serializer = StreamElementSerializer(serializer_for(Types.STRING()), max_element_bytes=10)
-
-    assert len(serializer.serialize(Chunk(["x" * 8, "y"]))) == 14 + 7
-    with pytest.raises(SerdeError, match="a record takes 11 bytes, the limit is 10"):
-        serializer.serialize(Chunk(["y", "x" * 9]))
-
-
-def test_with_a_declared_type_records_are_flinks_bytes() -> None:
-    """Tag 1 and the value, or tag 0, the timestamp and the value; each behind its own length."""
-    serializer = StreamElementSerializer(serializer_for(Types.INT()))
-
-    assert serializer.serialize(Chunk([42, -1])) == bytes.fromhex("00000005 01 0000002A 00000005 01 FFFFFFFF")
-    assert serializer.serialize(Chunk([42], [1000])) == bytes.fromhex("0000000D 00 00000000000003E8 0000002A")
-    assert serializer.serialize(Chunk([])) == b""
-    assert serializer.serialize(Watermark(1000)) == StreamElementSerializer().serialize(Watermark(1000))
-
-
-def test_a_record_of_another_type_is_named_with_serializer_field_and_value() -> None:
-    serializer = StreamElementSerializer(serializer_for(Types.TUPLE([Types.STRING(), Types.INT()])))
-
-    with pytest.raises(SerdeError) as caught:
-        serializer.serialize(Chunk([("a", 1), ("b", "x")]))
-
-    name = "StreamElementSerializer(TupleSerializer(StringSerializer, IntegerSerializer))"
-    assert str(caught.value) == f"{name}: record 1 of a chunk of 2: field 'f1': 'x' is of type str, not Integer"
+def test_each_kind_of_element_has_a_form() -> None:
+    assert {Chunk, *CONTROL_FORMS} == set(get_args(StreamElement))
 
 
 def test_a_chunk_of_too_many_records_is_refused() -> None:

@@ -28,7 +28,7 @@ from tests.flowlet.serde import records_of_classes as records
 from tests.flowlet.serde.exact import ANY_ATOM, INTS, TEXTS, exact
 from tests.flowlet.serde.records_of_classes import FLAT, PICKLED
 
-COLUMNS = {module.OBJECTS, module.ROWS, module.DICTS}
+COLUMNS = {module.Kind.OBJECTS, module.Kind.ROWS, module.Kind.DICTS}
 
 
 def round_trip(values: list[Any]) -> list[Any]:
@@ -82,7 +82,7 @@ def test_other_records_are_pickled(name: str) -> None:
 
     data = encode_column(values)
 
-    assert data[0] == module.PICKLE
+    assert data[0] == module.Kind.PICKLE
     assert described(round_trip(values)) == described(pickle.loads(pickle.dumps(values)))
 
 
@@ -98,7 +98,7 @@ def test_every_record_can_stand_in_a_tuple(name: str) -> None:
 def test_few_records_are_pickled(name: str, num_values: int) -> None:
     values = [FLAT[name](number) for number in range(num_values)]
 
-    assert (encode_column(values)[0] == module.PICKLE) == (num_values < MIN_OBJECTS)
+    assert (encode_column(values)[0] == module.Kind.PICKLE) == (num_values < MIN_OBJECTS)
     assert described(round_trip(values)) == described(pickle.loads(pickle.dumps(values)))
 
 
@@ -133,7 +133,7 @@ def test_keys_that_only_equal_a_text_stay_what_they_are() -> None:
     values: list[dict[str, int]] = [records.json_of(number) for number in range(20)]
     values[7] = {Key("number"): 7, "text": values[7]["text"]}
 
-    assert encode_column(values)[0] == module.PICKLE
+    assert encode_column(values)[0] == module.Kind.PICKLE
     received = [[type(key).__name__ for key in each] for each in round_trip(values)]
     assert received == [["Key", "str"] if number == 7 else ["str", "str"] for number in range(20)]
 
@@ -300,7 +300,7 @@ def column(kind: int, payload: bytes) -> bytes:
 
 
 def objects(head: bytes, *fields: bytes) -> bytes:
-    return column(module.OBJECTS, struct.pack(">I", len(head)) + head + b"".join(fields))
+    return column(module.Kind.OBJECTS, struct.pack(">I", len(head)) + head + b"".join(fields))
 
 
 def head(cls: Any, names: list[Any]) -> bytes:
@@ -309,8 +309,8 @@ def head(cls: Any, names: list[Any]) -> bytes:
 
 ONE = encode_column([1])
 CORRUPT = {
-    "no head": column(module.OBJECTS, b""),
-    "a head that ends behind": column(module.OBJECTS, struct.pack(">I", 100) + b"abc"),
+    "no head": column(module.Kind.OBJECTS, b""),
+    "a head that ends behind": column(module.Kind.OBJECTS, struct.pack(">I", 100) + b"abc"),
     "an empty head": objects(b""),
     "no field": objects(head(records.Plain, [])),
     "names that are none": objects(head(records.Plain, [1, 2]), ONE, ONE),
@@ -324,12 +324,16 @@ CORRUPT = {
     "a broken class": objects(struct.pack(">H", 1) + encode_column(["a"]) + b"\x80\x05garbage", ONE),
     "a struct that refuses": objects(head(records.CheckedStruct, ["number"]), encode_column([-1])),
     "too many values": objects(head(records.Plain, ["number"]), encode_column([1, 2])),
-    "dicts without a key": column(module.DICTS, struct.pack(">H", 0) + encode_column([])),
-    "dicts of other keys": column(module.DICTS, struct.pack(">H", 1) + encode_column([1]) + ONE),
-    "dicts with a rest": column(module.DICTS, struct.pack(">H", 1) + encode_column(["a"]) + ONE + b"x"),
-    "dicts of too many keys": column(module.DICTS, struct.pack(">H", 256) + encode_column(["a"] * 256) + ONE * 256),
-    "rows without a field": column(module.ROWS, struct.pack(">H", 0) + encode_column([])),
-    "rows with half of their names": column(module.ROWS, struct.pack(">H", 2) + encode_column(["a", None]) + ONE + ONE),
+    "dicts without a key": column(module.Kind.DICTS, struct.pack(">H", 0) + encode_column([])),
+    "dicts of other keys": column(module.Kind.DICTS, struct.pack(">H", 1) + encode_column([1]) + ONE),
+    "dicts with a rest": column(module.Kind.DICTS, struct.pack(">H", 1) + encode_column(["a"]) + ONE + b"x"),
+    "dicts of too many keys": column(
+        module.Kind.DICTS, struct.pack(">H", 256) + encode_column(["a"] * 256) + ONE * 256
+    ),
+    "rows without a field": column(module.Kind.ROWS, struct.pack(">H", 0) + encode_column([])),
+    "rows with half of their names": column(
+        module.Kind.ROWS, struct.pack(">H", 2) + encode_column(["a", None]) + ONE + ONE
+    ),
 }
 
 
@@ -339,13 +343,13 @@ def test_a_corrupt_column_is_refused(name: str) -> None:
         decode_column(memoryview(CORRUPT[name]), 0, 1)
 
 
-@pytest.mark.parametrize("kind", [module.DICTS, module.ROWS, module.OBJECTS])
+@pytest.mark.parametrize("kind", [module.Kind.DICTS, module.Kind.ROWS, module.Kind.OBJECTS])
 @pytest.mark.parametrize("place", ["names", "fields"])
 def test_columns_nested_without_end_are_refused(kind: int, place: str) -> None:
     data = ONE
     for _ in range(3_000):
         payload = struct.pack(">H", 1) + (data if place == "names" else encode_column(["a"]) + data)
-        data = column(kind, (struct.pack(">I", len(payload)) if kind == module.OBJECTS else b"") + payload)
+        data = column(kind, (struct.pack(">I", len(payload)) if kind == module.Kind.OBJECTS else b"") + payload)
 
     with pytest.raises((SerdeError, ValueError, struct.error)):
         decode_column(memoryview(data), 0, 1)
@@ -356,7 +360,7 @@ def test_damaged_columns_raise_only_the_documented_errors(name: str, data: st.Da
     """The class reference is left as it is: a damaged pickle may do anything."""
     values = [FLAT[name](number) for number in range(20)]
     encoded = bytearray(encode_column(values))
-    start = 9 + struct.unpack_from(">I", encoded, 5)[0] if encoded[0] == module.OBJECTS else 5
+    start = 9 + struct.unpack_from(">I", encoded, 5)[0] if encoded[0] == module.Kind.OBJECTS else 5
     places = [place for place in range(len(encoded)) if place < 9 or place >= start]
     for _ in range(data.draw(st.integers(1, 3))):
         encoded[data.draw(st.sampled_from(places))] = data.draw(st.integers(0, 255))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from flowlet.errors import SerdeError
 from flowlet.serde.channel_dictionary import ChannelDictionary
-from flowlet.serde.column_format import SHORT_TEXTS, TEXT, column_at, framed
+from flowlet.serde.column_format import Kind, column_at, framed
 from flowlet.serde.columns import decode_short_texts, encode_short_texts
 from flowlet.serde.table_reader import decode_records
 from tests.flowlet.columns.test_short_texts import SHORT, heads_of
@@ -20,7 +20,7 @@ def test_texts_come_back(texts: list[str], repeat: int) -> None:
     data = encode_short_texts(heads_of(texts))
 
     kind, payload, end = column_at(memoryview(data), 0)
-    assert (kind, end) == (SHORT_TEXTS, len(data))
+    assert (kind, end) == (Kind.SHORT_TEXTS, len(data))
     assert len(payload) == 1 + len(texts) * max(1, *map(len, texts))
     assert decode_short_texts(payload, len(texts)).to_list() == texts
 
@@ -42,7 +42,7 @@ def test_a_corrupt_column_is_refused(payload: bytes, message: str) -> None:
         decode_short_texts(memoryview(payload), 1)
 
 
-@pytest.mark.parametrize(("kind", "payload"), [(SHORT_TEXTS, b"\1" + bytes(1 << 20)), (TEXT, bytes(1 << 20))])
+@pytest.mark.parametrize(("kind", "payload"), [(Kind.SHORT_TEXTS, b"\1" + bytes(1 << 20)), (Kind.TEXT, bytes(1 << 20))])
 def test_more_texts_than_records_are_refused_before_they_take_memory(kind: int, payload: bytes) -> None:
     """A byte each on the wire would be 16 in the column, or a reference in a list."""
     data = memoryview(framed(kind, payload))

@@ -316,27 +316,27 @@ class TestCorruptTables:
     @pytest.mark.parametrize(
         "data",
         [
-            module.framed(module.TUPLES, struct.pack(">H", 1), encode_column([1]), b"x"),
-            module.framed(module.TUPLES, struct.pack(">H", 0), b"x"),
-            module.framed(module.TUPLES, struct.pack(">H", 2), encode_column([1])),
-            module.framed(module.ROWS, struct.pack(">H", 1), encode_column([1]), encode_column([1])),
-            module.framed(module.ROWS, struct.pack(">H", 0), encode_column([])),
-            module.framed(module.ROWS, struct.pack(">H", 2), encode_column(["a", "b"]), encode_column([1])),
-            module.framed(module.BOOL, b"\2"),
-            module.framed(module.ARRAY),
-            module.framed(module.ARRAY, b"\x63\0"),
-            module.framed(module.ARRAY, b"\2\0\0\0"),
-            module.framed(module.INT32, b"\0" * 7),
-            module.framed(module.OFFSETS, b"\0" * 7),
-            module.framed(module.OFFSETS, struct.pack(">qB", 0, 3) + b"\0" * 3),
-            module.framed(module.OFFSETS, struct.pack(">qB", 0, 2) + b"\0" * 3),
-            module.framed(module.OFFSETS, struct.pack(">qB", 2**63 - 1, 1) + b"\1"),
-            module.framed(module.INT32, b"\0" * 8),
-            module.framed(module.CONSTANT, encode_column([1]), b"x"),
-            module.framed(module.ARROW, b"nonsense"),
-            module.framed(module.ARROW),
-            module.framed(module.CODED, b"\0"),
-            module.framed(module.PICKLE, b"\0"),
+            module.framed(module.Kind.TUPLES, struct.pack(">H", 1), encode_column([1]), b"x"),
+            module.framed(module.Kind.TUPLES, struct.pack(">H", 0), b"x"),
+            module.framed(module.Kind.TUPLES, struct.pack(">H", 2), encode_column([1])),
+            module.framed(module.Kind.ROWS, struct.pack(">H", 1), encode_column([1]), encode_column([1])),
+            module.framed(module.Kind.ROWS, struct.pack(">H", 0), encode_column([])),
+            module.framed(module.Kind.ROWS, struct.pack(">H", 2), encode_column(["a", "b"]), encode_column([1])),
+            module.framed(module.Kind.BOOL, b"\2"),
+            module.framed(module.Kind.ARRAY),
+            module.framed(module.Kind.ARRAY, b"\x63\0"),
+            module.framed(module.Kind.ARRAY, b"\2\0\0\0"),
+            module.framed(module.Kind.INT32, b"\0" * 7),
+            module.framed(module.Kind.OFFSETS, b"\0" * 7),
+            module.framed(module.Kind.OFFSETS, struct.pack(">qB", 0, 3) + b"\0" * 3),
+            module.framed(module.Kind.OFFSETS, struct.pack(">qB", 0, 2) + b"\0" * 3),
+            module.framed(module.Kind.OFFSETS, struct.pack(">qB", 2**63 - 1, 1) + b"\1"),
+            module.framed(module.Kind.INT32, b"\0" * 8),
+            module.framed(module.Kind.CONSTANT, encode_column([1]), b"x"),
+            module.framed(module.Kind.ARROW, b"nonsense"),
+            module.framed(module.Kind.ARROW),
+            module.framed(module.Kind.CODED, b"\0"),
+            module.framed(module.Kind.PICKLE, b"\0"),
             module.framed(77),
         ],
         ids=bytes.hex,
@@ -353,7 +353,7 @@ class TestCorruptTables:
 
         with pytest.raises(SerdeError, match="a record batch of 2 fields"):
             decode_records(
-                memoryview(module.framed(module.ARROW, sink.getvalue().to_pybytes())), 0, 1, ChannelDictionary()
+                memoryview(module.framed(module.Kind.ARROW, sink.getvalue().to_pybytes())), 0, 1, ChannelDictionary()
             )
 
     @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ class TestCorruptTables:
 
         with pytest.raises(SerdeError, match="is compressed"):
             decode_records(
-                memoryview(module.framed(module.ARROW, sink.getvalue().to_pybytes())),
+                memoryview(module.framed(module.Kind.ARROW, sink.getvalue().to_pybytes())),
                 0,
                 len(array),
                 ChannelDictionary(),
@@ -392,9 +392,9 @@ class TestCorruptTables:
     @pytest.mark.parametrize("depth", [0, 1])
     def test_records_of_more_fields_than_anybody_sends_are_refused(self, depth: int) -> None:
         """Constants are little on the wire: else a few bytes were a list of all records for each of 65,535 fields."""
-        data = module.framed(module.TUPLES, module.FIELDS.pack(256), encode_column([7]) * 256)
+        data = module.framed(module.Kind.TUPLES, module.FIELDS.pack(256), encode_column([7]) * 256)
         for _ in range(depth):
-            data = module.framed(module.TUPLES, module.FIELDS.pack(1), data)
+            data = module.framed(module.Kind.TUPLES, module.FIELDS.pack(1), data)
 
         with pytest.raises(SerdeError, match="records of 256 fields, at most 255"):
             decode_records(memoryview(data), 0, 1, ChannelDictionary())

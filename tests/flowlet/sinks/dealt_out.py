@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import OperatorState
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states
-from flowlet.serde.data_view import DataInput, DataOutput
-from flowlet.serde.types.basic_serializers import PickledSerializer
+from flowlet.serde.pickles.record_pickle import dumps_value, loads_value
 from flowlet.testing.operator_harness import OperatorSnapshot
 
 
@@ -23,11 +22,10 @@ def dealt_out(
 
 
 def _state_of(snapshot: OperatorSnapshot) -> OperatorState:
-    own, timers, keyed, by_subtask = PickledSerializer().deserialize(DataInput(snapshot.payload))
+    own, timers, keyed, by_subtask = loads_value(snapshot.payload[4:])
     return OperatorState(own, timers, keyed=keyed, by_subtask=by_subtask)
 
 
 def _snapshot_of(state: OperatorState) -> OperatorSnapshot:
-    output = DataOutput()
-    PickledSerializer().serialize((state.own, state.timers, state.keyed, state.by_subtask), output)
-    return OperatorSnapshot(bytes(output.buffer))
+    data = dumps_value((state.own, state.timers, state.keyed, state.by_subtask))
+    return OperatorSnapshot(len(data).to_bytes(4, "big") + data)

@@ -22,7 +22,7 @@ from flowlet.columns import Columns
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import LocalTimeTypeInfo, TypeInformation, Types
 from flowlet.common.types import Row
-from flowlet.serde.types.arrow_types import arrow_type_of
+from flowlet.serde.declared.arrow_values import arrow_type_of
 from flowlet.spark.gate_schema import GateSchema, SchemaMismatchError, spark_type_of
 from flowlet.spark.rows import BatchConverter, RowConverter
 

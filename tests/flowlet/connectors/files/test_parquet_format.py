@@ -13,7 +13,7 @@ import pytest
 from flowlet.columns import ArrayColumn, ArrowColumn, Columns, ListColumn, Shape
 from flowlet.common.typeinfo import RowTypeInfo, Types
 from flowlet.common.types import Row
-from flowlet.connectors.files.part_files import ROWS_PER_GROUP, ParquetFormatWriter
+from flowlet.connectors.files.parquet_writer import ROWS_PER_GROUP, ParquetFormatWriter
 from flowlet.datastream.formats.parquet import ParquetWriterFactory
 from flowlet.records import Chunk
 from flowlet.sinks.sink_calls import BadRecordError

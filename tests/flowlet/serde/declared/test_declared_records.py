@@ -240,7 +240,7 @@ def test_arrow_arrays_become_values_of_the_declared_type(
 # ---------------------------------------------------------------- hostile bytes
 
 
-EMPTY_LISTS = form.framed(form.LISTS, form.framed(form.INT64, bytes(8)))
+EMPTY_LISTS = form.framed(form.Kind.LISTS, form.framed(form.Kind.INT64, bytes(8)))
 
 
 def doubled(depth: int) -> tuple[Any, ...]:
@@ -252,14 +252,14 @@ def doubled(depth: int) -> tuple[Any, ...]:
 
 def constant_tuples(depth: int, num_fields: int) -> bytes:
     """A column of a few bytes whose values are tuples of tuples of the same None."""
-    column = form.framed(form.NULLS)
+    column = form.framed(form.Kind.NULLS)
     for _ in range(depth):
-        column = form.framed(form.TUPLES, form.FIELDS.pack(num_fields), *[column] * num_fields)
+        column = form.framed(form.Kind.TUPLES, form.FIELDS.pack(num_fields), *[column] * num_fields)
     return column
 
 
 def ints(*values: int) -> bytes:
-    return form.framed(form.INT64, struct.pack(f"<{len(values)}q", *values))
+    return form.framed(form.Kind.INT64, struct.pack(f"<{len(values)}q", *values))
 
 
 def colliding(num_keys: int) -> list[int]:
@@ -279,70 +279,80 @@ MAP = Types.MAP(Types.LONG(), Types.LONG())
 
 
 HOSTILE: Final[list[tuple[TypeInformation, int, bytes, str]]] = [
-    (Types.LONG(), 1, form.framed(form.PICKLE, pickle.dumps([1])), "kind 0, which is no form of Long"),
-    (MAP, 1, form.framed(form.PICKLE, pickle.dumps([{doubled(16): 1}])), "kind 0, which is no form of MapTypeInfo"),
-    (PAIR, 1, form.framed(form.PACKED, b"\x91\x92\x01\xa1a"), "packed records: Expected `int | null`, got `str`"),
+    (Types.LONG(), 1, form.framed(form.Kind.PICKLE, pickle.dumps([1])), "kind 0, which is no form of Long"),
+    (
+        MAP,
+        1,
+        form.framed(form.Kind.PICKLE, pickle.dumps([{doubled(16): 1}])),
+        "kind 0, which is no form of MapTypeInfo",
+    ),
+    (PAIR, 1, form.framed(form.Kind.PACKED, b"\x91\x92\x01\xa1a"), "packed records: Expected `int | null`, got `str`"),
     (
         PAIR,
         1,
-        form.framed(form.PACKED, b"\x91\x92\x01\xcf" + b"\xff" * 8),
+        form.framed(form.Kind.PACKED, b"\x91\x92\x01\xcf" + b"\xff" * 8),
         "packed records: Expected `int` <= 9223372036854775807",
     ),
-    (PAIR, 1, form.framed(form.PACKED, b"\x91\x93\x01\x01\x01"), "packed records: Expected `array` of length 2"),
-    (PAIR, 15, form.framed(form.PACKED, b"\xdd\xff\xff\xff\xff"), "packed records that are not 15"),
-    (PAIR, 16, form.framed(form.PACKED, b"\xdc\x00\x10"), "or more than 15"),
-    (Types.LONG(), 1, form.framed(form.PACKED, b"\x91\x91\x01"), "kind 16, which is no form of Long"),
+    (PAIR, 1, form.framed(form.Kind.PACKED, b"\x91\x93\x01\x01\x01"), "packed records: Expected `array` of length 2"),
+    (PAIR, 15, form.framed(form.Kind.PACKED, b"\xdd\xff\xff\xff\xff"), "packed records that are not 15"),
+    (PAIR, 16, form.framed(form.Kind.PACKED, b"\xdc\x00\x10"), "or more than 15"),
+    (Types.LONG(), 1, form.framed(form.Kind.PACKED, b"\x91\x91\x01"), "kind 16, which is no form of Long"),
     (
         PAIR,
         1,
-        form.framed(form.TUPLES, form.FIELDS.pack(2), ints(1), form.framed(form.PICKLE, b"N.")),
+        form.framed(form.Kind.TUPLES, form.FIELDS.pack(2), ints(1), form.framed(form.Kind.PICKLE, b"N.")),
         "field 'f1': .* kind 0",
     ),
-    (PAIR, 1, form.framed(form.TUPLES, form.FIELDS.pack(3), *[ints(1)] * 3), "3 fields, declared are 2"),
+    (PAIR, 1, form.framed(form.Kind.TUPLES, form.FIELDS.pack(3), *[ints(1)] * 3), "3 fields, declared are 2"),
     (Types.INT(), 1, ints(2**40), "numbers that do not fit into the 32 bits"),
-    (Types.LONG(), 1, form.framed(form.CONSTANT, encode_column(["a"])), "kind 8, which is no form of Long"),
+    (Types.LONG(), 1, form.framed(form.Kind.CONSTANT, encode_column(["a"])), "kind 8, which is no form of Long"),
     (Types.LONG(), 900, ints(1), "1 integers in a column of 900"),
-    (Types.LONG(), 2**20, form.framed(form.CONSTANT, ints(1)), "1048576 values or more, allowed are"),
+    (Types.LONG(), 2**20, form.framed(form.Kind.CONSTANT, ints(1)), "1048576 values or more, allowed are"),
     (DEEP, 100, constant_tuples(3, 8), "values or more, allowed are"),
     (
         LONGS,
         1,
-        form.framed(form.LISTS, ints(2**40), form.framed(form.CONSTANT, ints(1))),
+        form.framed(form.Kind.LISTS, ints(2**40), form.framed(form.Kind.CONSTANT, ints(1))),
         "values or more, allowed are",
     ),
-    (LONGS, 2, form.framed(form.LISTS, ints(-1, 3), ints(1, 2)), "a size of -1"),
-    (LONGS, 1, form.framed(form.LISTS, form.framed(form.PICKLE, b"N."), ints(1, 2)), "1 sizes in a column of kind 0"),
+    (LONGS, 2, form.framed(form.Kind.LISTS, ints(-1, 3), ints(1, 2)), "a size of -1"),
+    (
+        LONGS,
+        1,
+        form.framed(form.Kind.LISTS, form.framed(form.Kind.PICKLE, b"N."), ints(1, 2)),
+        "1 sizes in a column of kind 0",
+    ),
     (
         Types.LIST(Types.TUPLE([])),
         1,
-        form.framed(form.LISTS, ints(2**40), form.framed(form.TUPLES, bytes(2))),
+        form.framed(form.Kind.LISTS, ints(2**40), form.framed(form.Kind.TUPLES, bytes(2))),
         "allowed are",
     ),
-    (MAP, 1, form.framed(form.MAPS, ints(2), ints(1, 1), ints(1, 2)), "a map of 2 entries has 1 different keys"),
-    (Types.MAP(LONGS, LONGS), 1, form.framed(form.MAPS, ints(1), EMPTY_LISTS, EMPTY_LISTS), "unhashable"),
+    (MAP, 1, form.framed(form.Kind.MAPS, ints(2), ints(1, 1), ints(1, 2)), "a map of 2 entries has 1 different keys"),
+    (Types.MAP(LONGS, LONGS), 1, form.framed(form.Kind.MAPS, ints(1), EMPTY_LISTS, EMPTY_LISTS), "unhashable"),
     (
         Types.BIG_DEC(),
         1,
-        form.framed(form.VALUES, struct.pack(">i", 10_004) + b"\1" * 10_000 + bytes(4)),
+        form.framed(form.Kind.VALUES, struct.pack(">i", 10_004) + b"\1" * 10_000 + bytes(4)),
         "allowed are 4096",
     ),
     (
         Types.BIG_INT(),
         50,
-        form.framed(form.CONSTANT, form.framed(form.VALUES, struct.pack(">i", 1))),
+        form.framed(form.Kind.CONSTANT, form.framed(form.Kind.VALUES, struct.pack(">i", 1))),
         "kind 1, which is no form of BigInteger",
     ),
-    (Types.BIG_INT(), 50, form.framed(form.VALUES, bytes(4)), "50 values of BigInteger in 4 bytes"),
-    (Types.SQL_TIMESTAMP(), 1, form.framed(form.ARRAY, b"\x09", struct.pack("<q", -(2**63))), "beyond the years"),
+    (Types.BIG_INT(), 50, form.framed(form.Kind.VALUES, bytes(4)), "50 values of BigInteger in 4 bytes"),
+    (Types.SQL_TIMESTAMP(), 1, form.framed(form.Kind.ARRAY, b"\x09", struct.pack("<q", -(2**63))), "beyond the years"),
     (Types.SQL_DATE(), 1, ints(10**9), "OverflowError|year"),
     (Types.CHAR(), 1, encode_column(["ab"]), "not one character"),
-    (ROW, 1, form.framed(form.NULLS), "None in the place of a record"),
-    (Types.STRING(), 900, form.framed(form.NULLS, b"\xff"), "takes 113 bytes, found 1"),
+    (ROW, 1, form.framed(form.Kind.NULLS), "None in the place of a record"),
+    (Types.STRING(), 900, form.framed(form.Kind.NULLS, b"\xff"), "takes 113 bytes, found 1"),
     (
         Types.STRING(),
         1,
-        form.framed(form.NULLS, b"\x80", form.framed(form.NULLS)),
-        f"kind {form.NULLS}, which is no form",
+        form.framed(form.Kind.NULLS, b"\x80", form.framed(form.Kind.NULLS)),
+        f"kind {form.Kind.NULLS}, which is no form",
     ),
 ]
 
@@ -404,7 +414,9 @@ def test_arrow_arrays_of_no_declared_value_are_refused(type_info: TypeInformatio
     batch = pa.record_batch([array], names=[""])
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
-    column = form.framed(form.TUPLES, form.FIELDS.pack(1), form.framed(form.ARROW, memoryview(sink.getvalue())))
+    column = form.framed(
+        form.Kind.TUPLES, form.FIELDS.pack(1), form.framed(form.Kind.ARROW, memoryview(sink.getvalue()))
+    )
 
     with pytest.raises(SerdeError, match=r"field 'f0': .*Arrow array|field 'f0': .* in an array"):
         read(DeclaredRecords(Types.TUPLE([type_info])), element(1, column))

@@ -14,7 +14,6 @@ import cloudpickle
 import pytest
 from hypothesis import given
 
-from flowlet.common.typeinfo import BasicType
 from flowlet.common.types import Row
 from flowlet.errors import SerdeError
 from flowlet.records import Chunk, PickledRecord
@@ -23,7 +22,6 @@ from flowlet.serde.columns import decode_column, encode_column
 from flowlet.serde.element_deserializer import ElementDeserializer
 from flowlet.serde.element_serializer import StreamElementSerializer
 from flowlet.serde.pickles.record_pickle import PickleWithClasses, dumps_record, dumps_value, loads_record, loads_value
-from flowlet.serde.types.basic_serializers import BASIC_SERIALIZERS
 from tests.flowlet.serde.exact import NESTED, exact
 from tests.flowlet.serde.records_of_classes import FLAT, PICKLED
 from tests.flowlet.serde.test_object_columns import described, round_trip
@@ -48,7 +46,7 @@ def table_of(data: bytes) -> bytes:
 
 def received(values: list[Any]) -> list[Any]:
     data = encode_column(values)
-    assert data[0] == module.PICKLES
+    assert data[0] == module.Kind.PICKLES
     decoded, end = decode_column(memoryview(b"before" + data + b"behind"), 6, len(values))
     assert end == 6 + len(data)
     return list(decoded)
@@ -104,15 +102,6 @@ def test_pickles_come_through_a_channel_as_records() -> None:
     [found] = ElementDeserializer().feed(memoryview(StreamElementSerializer().serialize(chunk)))
 
     assert found == Chunk([[number] for number in range(20)], list(range(20)))
-
-
-def test_a_declared_type_gets_the_record_itself() -> None:
-    values = BASIC_SERIALIZERS[BasicType.STRING]
-    chunk = Chunk([PickledRecord(dumps_record("a")), "b"])
-
-    [found] = ElementDeserializer(values=values).feed(memoryview(StreamElementSerializer(values).serialize(chunk)))
-
-    assert found == Chunk(["a", "b"])
 
 
 def test_a_class_of_the_program_is_one_class_for_all_records() -> None:
@@ -283,7 +272,7 @@ def test_a_plain_value_that_cannot_be_pickled_beside_pickles_is_named() -> None:
 
 
 def column(payload: bytes) -> bytes:
-    return struct.pack(">BI", module.PICKLES, len(payload)) + payload
+    return struct.pack(">BI", module.Kind.PICKLES, len(payload)) + payload
 
 
 NONE = struct.pack(">H", 0)
@@ -306,7 +295,7 @@ CORRUPT = {
         struct.pack(">H", 256) + encode_column([b""] * 256) + encode_column([0]) + encode_column([2]) + b"N."
     ),
     "a pickle with its table": column(NONE + encode_column([7]) + b"\0\0\0\0\x00N."),
-    "in a constant": struct.pack(">BI", module.CONSTANT, 14) + column(NONE + encode_column([2]) + b"N.")[:14],
+    "in a constant": struct.pack(">BI", module.Kind.CONSTANT, 14) + column(NONE + encode_column([2]) + b"N.")[:14],
 }
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from flowlet.common.typeinfo import TypeInformation, Types
 from flowlet.common.types import Row
+from flowlet.serde.declared.arrow_values import arrow_type_of, exact_array
 from flowlet.serde.type_serializer import ValueMismatchError
-from flowlet.serde.types.arrow_types import arrow_type_of, exact_array
 
 ADDRESS = Types.ROW_NAMED(["street", "lines"], [Types.STRING(), Types.LIST(Types.LONG())])
 
