@@ -37,7 +37,8 @@ from flowlet.operators.multiple_input_operator import TwoInputStreamOperator
 from flowlet.operators.process_operator import write_results
 from flowlet.operators.user_function import UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Chunk
-from flowlet.timers.time_api import InternalTimerService, Timer
+from flowlet.timers.keyed_timer_service import KeyedTimerService
+from flowlet.timers.time_api import Timer
 
 # Records per entry: the more, the more a record copies, and the fewer entries there are.  On the heap 8 to 64 cost the
 # same.
@@ -189,7 +190,7 @@ class IntervalJoinOperator(UserFunctionOperator, TwoInputStreamOperator):
         name: for people.
     """
 
-    _timers: InternalTimerService  # set by open
+    _timers: KeyedTimerService  # set by open
 
     def __init__(
         self,

@@ -99,7 +99,7 @@ _NOTHING: Final = _Kept()
 
 
 class TaskCheckpointing:
-    """The checkpoints of one attempt; implements ``MeasuredResponder``.
+    """The checkpoints of one attempt; implements ``CheckpointResponder``.
 
     Life cycle: ``open`` once, on the task thread; ``close`` when the task has ended.
 

@@ -44,14 +44,14 @@ from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.operators.user_function import RuntimeContext
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_api import InternalTimerService
+from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.windows.window_states import WindowStates
 
 
 class AssignerContext(WindowAssigner.WindowAssignerContext):
     """The clock, and the states of the current key."""
 
-    def __init__(self, timers: InternalTimerService, runtime: RuntimeContext) -> None:
+    def __init__(self, timers: KeyedTimerService, runtime: RuntimeContext) -> None:
         self._timers = timers
         self._runtime = runtime
 
@@ -67,7 +67,7 @@ class AssignerContext(WindowAssigner.WindowAssignerContext):
 class EvictorContext(Evictor.EvictorContext):
     """The clock."""
 
-    def __init__(self, timers: InternalTimerService, runtime: RuntimeContext) -> None:
+    def __init__(self, timers: KeyedTimerService, runtime: RuntimeContext) -> None:
         self._timers = timers
         self._runtime = runtime
 
@@ -87,7 +87,7 @@ class EvictorContext(Evictor.EvictorContext):
 class TriggerContext(Trigger.OnMergeContext):
     """The clock, the timers and the states of ``window`` and the current key."""
 
-    def __init__(self, states: WindowStates, timers: InternalTimerService, runtime: RuntimeContext) -> None:
+    def __init__(self, states: WindowStates, timers: KeyedTimerService, runtime: RuntimeContext) -> None:
         self._states = states
         self._timers = timers
         self._runtime = runtime
@@ -197,7 +197,7 @@ class FunctionContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFuncti
     """The window that a window function evaluates."""
 
     def __init__(
-        self, states: WindowStates, timers: InternalTimerService, runtime: RuntimeContext, *, merges: bool
+        self, states: WindowStates, timers: KeyedTimerService, runtime: RuntimeContext, *, merges: bool
     ) -> None:
         self._states = states
         self._timers = timers
