@@ -17,7 +17,7 @@ from flowlet.chain.stream_operator import StreamOperator
 from flowlet.errors import TaskCancelled
 from flowlet.graph.partitioner import Forward
 from flowlet.io.create_record_writer import create_record_writer
-from flowlet.mailbox.mailbox_processor import MailboxController
+from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.records import Chunk
 from flowlet.task.one_input_stream_task import OneInputStreamTask
 from flowlet.task.task_environment import TaskEnvironment
@@ -108,7 +108,7 @@ class ProbedTask(OneInputStreamTask):
         self._at_gate_ns = self._action_ns = 0
         self._error: BaseException | None = None  # Written by the task thread.
 
-    def _run_default_action(self, controller: MailboxController) -> None:
+    def _run_default_action(self, controller: MailboxProcessor) -> None:
         # Now: the next record would overwrite it once this one is polled.
         self._at_gate_ns = self._channel.last_activity_ns
         self._action_ns = time.monotonic_ns()

@@ -38,7 +38,6 @@ KNOWN: Final[dict[str, tuple[int, str]]] = {
     "tests/flowlet/ingest/test_faults.py": (1, "as above"),
     "tests/flowlet/ingest/test_marks.py": (1, "as above"),
     "tests/flowlet/mailbox/test_mailbox_executor.py": (1, _LEAK),
-    "tests/flowlet/mailbox/test_mailbox_future.py": (3, _LEAK),
     "tests/flowlet/task/fixtures.py": (1, _LIMIT),
     "tests/flowlet/task/test_idle.py": (3, _IDLE),
     "tests/flowlet/task/test_input_runs.py": (2, _LIMIT),

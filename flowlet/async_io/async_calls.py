@@ -19,7 +19,6 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from flowlet.chain.record_copies import copy_if_mutable
 from flowlet.errors import FlowletError
-from flowlet.mailbox.mailbox_future import Signal
 from netstack.availability import AvailabilityFuture
 from netstack.errors import ResourceBrokenError
 from netstack.late import dataclass
@@ -150,7 +149,9 @@ class CallRunner(Protocol):
     def take_outcomes(self) -> list[tuple[AsyncCall, Any]]:
         """The calls that ended since the last time, each with its result or ``Failed``."""
 
-    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+    def run(
+        self, function: AsyncFunctionCall, *args: Any, wait: Callable[[AvailabilityFuture], None] | None = None
+    ) -> Any:
         """Call a coroutine function; waits for its result, with ``wait`` if that is given: if it raises, the coroutine
         is interrupted.
         """
@@ -202,7 +203,9 @@ class AsyncCalls:
         outcomes = self._outcomes
         return [outcomes.popleft() for _ in range(len(outcomes))]
 
-    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+    def run(
+        self, function: AsyncFunctionCall, *args: Any, wait: Callable[[AvailabilityFuture], None] | None = None
+    ) -> Any:
         """Call a coroutine function on the loop; waits for its result, raises its error.
 
         ``wait``: waits for the end of the coroutine; if it raises, such as TaskCancelled, the coroutine and all calls

@@ -25,10 +25,10 @@ from flowlet.async_io.async_queue import PendingRecord
 from flowlet.chain.record_copies import unpickled
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.errors import JobGraphError, UserFunctionError
-from flowlet.mailbox.mailbox_future import Signal
 from flowlet.operators.user_function import Checkpoints, RuntimeContext
 from flowlet.serde.type_serializer import preview
 from flowlet.timers.time_api import TimerHandle
+from netstack.availability import AvailabilityFuture
 
 
 class RetryPolicy:
@@ -131,7 +131,7 @@ class AsyncUserFunction:
         ctx: OperatorContext,
         calls: CallRunner,
         *args: Any,
-        wait: Callable[[Signal], None] | None = None,
+        wait: Callable[[AvailabilityFuture], None] | None = None,
     ) -> None:
         step = self._method(name)
         if not callable(step):

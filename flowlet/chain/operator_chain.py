@@ -18,7 +18,14 @@ from typing import Any, Final
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
-from flowlet.chain.operator_output import ChainedConsumer, Consumer, KeyedConsumer, OperatorOutput, input_of
+from flowlet.chain.operator_output import (
+    ChainedConsumer,
+    Consumer,
+    KeyedConsumer,
+    OperatorInput,
+    OperatorOutput,
+    input_of,
+)
 from flowlet.chain.stream_operator import EdgeOutput, Input, OperatorContext, OperatorCounters, StreamOperator
 from flowlet.errors import UserFunctionError
 from flowlet.records import MIN_TIMESTAMP, Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
@@ -137,33 +144,13 @@ class HeadInput:
         self._pass_watermark(watermark)
 
 
-class ChunkInput:
+class ChunkInput(OperatorInput):
     """The input of a chained operator that takes chunks; counts records."""
-
-    __slots__ = (
-        "_counters",
-        "_operator",
-        "emit_latency_marker",
-        "emit_mark",
-        "emit_watermark",
-        "emit_watermark_status",
-    )
-
-    def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
-        self._operator = operator
-        self._counters = counters
-        self.emit_watermark = operator.process_watermark
-        self.emit_watermark_status = operator.process_watermark_status
-        self.emit_latency_marker = operator.process_latency_marker
-        self.emit_mark = operator.process_mark
-
-    def __repr__(self) -> str:
-        return f"<ChunkInput of {self._operator!r}>"
 
     def collect(self, chunk: Chunk) -> None:
         """Count the records, then process them."""
-        self._counters.num_records_in += len(chunk)
-        self._operator.process_chunk(chunk)
+        self.counters.num_records_in += len(chunk)
+        self.operator.process_chunk(chunk)
 
 
 class OperatorChain:
@@ -287,11 +274,6 @@ class OperatorChain:
         """Records that left the task; each counts once, however many edges it took."""
         return sum(self.contexts[index].counters.num_records_out for index in self._with_edges)
 
-    @property
-    def current_output_watermark(self) -> int:
-        """The lowest watermark among the operators that feed an edge, in milliseconds."""
-        return min((self._outputs[index].current_watermark for index in self._with_edges), default=MIN_TIMESTAMP)
-
     def input_watermarks(self, index: int) -> list[int]:
         """The last watermark of each input of an operator, in milliseconds; inside a chain, the last one that its
         parent emitted.
@@ -303,10 +285,6 @@ class OperatorChain:
     def output_watermark(self, index: int) -> int:
         """The last watermark that an operator emitted, in milliseconds."""
         return self._outputs[index].current_watermark
-
-    def counters(self) -> dict[int, OperatorCounters]:
-        """The counters of each operator, by its index in the chain."""
-        return {index: ctx.counters for index, ctx in enumerate(self.contexts)}
 
     # -- life
 
@@ -349,18 +327,25 @@ class OperatorChain:
             Exception: the first error of an operator, with notes about the others.
         """
         operators, self._opened = self._opened[::-1], []
-        _run_all(operator.close for operator in operators)
+        raise_first(errors_of(operator.close for operator in operators))
 
 
-def _run_all(steps: Iterable[Callable[[], None]]) -> None:
-    first: BaseException | None = None
+def errors_of(steps: Iterable[Callable[[], object]]) -> list[BaseException]:
+    """Take all steps even if some raise; returns their errors."""
+    errors: list[BaseException] = []
     for step in steps:
         try:
             step()
-        except BaseException as error:  # noqa: BLE001 - raised below, after the other steps
-            if first is None:
-                first = error
-            else:
-                first.add_note(f"then {type(error).__name__}: {error}")
-    if first is not None:
-        raise first
+        except BaseException as error:  # noqa: BLE001 - reported by the caller; the other steps must be taken
+            errors.append(error)
+    return errors
+
+
+def raise_first(errors: Sequence[BaseException]) -> None:
+    """Raise the first error, with notes about the others; returns if there is none."""
+    if not errors:
+        return
+    first, *others = errors
+    for other in others:
+        first.add_note(f"then {type(other).__name__}: {other}")
+    raise first

@@ -42,7 +42,22 @@ from flowlet.typed.record_conversion import RecordConversion
 _KEYS: Final = frozenset({str, int, bool, bytes})  # keys of these types need no check
 
 
-class KeyedConsumer:
+class OperatorInput:
+    """Leads watermarks, statuses and markers to a chained operator; ``counters`` are the operator's."""
+
+    def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
+        self.operator = operator
+        self.counters = counters
+        self.emit_watermark = operator.process_watermark
+        self.emit_watermark_status = operator.process_watermark_status
+        self.emit_latency_marker = operator.process_latency_marker
+        self.emit_mark = operator.process_mark
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.operator!r}>"
+
+
+class KeyedConsumer(OperatorInput):
     """A chained operator that takes records one by one, each with its key; task thread only.
 
     ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.  ``conversion``: to the sender's
@@ -57,21 +72,13 @@ class KeyedConsumer:
         keys: KeyExtractor,
         conversion: RecordConversion | None = None,
     ) -> None:
+        super().__init__(operator, counters)
         self._conversion = conversion
-        self.operator = operator
         self._behind = loop_ends
         self.loop_ends: list[LoopEnd] = [self, *loop_ends]
-        self.counters = counters
         self.keys = keys
         self.shape: RecordShape | None = None
         self._watch = ShapeWatch()
-        self.emit_watermark = operator.process_watermark
-        self.emit_watermark_status = operator.process_watermark_status
-        self.emit_latency_marker = operator.process_latency_marker
-        self.emit_mark = operator.process_mark
-
-    def __repr__(self) -> str:
-        return f"<KeyedConsumer {self.operator!r}>"
 
     @property
     def text_key(self) -> tuple[Any, ...]:
@@ -152,7 +159,7 @@ class KeyedConsumer:
         return record if type(record) in UNCHANGING else apart(record)
 
 
-class ChainedConsumer:
+class ChainedConsumer(OperatorInput):
     """A chained operator that takes records one by one, its output and its counters; ``conversion``: of records on
     their way to it.
     """
@@ -164,17 +171,9 @@ class ChainedConsumer:
         counters: OperatorCounters,
         conversion: RecordConversion | None = None,
     ) -> None:
-        self.operator = operator
+        super().__init__(operator, counters)
         self._conversion = conversion
         self.output = output
-        self.counters = counters
-        self.emit_watermark = operator.process_watermark
-        self.emit_watermark_status = operator.process_watermark_status
-        self.emit_latency_marker = operator.process_latency_marker
-        self.emit_mark = operator.process_mark
-
-    def __repr__(self) -> str:
-        return f"<ChainedConsumer {self.operator!r}>"
 
     def write(self, code: LoopCode, record: str, timestamp: str | None) -> None:
         """Generate the statements that process the record in the variable ``record``."""

@@ -9,20 +9,19 @@ Source:     Flink ``StreamOperator``, ``Input``, ``OneInputStreamOperator``, ``A
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from flowlet.chain.loop_code import LoopCode
 from flowlet.errors import StateRestoreError, TaskCancelled
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_future import Signal
 from flowlet.mailbox.task_mailbox import Attention, Interrupts
 from flowlet.metrics.metric_registry import MetricRegistry
 from flowlet.records import Chunk, CompletionMark, LatencyMarker, Watermark, WatermarkStatus
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.state.state_snapshots import StateShare
+from flowlet.timers.keyed_timer_service import KeyedTimerService
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from flowlet.timers.time_api import (
-    InternalTimerService,
-    InternalTimeServiceManager,
     KeyContext,
     LatencyReporter,
     ProcessingTimeService,
@@ -31,6 +30,8 @@ from flowlet.timers.time_api import (
 from flowlet.typed.record_conversion import DeclaredOutput
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.late import dataclass
+
+Service = TypeVar("Service")
 
 
 class EdgeOutput(Protocol):
@@ -115,7 +116,7 @@ class OperatorContext:
     key_context: KeyContext = field(default_factory=KeyContext)
     executor: MailboxExecutor | None = None
     clock: ProcessingTimeService | None = None
-    timers: InternalTimeServiceManager | None = None
+    timers: KeyedTimerServiceManager | None = None
     keyed_state: KeyedStateBackend | None = None
     operator_state: OperatorStateBackend | None = None
     restored_checkpoint_id: int | None = None  # None: the job does not go on from a checkpoint
@@ -127,7 +128,7 @@ class OperatorContext:
     job_id: str = "0" * 32
     has_checkpoints: bool = False  # whether the job takes checkpoints, and one more at the end of each task
     # Done after so many milliseconds, also before ``open`` and after ``finish``.
-    delay: Callable[[int], Signal] | None = None
+    delay: Callable[[int], AvailabilityFuture] | None = None
     is_cancelled: Callable[[], bool] = lambda: False  # whether the task is being cancelled
     interrupts: Interrupts = field(default_factory=Interrupts)  # not empty: the head returns between two records
     attention: Attention = field(default_factory=Attention)  # not empty: every operator ends between two records
@@ -142,30 +143,22 @@ class OperatorContext:
 
         Its ``yield_`` runs only mails of this operator and of those behind it.
         """
-        if self.executor is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no mailbox: it is not run by a task")
-        return self.executor
+        return self._provided(self.executor, "mailbox")
 
     @property
     def processing_time_service(self) -> ProcessingTimeService:
         """The clock, and timers that fire as mails of this operator."""
-        if self.clock is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no clock: it is not run by a task")
-        return self.clock
+        return self._provided(self.clock, "clock")
 
     @property
     def keyed_state_backend(self) -> KeyedStateBackend:
         """The operator's keyed state.  States belong to the key in ``key_context``."""
-        if self.keyed_state is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no keyed state: it is not run by a task")
-        return self.keyed_state
+        return self._provided(self.keyed_state, "keyed state")
 
     @property
     def operator_state_backend(self) -> OperatorStateBackend:
         """The operator's state of this subtask."""
-        if self.operator_state is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no operator state: it is not run by a task")
-        return self.operator_state
+        return self._provided(self.operator_state, "operator state")
 
     def pause(self, duration_ms: int) -> None:
         """Wait, and run mails of this operator and those behind it meanwhile; also where no timers fire: in ``open``,
@@ -174,9 +167,8 @@ class OperatorContext:
         Raises:
             TaskCancelled: the task was cancelled meanwhile.
         """
-        if self.delay is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no clock: it is not run by a task")
-        self.mailbox_executor.yield_until(self.delay(duration_ms))
+        future = self._provided(self.delay, "clock")(duration_ms)
+        self.mailbox_executor.yield_until(future)
 
     def check_cancelled(self) -> None:
         """Raise TaskCancelled if the task is being cancelled.
@@ -188,11 +180,14 @@ class OperatorContext:
         if self.is_cancelled():
             raise TaskCancelled(f"{self.task_name} was cancelled")
 
-    def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
+    def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> KeyedTimerService:
         """The timer service of that name; the same one for every call.  Timers belong to the key in ``key_context``."""
-        if self.timers is None:
-            raise RuntimeError(f"operator {self.operator_name!r} has no timers: it is not run by a task")
-        return self.timers.timer_service(name, triggerable, is_batch=is_batch)
+        return self._provided(self.timers, "timers").timer_service(name, triggerable, is_batch=is_batch)
+
+    def _provided(self, service: Service | None, what: str) -> Service:
+        if service is None:
+            raise RuntimeError(f"operator {self.operator_name!r} has no {what}: it is not run by a task")
+        return service
 
 
 class StreamOperator:

@@ -223,18 +223,6 @@ BarrierOrder: TypeAlias = (
 class BarrierMachine(Protocol):
     """A barrier handler without side effects: ``SingleCheckpointBarrierHandler`` or ``CheckpointBarrierTracker``."""
 
-    @property
-    def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint that it knows, -1 before the first."""
-
-    @property
-    def is_checkpoint_pending(self) -> bool:
-        """Whether barriers are missing."""
-
-    @property
-    def num_open_channels(self) -> int:
-        """How many channels have not ended."""
-
     def lets_overtake(self, checkpoint_id: int) -> bool:
         """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data."""
 

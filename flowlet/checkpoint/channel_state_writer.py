@@ -16,7 +16,6 @@ Source:     Flink ``ChannelStateWriterImpl``, ``ChannelStateWriteRequestDispatch
 Absent:     files, and sharing them among subtasks; data is copied on the thread that adds it.
 """
 
-import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import Final
 import msgspec
 
 from flowlet.checkpoint.barrier_orders import Channel, CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.snapshots import ChannelStateSnapshot
+from flowlet.checkpoint.snapshots import ChannelStateSnapshot, HeadedBytes
 from flowlet.errors import StateRestoreError
 from netstack.availability import run_all
 from netstack.buffer.network_buffer import NetworkBuffer, recycle_all
@@ -237,11 +236,6 @@ def _subsumed(checkpoint_id: int, newer: int) -> CheckpointError:
     return CheckpointError(checkpoint_id, CheckpointFailureReason.SUBSUMED, f"checkpoint {newer} was started")
 
 
-_MAGIC: Final = b"FLCH"
-_VERSION: Final = 1
-_START: Final = struct.Struct(">4sHI")
-
-
 class _Stream(msgspec.Struct, frozen=True, array_like=True):
     """The data of one channel: its gate or partition, its index there, and the sizes of its pieces."""
 
@@ -257,14 +251,13 @@ class _Head(msgspec.Struct, frozen=True):
     outputs: list[_Stream]
 
 
-_head_decoder: Final = msgspec.msgpack.Decoder(_Head)
+_BYTES: Final = HeadedBytes(b"FLCH", _Head, "data in flight", "data in flight")
 
 
 def encode_channels(channels: ChannelStateSnapshot) -> bytes:
     """The bytes of all data in flight of one subtask."""
-    head = msgspec.msgpack.encode(_Head(_streams(channels.inputs), _streams(channels.outputs)))
-    pieces = chain.from_iterable(chain(channels.inputs.values(), channels.outputs.values()))
-    return b"".join((_START.pack(_MAGIC, _VERSION, len(head)), head, *pieces))
+    head = _Head(_streams(channels.inputs), _streams(channels.outputs))
+    return _BYTES.joined(head, chain.from_iterable(chain(channels.inputs.values(), channels.outputs.values())))
 
 
 def decode_channels(content: bytes) -> ChannelStateSnapshot:
@@ -273,21 +266,7 @@ def decode_channels(content: bytes) -> ChannelStateSnapshot:
     Raises:
         StateRestoreError: the bytes are of another version, or are no data in flight.
     """
-    if len(content) < _START.size or not content.startswith(_MAGIC):
-        raise StateRestoreError("the bytes are no data in flight; restore another checkpoint")
-    _, version, size = _START.unpack_from(content)
-    if version != _VERSION:
-        raise StateRestoreError(
-            f"the data in flight has format version {version}, this flowlet reads {_VERSION}: restore it with the "
-            "flowlet that wrote it"
-        )
-    position = _START.size + size
-    try:
-        head = _head_decoder.decode(content[_START.size : position])
-    except msgspec.DecodeError as error:
-        raise StateRestoreError(
-            f"the head of the data in flight cannot be read ({error}); restore another checkpoint"
-        ) from error
+    head, position = _BYTES.head_of(content)
     expected = position + sum(sum(each.sizes) for each in chain(head.inputs, head.outputs))
     if len(content) != expected:
         raise StateRestoreError(

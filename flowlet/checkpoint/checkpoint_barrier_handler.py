@@ -115,16 +115,6 @@ class CheckpointBarrierHandler:
     def __repr__(self) -> str:
         return f"<CheckpointBarrierHandler {'closed' if self._is_closed else 'open'}, {self._machine!r}>"
 
-    @property
-    def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint that the inputs know, -1 before the first."""
-        return self._machine.latest_checkpoint_id
-
-    @property
-    def is_checkpoint_pending(self) -> bool:
-        """Whether barriers are missing."""
-        return self._machine.is_checkpoint_pending
-
     def lets_overtake(self, checkpoint_id: int) -> bool:
         """Whether the alignment of this checkpoint has timed out: its barriers may overtake data, which the checkpoint
         then keeps.
@@ -213,22 +203,6 @@ class CheckpointBarrierHandler:
                 )
             case CompleteInputs(checkpoint_id):
                 self._listener.complete_inputs(checkpoint_id)
-            case BeginAlignment() | EndAlignment() | ResetAlignment():
-                self._measure(order)
-            case StartTimer(checkpoint_id, delay_ms):
-                self._start_timer(checkpoint_id, delay_ms)
-            case CancelTimer():
-                self._stop_timer()
-            case _:
-                assert_never(order)
-
-    def _trigger(self, barrier: CheckpointBarrier) -> None:
-        metadata = CheckpointMetadata(barrier.checkpoint_id, barrier.timestamp_ms, self._wall_ms())
-        metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
-        self._listener.trigger_checkpoint_on_barrier(metadata, barrier.options, metrics)
-
-    def _measure(self, order: BeginAlignment | EndAlignment | ResetAlignment) -> None:
-        match order:
             case BeginAlignment(checkpoint_id, timestamp_ms):
                 self._metrics = AlignmentMetrics(start_delay_ns=_NS_PER_MS * max(0, self._wall_ms() - timestamp_ms))
                 self._metrics_of = checkpoint_id
@@ -242,6 +216,17 @@ class CheckpointBarrierHandler:
                 if self._aligning_since_ns is not None:
                     self._metrics.bytes_processed = 0
                 self._aligning_since_ns = None
+            case StartTimer(checkpoint_id, delay_ms):
+                self._start_timer(checkpoint_id, delay_ms)
+            case CancelTimer():
+                self._stop_timer()
+            case _:
+                assert_never(order)
+
+    def _trigger(self, barrier: CheckpointBarrier) -> None:
+        metadata = CheckpointMetadata(barrier.checkpoint_id, barrier.timestamp_ms, self._wall_ms())
+        metrics = self._metrics if barrier.checkpoint_id == self._metrics_of else AlignmentMetrics()
+        self._listener.trigger_checkpoint_on_barrier(metadata, barrier.options, metrics)
 
     def _start_timer(self, checkpoint_id: int, delay_ms: int) -> None:
         self._stop_timer()

@@ -7,10 +7,9 @@ Invariants: the handler sees every barrier, announcement, cancellation and end o
             then.  Buffers that a poll for priority events finds are kept for the next poll and are part of the
             in-flight data.  An event comes alone, never in a batch, and the caller processes a whole batch before the
             next poll: so no barrier is seen before the data in front of it was processed, unless it overtakes.
-Source:     Flink ``CheckpointedInputGate``, ``UpstreamRecoveryTrackerImpl``.
+Source:     Flink ``CheckpointedInputGate``.
 """
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -27,7 +26,7 @@ from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AVAILABLE, AvailabilityFuture
 from netstack.errors import RemoteProtocolError
-from netstack.gate.input_gate import BufferOrEvent, EndOfDataStatus, wait_for_next
+from netstack.gate.input_gate import BufferOrEvent
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,
@@ -35,7 +34,6 @@ from netstack.wire.events import (
     EndOfData,
     EndOfOutputChannelState,
     EndOfPartition,
-    Event,
     EventAnnouncement,
 )
 
@@ -51,7 +49,6 @@ class CheckpointedInputGate:
         handler: of the task; several gates share it.
         channels: gate and channel index of each of the gate's channels.
         executor: of the lowest priority, so that a snapshot does not run inside an operator that yields.
-        awaits_recovery: whether the producers first send their recovered in-flight data, and stop after it.
     """
 
     def __init__(
@@ -60,9 +57,6 @@ class CheckpointedInputGate:
         handler: CheckpointBarrierHandler,
         channels: Sequence[Channel],
         executor: MailboxExecutor,
-        *,
-        awaits_recovery: bool = False,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         if len(channels) != gate.num_channels:
             raise ValueError(f"{len(channels)} names for the {gate.num_channels} channels of {gate!r}")
@@ -70,11 +64,8 @@ class CheckpointedInputGate:
         self._handler = handler
         self._channels = tuple(channels)
         self._executor = executor
-        self._clock_ns = clock_ns
-        self._unrecovered = set(range(gate.num_channels)) if awaits_recovery else set()
-        self._recovered: list[int] = []  # channels that wait for the others to recover
         self._kept: deque[BufferOrEvent] = deque()
-        self._has_polled: Callable[[int], bool] = _nothing_is_polled
+        self._has_polled: Callable[[int], bool] = lambda _channel_index: False
         self._is_closed = False
         self._watch_priority()
 
@@ -91,16 +82,6 @@ class CheckpointedInputGate:
         """Whether the caller has seen the end of partition of every channel."""
         return not self._kept and self._gate.is_finished
 
-    @property
-    def end_of_data_status(self) -> EndOfDataStatus:
-        """Whether every channel has reached its end of data, and how."""
-        return self._gate.end_of_data_status
-
-    @property
-    def is_recovered(self) -> bool:
-        """Whether every producer has sent its recovered in-flight data."""
-        return not self._unrecovered
-
     def available_future(self) -> AvailabilityFuture:
         """Done when a poll may find something, or the gate is finished or closed."""
         return AVAILABLE if self._kept else self._gate.available_future()
@@ -116,10 +97,6 @@ class CheckpointedInputGate:
         if self._kept:
             return self._kept[0].event is not None
         return self._gate.next_is_event
-
-    def priority_event_available_future(self) -> AvailabilityFuture:
-        """Done while there is a priority event to poll."""
-        return self._gate.priority_event_available_future()
 
     # ---------------------------------------------------------------- polling
 
@@ -164,13 +141,6 @@ class CheckpointedInputGate:
         """Register a function that says, by channel index, whether polled data of that channel is not processed yet."""
         self._has_polled = has_polled
 
-    def get_next(self, timeout_s: float | None = None) -> BufferOrEvent | None:
-        """The next buffer or event; blocks until there is one.
-
-        None if the gate is finished.  Raises as ``wait_for_next``.
-        """
-        return wait_for_next(self, timeout_s, self._clock_ns)
-
     def kept_in_flight(self, channel_index: int) -> list[bytes]:
         """The kept data of a channel: polled, but not handed over, so that the channel does not
         count it as in flight.
@@ -203,22 +173,9 @@ class CheckpointedInputGate:
             case EndOfPartition():
                 handle(ChannelFinished(channel))
             case EndOfOutputChannelState():
-                self._on_recovered(index)
+                self._gate.resume_consumption(index)
             case _:
                 return
-
-    def _on_recovered(self, index: int) -> None:
-        """A producer has sent its in-flight data and stopped; when all have, let all of them go on."""
-        if index not in self._unrecovered:
-            self._gate.resume_consumption(index)
-            return
-        self._unrecovered.discard(index)
-        self._recovered.append(index)
-        if self._unrecovered:
-            return
-        recovered, self._recovered = self._recovered, []
-        for each in recovered:
-            self._gate.resume_consumption(each)
 
     # ---------------------------------------------------------------- priority events, outside of the default action
 
@@ -268,22 +225,8 @@ class CheckpointedInputGate:
         """Whether polled data of the channel is not processed yet."""
         return self._has_polled(channel_index) or any(kept.channel_index == channel_index for kept in self._kept)
 
-    # ---------------------------------------------------------------- calls that are passed on
-
-    def request_partitions(self) -> None:
-        """Request the partitions of all channels."""
-        self._gate.request_partitions()
-
-    def resume_consumption(self, channel_index: int) -> None:
-        """Let a channel's producer go on after a blocking event that is no barrier."""
-        self._gate.resume_consumption(channel_index)
-
     def acknowledge_all_records_processed(self, channel_index: int) -> None:
         """Does nothing, because ``_notify_handler`` has acknowledged the end of data."""
-
-    def send_task_event(self, event: Event) -> None:
-        """Send ``event`` to all producers."""
-        self._gate.send_task_event(event)
 
     def close(self) -> None:
         """Recycle kept buffers and close the gate, but not the handler."""
@@ -293,7 +236,3 @@ class CheckpointedInputGate:
             if each.buffer is not None:
                 each.buffer.recycle()
         self._gate.close()
-
-
-def _nothing_is_polled(_channel_index: int) -> bool:
-    return False

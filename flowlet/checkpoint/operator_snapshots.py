@@ -13,10 +13,10 @@ from functools import partial
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorSnapshotFuture, OperatorState
-from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.errors import FlowletError
 from flowlet.state.state_backends import KeyedStateBackend, OperatorStateBackend
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot
-from flowlet.timers.time_api import InternalTimeServiceManager
+from flowlet.timers.keyed_timer_service_manager import KeyedTimerServiceManager
 from netstack.late import dataclass
 from netstack.wire.events import CheckpointOptions
 
@@ -29,13 +29,9 @@ class SnapshotOperator:
 
     operator_id: str
     operator: StreamOperator
-    timers: InternalTimeServiceManager | None = None
+    timers: KeyedTimerServiceManager | None = None
     keyed_state: KeyedStateBackend | None = None
     operator_state: OperatorStateBackend | None = None
-
-
-def _do_nothing() -> None:
-    return
 
 
 class OperatorSnapshots:
@@ -49,7 +45,7 @@ class OperatorSnapshots:
         self,
         operators: Sequence[SnapshotOperator],
         is_closed: Callable[[], bool],
-        check_cancelled: Callable[[], None] = _do_nothing,
+        check_cancelled: Callable[[], None] = lambda: None,
     ) -> None:
         self._operators = tuple(operators)
         self._is_closed = is_closed
@@ -112,12 +108,7 @@ class OperatorSnapshots:
             assert isinstance(state, OperatorState), (
                 f"the state of {each.operator!r} is no OperatorState, but {state!r}"
             )
-            if state.own is not None and state.version != each.operator.state_version:
-                raise StateRestoreError(
-                    f"the state of operator {each.operator.name!r} has version {state.version}, this flowlet reads "
-                    "version "
-                    f"{each.operator.state_version}; restore it with the flowlet that wrote it"
-                )
+            state.check_version(each.operator.name, each.operator.state_version)
             if each.timers is not None:
                 each.timers.restore(state.timers)
             if each.keyed_state is not None and state.keyed is not None:
@@ -140,9 +131,6 @@ class OperatorSnapshots:
         for each in self._operators:
             self._check_cancelled()
             each.operator.notify_checkpoint_aborted(checkpoint_id)
-
-    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """Does nothing: the JobManager removes the files that a newer checkpoint makes obsolete."""
 
 
 def _discard(keyed_state: KeyedStateBackend | None, checkpoint_id: int) -> None:

@@ -103,11 +103,6 @@ class SingleCheckpointBarrierHandler:
         """How many channels have not ended."""
         return self._num_open
 
-    @property
-    def is_recording(self) -> bool:
-        """Whether the inputs record data for a snapshot that was taken."""
-        return self._phase is _Phase.RECORDING
-
     def lets_overtake(self, checkpoint_id: int) -> bool:
         """Whether barriers of the pending checkpoint ``checkpoint_id`` may overtake data."""
         return checkpoint_id == self._current and self._phase is not _Phase.ALIGNING

@@ -1,6 +1,7 @@
 """The parts of one subtask's checkpoint, and its metrics.
 
 ``RecoveredStream``: the data in flight of one channel of a checkpoint, for the task that reads it now.
+``HeadedBytes``: how the parts are written.
 
 Side:   pure.
 Units:  timestamps in milliseconds of the wall clock, durations in nanoseconds, sizes in bytes.
@@ -9,11 +10,15 @@ Source: Flink ``CheckpointMetaData``, ``CheckpointMetrics``, ``OperatorSnapshotF
 Absent: handles to files: without a storage, state is kept as objects.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
+
+import msgspec
 
 from flowlet.checkpoint.barrier_orders import Channel
+from flowlet.errors import StateRestoreError
 from flowlet.records import Chunk
 from flowlet.state.state_snapshots import IncrementalSnapshot, KeyedStateSnapshot, OperatorStateSnapshot
 from netstack.late import dataclass
@@ -92,10 +97,6 @@ class ChannelStateSnapshot:
 NO_CHANNEL_DATA = ChannelStateSnapshot()
 
 
-def _do_nothing() -> None:
-    return
-
-
 @dataclass(frozen=True, slots=True)
 class OperatorState:
     """The state of one operator; immutable.
@@ -115,6 +116,14 @@ class OperatorState:
     keyed: KeyedStateSnapshot | IncrementalSnapshot | Sequence[IncrementalSnapshot] | None = None
     by_subtask: OperatorStateSnapshot | None = None
 
+    def check_version(self, operator: str, version: int) -> None:
+        """Raise StateRestoreError unless the operator reads this version."""
+        if self.own is not None and self.version != version:
+            raise StateRestoreError(
+                f"the state of operator {operator!r} has version {self.version}, this flowlet reads version {version}; "
+                "restore it with the flowlet that wrote it"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class OperatorSnapshotFuture:
@@ -127,7 +136,7 @@ class OperatorSnapshotFuture:
     """
 
     finish: Callable[[], object]
-    discard: Callable[[], None] = _do_nothing
+    discard: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +161,52 @@ class SubtaskState:
         """Whether every subtask needs this one's state at a restart."""
         states = (getattr(each, "by_subtask", None) for each in self.operators.values())
         return any(each is not None and each.has_union for each in states)
+
+
+_START: Final = struct.Struct(">4sHI")
+_FORMAT_VERSION: Final = 1
+Head = TypeVar("Head")
+
+
+class HeadedBytes(Generic[Head]):
+    """Bytes that begin with a magic number (4 bytes), the version (u16), the size of the head (u32) and the head.
+
+    Args:
+        magic: the number.
+        head: a ``msgspec.Struct``, which is written as MessagePack.
+        name: what the bytes are, for messages.
+        full_name: the same, where there is none of it.
+    """
+
+    def __init__(self, magic: bytes, head: type[Head], name: str, full_name: str) -> None:
+        self._magic = magic
+        self._decoder = msgspec.msgpack.Decoder(head)
+        self._name = name
+        self._full_name = full_name
+
+    def joined(self, head: Head, pieces: Iterable[bytes | memoryview]) -> bytes:
+        """All bytes: the head, and the pieces that it tells of."""
+        encoded = msgspec.msgpack.encode(head)
+        return b"".join((_START.pack(self._magic, _FORMAT_VERSION, len(encoded)), encoded, *pieces))
+
+    def head_of(self, content: bytes) -> tuple[Head, int]:
+        """The head, and where the pieces begin.
+
+        Raises:
+            StateRestoreError: the bytes are of another version, or of another kind.
+        """
+        if len(content) < _START.size or not content.startswith(self._magic):
+            raise StateRestoreError(f"the bytes are no {self._full_name}; restore another checkpoint")
+        _, version, size = _START.unpack_from(content)
+        if version != _FORMAT_VERSION:
+            raise StateRestoreError(
+                f"the {self._name} has format version {version}, this flowlet reads {_FORMAT_VERSION}: restore it with "
+                "the flowlet that wrote it"
+            )
+        end = _START.size + size
+        try:
+            return self._decoder.decode(content[_START.size : end]), end
+        except msgspec.DecodeError as error:
+            raise StateRestoreError(
+                f"the head of the {self._name} cannot be read ({error}); restore another checkpoint"
+            ) from error

@@ -103,7 +103,7 @@ def _state_of(
 ) -> OperatorState | None:
     kept = [each for each in parts if each is not None]
     for each in kept:
-        _check_version(operator, each)
+        each.check_version(operator.name, operator.state_version)
     by_subtask = _by_subtask([None if each is None else each.by_subtask for each in parts], share)
     if share.is_the_same:
         own = parts[share.subtask]
@@ -117,14 +117,6 @@ def _state_of(
     )
     is_empty = state.own is None and state.keyed is None and state.by_subtask is None and not state.timers
     return None if is_empty else state
-
-
-def _check_version(operator: "StreamOperator", state: OperatorState) -> None:
-    if state.own is not None and state.version != operator.state_version:
-        raise StateRestoreError(
-            f"the state of operator {operator.name!r} has version {state.version}, this flowlet reads version "
-            f"{operator.state_version}; restore it with the flowlet that wrote it"
-        )
 
 
 def _timers(parts: Sequence[OperatorState], share: StateShare) -> dict[int, Mapping[str, object]]:

@@ -13,7 +13,6 @@ Absent:     data in flight, see ``channel_state_writer``.
 """
 
 import pickle
-import struct
 from collections.abc import Mapping
 from contextlib import nullcontext
 from types import FunctionType, ModuleType
@@ -22,7 +21,7 @@ from typing import Any, Final
 import cloudpickle
 import msgspec
 
-from flowlet.checkpoint.snapshots import OperatorState, SubtaskState
+from flowlet.checkpoint.snapshots import HeadedBytes, OperatorState, SubtaskState
 from flowlet.errors import SerdeError, StateRestoreError
 from flowlet.keys.key_columns import column_key_groups
 from flowlet.serde.deploy_blobs import OPENING
@@ -75,9 +74,6 @@ class PickleReader:
         return self.read(end or len(self._rest))
 
 
-_MAGIC: Final = b"FLST"
-_VERSION: Final = 1
-_START: Final = struct.Struct(">4sHI")
 _PROTOCOL: Final = 5
 _MIN_BUFFER_BYTES: Final = 4096  # smaller arrays stay in the pickle; not measured
 _MAIN: Final = b"__main__"
@@ -105,7 +101,7 @@ class _Head(msgspec.Struct, frozen=True):
     is_finished: bool
 
 
-_head_decoder: Final = msgspec.msgpack.Decoder(_Head)
+_BYTES: Final = HeadedBytes(b"FLST", _Head, "state", "state of a subtask")
 
 
 def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) -> bytes:
@@ -124,8 +120,7 @@ def encode_state(state: SubtaskState, names: Mapping[str, str] | None = None) ->
         assert isinstance(each, OperatorState), f"the state of operator {operator_id} is no OperatorState, but {each!r}"
         part = _write_part((each.own, each.timers, each.keyed, each.by_subtask), _what(operator_id, names), pieces)
         operators.append(_Operator(operator_id, part, each.version))
-    head = msgspec.msgpack.encode(_Head(operators, state.is_finished))
-    return b"".join((_START.pack(_MAGIC, _VERSION, len(head)), head, *pieces))
+    return _BYTES.joined(_Head(operators, state.is_finished), pieces)
 
 
 def decode_state(
@@ -142,7 +137,7 @@ def decode_state(
         StateRestoreError: the bytes are of another version, or name what does not exist here; the message names
             operator and class.
     """
-    head, position = _read_head(content)
+    head, position = _BYTES.head_of(content)
     reader = _PartReader(content, position, classes)
     operators = {}
     for each in head.operators:
@@ -160,7 +155,7 @@ def operator_sizes(content: bytes) -> dict[str, int]:
 
     Raises StateRestoreError.
     """
-    head, _ = _read_head(content)
+    head, _ = _BYTES.head_of(content)
     return {each.operator_id: each.part.pickle_size + sum(each.part.buffer_sizes) for each in head.operators}
 
 
@@ -208,24 +203,6 @@ def _dump(pickler: type[pickle.Pickler], value: object) -> tuple[list[bytes], li
     file = PickleWriter()
     pickler(file, _PROTOCOL, buffer_callback=keep_in_pickle).dump(value)
     return file.pieces, buffers
-
-
-def _read_head(content: bytes) -> tuple[_Head, int]:
-    if len(content) < _START.size or not content.startswith(_MAGIC):
-        raise StateRestoreError("the bytes are no state of a subtask; restore another checkpoint")
-    _, version, size = _START.unpack_from(content)
-    if version != _VERSION:
-        raise StateRestoreError(
-            f"the state has format version {version}, this flowlet reads {_VERSION}: restore it with the flowlet that "
-            "wrote it"
-        )
-    end = _START.size + size
-    try:
-        return _head_decoder.decode(content[_START.size : end]), end
-    except msgspec.DecodeError as error:
-        raise StateRestoreError(
-            f"the head of the state cannot be read ({error}); restore another checkpoint"
-        ) from error
 
 
 class _PartReader:

@@ -52,10 +52,6 @@ class _State(Enum):
     DISCARDED = auto()
 
 
-def _ignore(_: object) -> None:
-    return
-
-
 class AsyncSnapshot:
     """One checkpoint of one subtask.
 
@@ -75,13 +71,13 @@ class AsyncSnapshot:
         responder: CheckpointResponder,
         *,
         alignment: AlignmentMetrics,
-        sync_duration_ns: int = 0,
-        is_unaligned: bool = False,
-        is_finished: bool = False,
-        location: str = "",
-        is_running: Callable[[], bool] = lambda: True,
-        on_end: "Callable[[AsyncSnapshot], None]" = _ignore,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
+        sync_duration_ns: int,
+        is_unaligned: bool,
+        is_finished: bool,
+        location: str,
+        is_running: Callable[[], bool],
+        on_end: "Callable[[AsyncSnapshot], None]",
+        clock_ns: Callable[[], int],
     ) -> None:
         self.checkpoint_id = checkpoint_id
         self._parts = parts
@@ -229,10 +225,6 @@ class BarrierOutputs(Protocol):
         """Stop keeping data in front of the barriers of the checkpoint."""
 
 
-def _add_no_partial_records(_writer: InMemoryChannelStateWriter, _checkpoint_id: int) -> None:
-    return
-
-
 class SubtaskCheckpointCoordinator:
     """Takes the snapshots of one task.
 
@@ -256,7 +248,7 @@ class SubtaskCheckpointCoordinator:
         execute_async: Callable[[Callable[[], None]], object],
         timers: Timers,
         *,
-        prepare_inputs: Callable[[InMemoryChannelStateWriter, int], None] = _add_no_partial_records,
+        prepare_inputs: Callable[[InMemoryChannelStateWriter, int], None] = lambda _writer, _checkpoint_id: None,
         is_running: Callable[[], bool] = lambda: True,
         max_concurrent: int = 1,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -288,17 +280,6 @@ class SubtaskCheckpointCoordinator:
             f"<SubtaskCheckpointCoordinator of {self._name}: last {self._last_id}, {sorted(self._snapshots)} under way>"
         )
 
-    @property
-    def last_checkpoint_id(self) -> int:
-        """The newest checkpoint that was taken or aborted by a barrier; -1 before the first."""
-        return self._last_id
-
-    @property
-    def pending_checkpoints(self) -> list[int]:
-        """The checkpoints whose asynchronous part is not complete."""
-        with self._lock:
-            return sorted(self._snapshots)
-
     # ---------------------------------------------------------------- inputs
 
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
@@ -306,7 +287,7 @@ class SubtaskCheckpointCoordinator:
 
         Raises CheckpointError: it was opened before.
         """
-        if not options.needs_channel_state or checkpoint_id <= self._last_id or self._is_aborted(checkpoint_id):
+        if not options.needs_channel_state or checkpoint_id <= self._last_id or self.is_aborted(checkpoint_id):
             return
         self._open_channel_state(checkpoint_id, options)
 
@@ -388,39 +369,28 @@ class SubtaskCheckpointCoordinator:
             failed = CheckpointError(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, details)
             self._channel_state.abort(checkpoint_id, failed)
             raise
-        self._start_async(
-            metadata, options, alignment, parts, channel_state, self._clock_ns() - started_ns, is_finished=is_finished
+        self._start(
+            AsyncSnapshot(
+                checkpoint_id,
+                parts,
+                channel_state,
+                self._responder,
+                alignment=alignment,
+                sync_duration_ns=self._clock_ns() - started_ns,
+                is_unaligned=options.is_unaligned,
+                is_finished=is_finished,
+                location="" if options.location is None else options.location.decode(),
+                is_running=self._is_running,
+                on_end=self._forget,
+                clock_ns=self._clock_ns,
+            )
         )
 
-    def _start_async(
-        self,
-        metadata: CheckpointMetadata,
-        options: CheckpointOptions,
-        alignment: AlignmentMetrics,
-        parts: Mapping[str, OperatorSnapshotFuture],
-        channel_state: "Future[ChannelStateSnapshot] | None",
-        sync_duration_ns: int,
-        *,
-        is_finished: bool,
-    ) -> None:
-        snapshot = AsyncSnapshot(
-            metadata.checkpoint_id,
-            parts,
-            channel_state,
-            self._responder,
-            alignment=alignment,
-            sync_duration_ns=sync_duration_ns,
-            is_unaligned=options.is_unaligned,
-            is_finished=is_finished,
-            location="" if options.location is None else options.location.decode(),
-            is_running=self._is_running,
-            on_end=self._forget,
-            clock_ns=self._clock_ns,
-        )
+    def _start(self, snapshot: AsyncSnapshot) -> None:
         with self._lock:
             is_closed = self._is_closed
             if not is_closed:
-                self._snapshots[metadata.checkpoint_id] = snapshot
+                self._snapshots[snapshot.checkpoint_id] = snapshot
         if is_closed:
             snapshot.cancel()
         else:
@@ -487,10 +457,6 @@ class SubtaskCheckpointCoordinator:
         self._outputs.abort_checkpoint(checkpoint_id, error)
         self._chain.notify_checkpoint_aborted(checkpoint_id)
 
-    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """A newer checkpoint has completed."""
-        self._chain.notify_checkpoint_subsumed(checkpoint_id)
-
     def close(self) -> None:
         """Cancel pending snapshots; later ones are cancelled at once."""
         with self._lock:
@@ -504,10 +470,6 @@ class SubtaskCheckpointCoordinator:
             snapshot = self._snapshots.get(checkpoint_id)
         return snapshot is not None and snapshot.cancel()
 
-    def is_aborted(self, checkpoint_id: int) -> bool:
-        """Whether the JobManager has aborted a checkpoint that was not taken yet."""
-        return self._is_aborted(checkpoint_id)
-
     def _remember_aborted(self, checkpoint_id: int) -> None:
         self._aborted.add(checkpoint_id)
         self._newest_aborted = max(self._newest_aborted, checkpoint_id)
@@ -516,11 +478,12 @@ class SubtaskCheckpointCoordinator:
 
     def _take_aborted(self, checkpoint_id: int) -> bool:
         """Whether it was aborted, and forget that.  Ids too old to be remembered count as aborted."""
-        is_aborted = self._is_aborted(checkpoint_id)
+        is_aborted = self.is_aborted(checkpoint_id)
         self._aborted.discard(checkpoint_id)
         return is_aborted
 
-    def _is_aborted(self, checkpoint_id: int) -> bool:
+    def is_aborted(self, checkpoint_id: int) -> bool:
+        """Whether the JobManager has aborted a checkpoint that was not taken yet."""
         return checkpoint_id in self._aborted or checkpoint_id + self._max_concurrent < self._newest_aborted
 
     @staticmethod

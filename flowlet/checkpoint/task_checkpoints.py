@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 
 from flowlet.checkpoint.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.responder import CheckpointStatistics, MeasuredResponder
+from flowlet.checkpoint.responder import CheckpointResponder, CheckpointStatistics
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from netstack.availability import AvailabilityFuture
-from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SavepointFormat, SnapshotType, StopMode
+from netstack.wire.events import CheckpointBarrier, CheckpointOptions, SnapshotType, StopMode
 
 if TYPE_CHECKING:
     from netstack.gate.single_input_gate import SingleInputGate
@@ -33,8 +33,6 @@ _STOP_MODES: Final = {
     SnapshotType.SAVEPOINT_TERMINATE: StopMode.DRAIN,
 }
 _SYNCHRONOUS: Final = frozenset(_STOP_MODES)
-ALL_TYPES: Final = frozenset(SnapshotType)
-ALL_FORMATS: Final = frozenset(SavepointFormat)
 
 
 class TaskCheckpoints:
@@ -46,20 +44,17 @@ class TaskCheckpoints:
         main_executor: of the lowest priority; runs the snapshots.
         notification_executor: of the highest priority, so that an operator that yields is notified, too.
         is_running: whether operators are open.
-        types, formats: those that the state backend supports.
     """
 
     def __init__(
         self,
         name: str,
         coordinator: SubtaskCheckpointCoordinator,
-        responder: MeasuredResponder,
+        responder: CheckpointResponder,
         main_executor: MailboxExecutor,
         notification_executor: MailboxExecutor,
         is_running: Callable[[], bool],
         *,
-        types: frozenset[SnapshotType] = ALL_TYPES,
-        formats: frozenset[SavepointFormat] = ALL_FORMATS,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS,
     ) -> None:
         self._name = name
@@ -68,8 +63,6 @@ class TaskCheckpoints:
         self._main_executor = main_executor
         self._notification_executor = notification_executor
         self._is_running = is_running
-        self._types = types
-        self._formats = formats
         self._wall_ms = wall_ms
         self._gates: tuple[SingleInputGate, ...] = ()
         self._handler: CheckpointBarrierHandler | None = None
@@ -131,11 +124,7 @@ class TaskCheckpoints:
         """Take a checkpoint: the result is True once it was begun here, False if the task does not run.
 
         An exception fails the task, too.  The future is cancelled if the task ends before.
-
-        Raises:
-            CheckpointError: this task does not support snapshots of this kind.
         """
-        self._check_supported(metadata.checkpoint_id, options)
         mail = _TriggerMail(lambda: self._trigger(metadata, options))
         # A source has no data in front of its barrier; its trigger keeps its place among the mails that bring its
         # splits.
@@ -144,7 +133,8 @@ class TaskCheckpoints:
         try:
             self._main_executor.execute(mail, "checkpoint %s with %s", metadata, options, options=mail_options)
         except MailboxClosedError:
-            self._decline(metadata.checkpoint_id, CheckpointFailureReason.TASK_CLOSING)
+            closing = CheckpointError(metadata.checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name)
+            self._responder.decline_checkpoint(metadata.checkpoint_id, closing)
             mail.future.set_result(False)
         return mail.future
 
@@ -156,14 +146,6 @@ class TaskCheckpoints:
         """The JobManager aborted the checkpoint; fails the task if it waits for this savepoint to stop."""
         self._notify(lambda: self._on_aborted(checkpoint_id), "checkpoint %s is aborted", checkpoint_id)
 
-    def notify_checkpoint_subsumed_async(self, checkpoint_id: int) -> None:
-        """A newer checkpoint has completed."""
-        self._notify(
-            lambda: self._coordinator.notify_checkpoint_subsumed(checkpoint_id),
-            "checkpoint %s is subsumed",
-            checkpoint_id,
-        )
-
     def _notify(self, action: Callable[[], object], description: str, checkpoint_id: int) -> None:
         def run() -> None:
             if self._is_running():
@@ -173,13 +155,6 @@ class TaskCheckpoints:
             self._notification_executor.execute(run, description, checkpoint_id)
         except MailboxClosedError:
             return
-
-    def _check_supported(self, checkpoint_id: int, options: CheckpointOptions) -> None:
-        wanted = options.savepoint_format
-        if options.type in self._types and (wanted is None or wanted in self._formats):
-            return
-        details = f"{self._name}: {options.type.name}{'' if wanted is None else f' in the {wanted.name} format'}"
-        raise CheckpointError(checkpoint_id, CheckpointFailureReason.UNSUPPORTED_SNAPSHOT, details)
 
     # ---------------------------------------------------------------- mails
 
@@ -200,7 +175,7 @@ class TaskCheckpoints:
             try:
                 self._coordinator.init_inputs(metadata.checkpoint_id, options)
             except CheckpointError as error:
-                self._give_up(error)
+                self._coordinator.abort_checkpoint_on_barrier(error.checkpoint_id, error)
                 return False
             self._coordinator.complete_inputs(metadata.checkpoint_id)
             return self._perform(metadata, options, alignment)
@@ -268,11 +243,6 @@ class TaskCheckpoints:
         """
         return (is_wanted or self._synchronous_id is not None) and not self.final_checkpoint.is_done
 
-    @property
-    def synchronous_savepoint_id(self) -> int | None:
-        """The savepoint that stops the task when it is complete, or None."""
-        return self._synchronous_id
-
     def init_inputs(self, checkpoint_id: int, options: CheckpointOptions) -> None:
         """Open the channel state of a checkpoint, if it needs one.
 
@@ -301,7 +271,8 @@ class TaskCheckpoints:
     def _perform(self, metadata: CheckpointMetadata, options: CheckpointOptions, alignment: AlignmentMetrics) -> bool:
         checkpoint_id = metadata.checkpoint_id
         if not self._is_running():
-            self._give_up(CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_NOT_READY, self._name))
+            error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_NOT_READY, self._name)
+            self._coordinator.abort_checkpoint_on_barrier(checkpoint_id, error)
             return False
         if options.type in _SYNCHRONOUS:
             if self._on_stop is not None and not self._is_end_of_data:
@@ -314,15 +285,9 @@ class TaskCheckpoints:
         self._coordinator.checkpoint_state(metadata, options, alignment, is_finished=self._has_finished)
         return True
 
-    def _give_up(self, error: CheckpointError) -> None:
-        self._coordinator.abort_checkpoint_on_barrier(error.checkpoint_id, error)
-
     def _fail_stop(self, checkpoint_id: int, reason: CheckpointFailureReason) -> None:
         if checkpoint_id == self._synchronous_id:
             raise CheckpointError(checkpoint_id, reason, f"{self._name} cannot stop with this savepoint")
-
-    def _decline(self, checkpoint_id: int, reason: CheckpointFailureReason) -> None:
-        self._responder.decline_checkpoint(checkpoint_id, CheckpointError(checkpoint_id, reason, self._name))
 
 
 class _TriggerMail:

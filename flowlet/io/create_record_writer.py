@@ -21,7 +21,7 @@ from typing import Any, assert_never
 
 import numpy as np
 
-from flowlet.chain.key_extractor import KeyExtractor, create_key_extractor
+from flowlet.chain.key_extractor import create_key_extractor
 from flowlet.graph.partitioner import (
     Broadcast,
     Custom,
@@ -43,12 +43,7 @@ from netstack.partition.result_partition import ResultPartition
 
 
 class SingleChannelRecordWriter(LaneRecordWriter):
-    """Sends everything to channel 0: forward, global, and every partitioner with one consumer."""
-
-    def __init__(
-        self, partition: ResultPartition, options: RecordWriterOptions, keys: KeyExtractor | None = None
-    ) -> None:
-        super().__init__(partition, options, num_lanes=1, keys=keys)
+    """Sends everything to channel 0: forward, global, and every partitioner with one consumer.  It has one lane."""
 
     def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         self._pending[0] += values
@@ -99,9 +94,6 @@ class RoundRobinRecordWriter(LaneRecordWriter):
 class ShuffleRecordWriter(LaneRecordWriter):
     """Sends each record to a random channel."""
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions) -> None:
-        super().__init__(partition, options, partition.num_subpartitions)
-
     def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         self._append_each(self._rng.choices(range(self._num_channels), k=len(values)), values, timestamps)
 
@@ -111,10 +103,6 @@ class ShuffleRecordWriter(LaneRecordWriter):
 
 class CustomRecordWriter(LaneRecordWriter):
     """Sends each record to the channel that the user's partitioner chooses for its key, when the record is emitted."""
-
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: Custom) -> None:
-        keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions, options.attention)
-        super().__init__(partition, options, partition.num_subpartitions, keys)
 
     def _route(self, values: list[Any], timestamps: list[int] | None, keys: list[Any] | None) -> None:
         assert keys is not None, "there is a key extractor"
@@ -152,25 +140,25 @@ def create_record_writer(
     rng = random.Random() if rng is None else rng  # noqa: S311 - spreads load, protects nothing
     serializer = serializer or StreamElementSerializer(max_element_bytes=max_element_bytes)
     options = RecordWriterOptions(buffer_timeout_ms, subtask, on_written, rng, serializer, operator, attention)
-    if partition.num_subpartitions == 1:
-        return SingleChannelRecordWriter(
-            partition, options, create_key_extractor(partitioner, options.subtask, 1, attention)
-        )
+    num_channels = partition.num_subpartitions
+    keys = create_key_extractor(partitioner, subtask, num_channels, attention)
+    if num_channels == 1:
+        return SingleChannelRecordWriter(partition, options, 1, keys)
     match partitioner:
         case Forward() | Global():
-            return SingleChannelRecordWriter(partition, options)
+            return SingleChannelRecordWriter(partition, options, 1)
         case Broadcast():
-            return BroadcastRecordWriter(partition, options)
+            return BroadcastRecordWriter(partition, options, 1)
         case Rebalance():
-            first = rng.randrange(partition.num_subpartitions) if first_channel is None else first_channel
+            first = rng.randrange(num_channels) if first_channel is None else first_channel
             return RoundRobinRecordWriter(partition, options, first_channel=first)
         case Rescale():
             return RoundRobinRecordWriter(partition, options, first_channel=0)
         case Shuffle():
-            return ShuffleRecordWriter(partition, options)
+            return ShuffleRecordWriter(partition, options, num_channels)
         case Custom():
-            return CustomRecordWriter(partition, options, partitioner)
+            return CustomRecordWriter(partition, options, num_channels, keys)
         case KeyGroups():
-            return KeyGroupsRecordWriter(partition, options, partitioner)
+            return KeyGroupsRecordWriter(partition, options, partitioner, keys)
         case _:
             assert_never(partitioner)

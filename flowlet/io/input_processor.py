@@ -72,14 +72,6 @@ _POLLS_AFTER_NO_RUN: Final = 16
 _LOOKED_AFTER = CheckpointBarrier | CancelCheckpointMarker | EventAnnouncement | EndOfOutputChannelState
 
 
-def _do_nothing() -> None:
-    return
-
-
-def _ignore_mark(_channel: int, _mark: CompletionMark | None) -> None:
-    return
-
-
 class ReadableGate(Protocol):
     """The part of a gate that is read here, of a ``SingleInputGate`` or a ``CheckpointedInputGate`` around one.
 
@@ -158,8 +150,8 @@ class InputProcessor:
         head: ChainHead,
         name: str,
         *,
-        on_end: Callable[[], None] = _do_nothing,
-        on_mark: Callable[[int, CompletionMark | None], None] = _ignore_mark,
+        on_end: Callable[[], None] = lambda: None,
+        on_mark: Callable[[int, CompletionMark | None], None] = lambda _channel, _mark: None,
         are_checkpointed: bool = False,
         by_record: bool = False,
         slices: RecordSlices[int] | None = None,
@@ -180,7 +172,8 @@ class InputProcessor:
         ]
         self._takes_late_data = takes_late_data
         self._late_deserializers: dict[int, ElementDeserializer] = {}  # of channels whose data has ended
-        self._valve = StatusWatermarkValve(num_channels)
+        self.valve = StatusWatermarkValve(num_channels)
+        """The watermarks and statuses of the channels; read only."""
         self._num_channels_with_data = num_channels
         self._next_gate = 0
         self._run: deque[BufferOrEvent] = deque()  # data that was polled but not processed, all of one gate
@@ -200,17 +193,12 @@ class InputProcessor:
         self.stop_mode = StopMode.DRAIN  # what the ends of data so far ask for
 
     def __repr__(self) -> str:
-        return f"<InputProcessor of {self._name}: {self.waiting_for}, {self._valve!r}>"
-
-    @property
-    def valve(self) -> StatusWatermarkValve:
-        """The watermarks and statuses of the channels; read only."""
-        return self._valve
+        return f"<InputProcessor of {self._name}: {self.waiting_for}, {self.valve!r}>"
 
     @property
     def current_watermark(self) -> int:
         """The input's watermark in milliseconds; any thread."""
-        return self._valve.last_output
+        return self.valve.last_output
 
     @property
     def waiting_for(self) -> str:
@@ -337,10 +325,10 @@ class InputProcessor:
 
     def advance_to_end_of_event_time(self) -> None:
         """Send ``MAX_WATERMARK``, unless it was sent: no more records follow."""
-        if self._is_at_end_of_event_time or self._valve.last_output >= MAX_WATERMARK.timestamp:
+        if self._is_at_end_of_event_time or self.valve.last_output >= MAX_WATERMARK.timestamp:
             return
         self._is_at_end_of_event_time = True
-        if self._valve.is_output_idle:
+        if self.valve.is_output_idle:
             self._head.process_watermark_status(ACTIVE)
         self._head.process_watermark(MAX_WATERMARK)
 
@@ -511,9 +499,9 @@ class InputProcessor:
     def _process_control(self, channel: int, element: StreamElement) -> None:
         match element:
             case Watermark():
-                self._pass_on(self._valve.input_watermark(channel, element))
+                self._pass_on(self.valve.input_watermark(channel, element))
             case WatermarkStatus():
-                self._pass_on(self._valve.input_status(channel, element))
+                self._pass_on(self.valve.input_status(channel, element))
             case LatencyMarker():
                 self._head.process_latency_marker(element)
             case CompletionMark():

@@ -18,7 +18,7 @@ Invariants: all ways send a key to the same channel; dictionaries are bounded; r
 from collections.abc import Callable
 from typing import Any
 
-from flowlet.chain.key_extractor import create_key_extractor, field_selected_by
+from flowlet.chain.key_extractor import KeyExtractor, field_selected_by
 from flowlet.columns import (
     Column,
     Columns,
@@ -72,8 +72,13 @@ class KeyGroupsRecordWriter(RecordWriter):
     ``partitioner`` holds the user's key selector and the consumer's number of key groups.
     """
 
-    def __init__(self, partition: ResultPartition, options: RecordWriterOptions, partitioner: KeyGroups) -> None:
-        keys = create_key_extractor(partitioner, options.subtask, partition.num_subpartitions, options.attention)
+    def __init__(
+        self,
+        partition: ResultPartition,
+        options: RecordWriterOptions,
+        partitioner: KeyGroups,
+        keys: KeyExtractor | None,
+    ) -> None:
         super().__init__(partition, options, partition.num_subpartitions, keys)
         self._field = field_selected_by(partitioner.key_selector)
         # A column's nulls and timestamps can be keys.

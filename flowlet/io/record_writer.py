@@ -385,10 +385,7 @@ class RecordWriter(ABC):
 
     def flush_pending(self) -> None:
         """Write pending records; then flush the partition, or request a flush, as the buffer timeout says."""
-        if self._columns.num_rows:
-            self._write_columns()
-        else:
-            self._write_lists()
+        self._write_pending()
         if not self._is_dirty:
             return
         self._is_dirty = False

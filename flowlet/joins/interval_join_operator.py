@@ -36,7 +36,8 @@ from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.operators.keyed_operator import TwoInputRecordOperator, write_current_key
 from flowlet.operators.process_operator import write_results
 from flowlet.records import MIN_TIMESTAMP, Chunk
-from flowlet.timers.time_api import InternalTimerService, Timer
+from flowlet.timers.keyed_timer_service import KeyedTimerService
+from flowlet.timers.time_api import Timer
 
 # Records per entry: the more, the more a record copies, and the fewer entries there are.  On the heap 8 to 64 cost the
 # same.
@@ -184,7 +185,7 @@ class IntervalJoinOperator(TwoInputRecordOperator):
         name: for people.
     """
 
-    _timers: InternalTimerService  # set by open
+    _timers: KeyedTimerService  # set by open
 
     def __init__(
         self,

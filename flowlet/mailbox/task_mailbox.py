@@ -6,31 +6,39 @@ Life cycle: OPEN (put and take) -> QUIESCED (take only) -> CLOSED (neither).
 
 Side:       shared.  ``put_threadsafe`` and its relatives from any thread; all else on the mailbox thread, which is
             checked.
-Invariants: a mail never changes.  ``priority`` decides which yields of operators see it; ``sender_priority`` decides at
-            the end of an operator.  urgent mails come before all others; each kind is first in, first out.  A mail is
+Invariants: a mail never changes.  ``priority`` decides which yields of operators see it.  Urgent mails come before all
+            others; each kind is first in, first out.  A mail is
             returned once.  While the thread is parked, there is no mail that it may take.  No callback runs under the
             lock.
 Source:     Flink ``Mail``, ``MailOptionsImpl``; without ``WrappingRuntimeException``, because Python's errors need no
             wrapping.  Flink ``TaskMailbox``, ``TaskMailboxImpl``; the number of mails is unbounded there, too.  Flink
             keeps urgent mails reversed at the head of its queue.  Their own deque gives the same order without moves
-            that could delay ordinary mails (FLINK-39898).  Flink's ``runExclusively`` runs the action under the lock.
-            Here it runs without, and its mails are enqueued in one step.
+            that could delay ordinary mails (FLINK-39898).
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from operator import length_hint
 from typing import Any, Final
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
-from flowlet.mailbox.mailbox_future import IMMEDIATE, Signal, StreamTaskActionExecutor
+from netstack.availability import AvailabilityFuture
 from netstack.late import dataclass
 from netstack.loop.forks import end_stranded_child
 
 MIN_PRIORITY: Final = -1
 MAX_PRIORITY: Final = 2**31 - 1
+
+Action = Callable[[], object]
+RunAction = Callable[[Action], object]
+"""Runs an action now, on the calling thread, once, and lets its exception pass (Flink ``StreamTaskActionExecutor``)."""
+
+
+def run_directly(action: Action) -> None:
+    """Run an action, and nothing else."""
+    action()
 
 
 class MailOptions(Enum):
@@ -54,25 +62,24 @@ class Mail:
         description: a ``%`` format, expanded with ``args`` only on demand.
         args: for ``description``.
         options: how the mail is treated.
-        action_executor: runs the action.
+        run_action: runs the action.
     """
 
-    __slots__ = ("_action", "_action_executor", "_args", "_description", "is_urgent", "priority", "sender_priority")
+    __slots__ = ("_action", "_args", "_description", "_run_action", "is_urgent", "priority")
 
     def __init__(
         self,
-        action: Callable[[], object],
+        action: Action,
         priority: int,
         description: str,
         *args: object,
         options: MailOptions = MailOptions.DEFAULT,
-        action_executor: StreamTaskActionExecutor = IMMEDIATE,
+        run_action: RunAction = run_directly,
     ) -> None:
         self._action = action
-        self._action_executor = action_executor
+        self._run_action = run_action
         self._description = description
         self._args = args
-        self.sender_priority = priority
         self.priority = MIN_PRIORITY if options is MailOptions.DEFERRABLE else priority
         self.is_urgent = options is MailOptions.URGENT
 
@@ -81,7 +88,7 @@ class Mail:
 
     def run(self) -> None:
         """Run the action; raises what it raises."""
-        self._action_executor.call(self._action)
+        self._run_action(self._action)
 
     def try_cancel(self) -> bool:
         """Cancel the action, so that nobody waits for its result; False if it cannot be cancelled."""
@@ -91,18 +98,6 @@ class Mail:
         cancel()
         return True
 
-
-__all__ = [
-    "MAX_PRIORITY",
-    "MIN_PRIORITY",
-    "Attention",
-    "Interrupts",
-    "Mail",
-    "MailOptions",
-    "MailboxState",
-    "MailboxStatistics",
-    "TaskMailbox",
-]
 
 # Flink waits in slices of 1 s, too: a look that must never find a mail (``num_rescued_wakeups``).
 _PARK_SLICE_S: Final = 1.0
@@ -202,10 +197,8 @@ class Attention(Interrupts):
 class TaskMailbox:
     """A queue of mails with priorities, urgent mails and batches.
 
-    Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``put_all_threadsafe``, ``run_exclusively``,
-               ``wake_threadsafe``, ``statistics``
-    and ``repr`` from any thread.  The rest only from the thread that called ``bind_to_current_thread``; elsewhere it
-    raises RuntimeError.
+    Threading: ``put_threadsafe``, ``try_put_threadsafe``, ``wake_threadsafe``, ``statistics`` and ``repr`` from any
+        thread.  The rest only from the thread that called ``bind_to_current_thread``; elsewhere it raises RuntimeError.
 
     Raises: methods that put raise MailboxClosedError, and enqueue nothing, if the mailbox is quiesced or closed;
             methods that take, if it
@@ -217,8 +210,9 @@ class TaskMailbox:
         self.interrupts = Interrupts()
         """Not empty while a mail waits, and sometimes until the default action runs next."""
         self._lock = threading.Lock()
-        # Guarded by _lock.  Only the mailbox thread writes it, and may read it without the lock.
-        self._state = MailboxState.OPEN
+        # Guarded by _lock.  Only the mailbox thread writes it, and may read it without the lock; elsewhere it may be
+        # outdated at once.
+        self.state = MailboxState.OPEN
         self._urgent: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._queue: deque[Mail] = deque()  # Guarded by _lock; emptiness read anywhere, one pass stale is fine.
         self._batch: deque[Mail] = deque()  # Mailbox thread only.
@@ -238,7 +232,7 @@ class TaskMailbox:
 
     def __repr__(self) -> str:
         parked = "" if self._parked_for is None else ", parked"
-        return f"<TaskMailbox {self._name} {self._state.name}, {self.num_mails} mails{parked}>"
+        return f"<TaskMailbox {self._name} {self.state.name}, {self.num_mails} mails{parked}>"
 
     def bind_to_current_thread(self) -> None:
         """Make the calling thread the mailbox thread; call once."""
@@ -250,11 +244,6 @@ class TaskMailbox:
     def is_mailbox_thread(self) -> bool:
         """Whether the caller runs on the mailbox thread."""
         return self._thread_id == threading.get_ident()
-
-    @property
-    def state(self) -> MailboxState:
-        """The state; on other threads it may be outdated at once."""
-        return self._state
 
     def check_mailbox_thread(self) -> None:
         """Raise RuntimeError unless called on the mailbox thread."""
@@ -268,24 +257,24 @@ class TaskMailbox:
     def put_threadsafe(self, mail: Mail) -> None:
         """Enqueue a mail, and wake the mailbox thread if it waits for such a mail."""
         if not self.try_put_threadsafe(mail):
-            raise MailboxClosedError(f"mailbox {self._name} is {self._state.name}, refused the mail {mail!r}")
+            raise MailboxClosedError(f"mailbox {self._name} is {self.state.name}, refused the mail {mail!r}")
 
     def try_put_threadsafe(self, mail: Mail) -> bool:
         """As ``put_threadsafe``, but returns False if the mailbox is quiesced or closed."""
-        return self._put((mail,))
-
-    def put_all_threadsafe(self, mails: Sequence[Mail]) -> None:
-        """Enqueue all mails in one step: ``quiesce`` and ``close`` come before all of them or after all of them."""
-        if not self._put(mails):
-            raise MailboxClosedError(f"mailbox {self._name} is {self._state.name}, refused {len(mails)} mails")
-
-    def run_exclusively(self, action: Callable[[Callable[[Mail], None]], None]) -> None:
-        """Call ``action`` with a function that puts mails; they are enqueued in one step when it returns, and dropped
-        if it raises.
-        """
-        mails: list[Mail] = []
-        action(mails.append)
-        self.put_all_threadsafe(mails)
+        is_woken = False
+        with self._lock:
+            if self.state is not MailboxState.OPEN:
+                return False
+            (self._urgent if mail.is_urgent else self._queue).append(mail)
+            if self._parked_for is not None and mail.priority >= self._parked_for:
+                self._parked_for = None
+                is_woken = True
+            self._num_put += 1
+            if not self.interrupts:
+                self.interrupts.append(True)
+        if is_woken:
+            self._wakeup.release()
+        return True
 
     def wake_threadsafe(self) -> None:
         """Wake the mailbox thread without a mail if it is parked; it looks at its signal again.  In every state."""
@@ -294,23 +283,6 @@ class TaskMailbox:
                 return
             self._parked_for = None
         self._wakeup.release()
-
-    def _put(self, mails: Sequence[Mail]) -> bool:
-        is_woken = False
-        with self._lock:
-            if self._state is not MailboxState.OPEN:
-                return False
-            for mail in mails:
-                (self._urgent if mail.is_urgent else self._queue).append(mail)
-                if self._parked_for is not None and mail.priority >= self._parked_for:
-                    self._parked_for = None
-                    is_woken = True
-            self._num_put += len(mails)
-            if not self.interrupts and mails:
-                self.interrupts.append(True)
-        if is_woken:
-            self._wakeup.release()
-        return True
 
     # -- taking: the mailbox thread
 
@@ -327,16 +299,6 @@ class TaskMailbox:
                     self.interrupts.clear()
 
     @property
-    def has_urgent_mail(self) -> bool:
-        """Whether an urgent mail waits; cheap, for long work that could pause.  It may miss a put in progress."""
-        return bool(self._urgent)
-
-    @property
-    def has_batch(self) -> bool:
-        """Whether ``try_take_from_batch`` would return a mail."""
-        return bool(self._batch or self._urgent)
-
-    @property
     def num_mails(self) -> int:
         """The number of waiting mails; any thread, at once outdated."""
         return len(self._urgent) + len(self._batch) + len(self._queue)
@@ -351,7 +313,7 @@ class TaskMailbox:
             with self._lock:
                 self._batch.extend(self._queue)
                 self._queue.clear()
-        return self.has_batch
+        return bool(self._batch or self._urgent)
 
     def try_take_from_batch(self) -> Mail | None:
         """The next urgent mail, else the next mail of the batch, else None."""
@@ -367,19 +329,6 @@ class TaskMailbox:
                 mail = _take_first(self._queue, priority)
         return mail
 
-    def try_take_of_sender(self, priority: int) -> Mail | None:
-        """As ``try_take``, but a deferrable mail counts with its sender's priority: for the end of an operator
-        (FLINK-39481).
-        """
-        self._check_may_take()
-        with self._lock:
-            for mails in (self._urgent, self._batch, self._queue):
-                for index, mail in enumerate(mails):
-                    if mail.sender_priority >= priority:
-                        del mails[index]
-                        return mail
-        return None
-
     def take(self, priority: int = MIN_PRIORITY, *, is_lending: bool = False) -> Mail:
         """Wait for the next mail of at least this priority, without using the CPU.
 
@@ -391,7 +340,7 @@ class TaskMailbox:
             self._park(priority, is_lending=is_lending)
         return mail
 
-    def take_until(self, signal: Signal, priority: int = MIN_PRIORITY) -> Mail | None:
+    def take_until(self, signal: AvailabilityFuture, priority: int = MIN_PRIORITY) -> Mail | None:
         """Wait for the next mail of at least this priority, or for the signal; None if the signal is done.
 
         The signal must call ``wake_threadsafe`` when it is done.
@@ -429,7 +378,7 @@ class TaskMailbox:
         if has_mail:
             self._wakeup.release()
 
-    def _park(self, priority: int, signal: Signal | None = None, *, is_lending: bool = False) -> None:
+    def _park(self, priority: int, signal: AvailabilityFuture | None = None, *, is_lending: bool = False) -> None:
         """Sleep until a put of at least this priority, or the signal; returns at once if either has
         happened already.
         """
@@ -459,7 +408,7 @@ class TaskMailbox:
             if is_put and not is_woken:
                 self._wakeup.acquire()  # waits for the put that ended the park; ended by its next statement
 
-    def _must_rescue(self, priority: int, signal: Signal | None) -> bool:
+    def _must_rescue(self, priority: int, signal: AvailabilityFuture | None) -> bool:
         """Whether there is a mail or signal that did not end the park: only if this class or the signal has a bug."""
         with self._lock:
             is_due = self._has_visible_locked(priority) or (signal is not None and signal.is_done)
@@ -476,14 +425,14 @@ class TaskMailbox:
 
     def _check_may_take(self) -> None:
         self.check_mailbox_thread()
-        if self._state is MailboxState.CLOSED:
+        if self.state is MailboxState.CLOSED:
             raise MailboxClosedError(f"mailbox {self._name} is CLOSED, no mail can be taken")
 
     def pending_mails(self) -> list[Mail]:
         """The waiting mails, in the order in which they would run; they stay in the mailbox."""
         self.check_mailbox_thread()
         with self._lock:
-            return self._mails_locked()
+            return [*self._urgent, *self._batch, *self._queue]
 
     # -- ending: the mailbox thread
 
@@ -491,8 +440,8 @@ class TaskMailbox:
         """Accept no more mails; waiting ones can still be taken.  Does nothing if already quiesced or closed."""
         self.check_mailbox_thread()
         with self._lock:
-            if self._state is MailboxState.OPEN:
-                self._state = MailboxState.QUIESCED
+            if self.state is MailboxState.OPEN:
+                self.state = MailboxState.QUIESCED
 
     def try_quiesce(self) -> bool:
         """Quiesce if no mail waits, else return False; no put can come in between."""
@@ -500,32 +449,19 @@ class TaskMailbox:
         with self._lock:
             if self.num_mails:
                 return False
-            if self._state is MailboxState.OPEN:
-                self._state = MailboxState.QUIESCED
+            if self.state is MailboxState.OPEN:
+                self.state = MailboxState.QUIESCED
             return True
-
-    def drain(self) -> list[Mail]:
-        """Remove all mails, whatever their priority; returns them in the order in which they would have run."""
-        self._check_may_take()
-        with self._lock:
-            return self._drain_locked()
 
     def close(self) -> list[Mail]:
         """Accept and return no more mails; returns the remaining ones, none if already closed."""
         self.check_mailbox_thread()
         with self._lock:
-            self._state = MailboxState.CLOSED
-            return self._drain_locked()
-
-    def _drain_locked(self) -> list[Mail]:
-        mails = self._mails_locked()
-        self._urgent.clear()
-        self._batch.clear()
-        self._queue.clear()
-        return mails
-
-    def _mails_locked(self) -> list[Mail]:
-        return [*self._urgent, *self._batch, *self._queue]
+            self.state = MailboxState.CLOSED
+            mails = [*self._urgent, *self._batch, *self._queue]
+            for queue in (self._urgent, self._batch, self._queue):
+                queue.clear()
+            return mails
 
     def statistics(self) -> MailboxStatistics:
         """The counters; any thread, one step stale."""
@@ -535,7 +471,7 @@ class TaskMailbox:
         """Assert the invariants of the module header."""
         with self._lock:
             assert self._parked_for is None or not self._has_visible_locked(self._parked_for), "parked beside a mail"
-            assert self._state is not MailboxState.CLOSED or self.num_mails == 0, "a closed mailbox holds mails"
+            assert self.state is not MailboxState.CLOSED or self.num_mails == 0, "a closed mailbox holds mails"
             assert all(mail.is_urgent for mail in self._urgent), "an ordinary mail among the urgent ones"
 
 

@@ -33,7 +33,8 @@ from flowlet.operators.keyed_operator import (
 from flowlet.operators.user_function import RecordOperator, UserFunction, UserFunctionOperator
 from flowlet.records import MIN_TIMESTAMP, Watermark
 from flowlet.serde.type_serializer import preview
-from flowlet.timers.time_api import NO_KEY, InternalTimerService, Timer
+from flowlet.timers.keyed_timer_service import KeyedTimerService
+from flowlet.timers.time_api import NO_KEY, Timer
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)
@@ -101,7 +102,7 @@ class ProcessContext:
 class KeyedTimers(TimerService):
     """The timers of the current key."""
 
-    def __init__(self, service: InternalTimerService) -> None:
+    def __init__(self, service: KeyedTimerService) -> None:
         self._service = service
 
     def current_processing_time(self) -> int:

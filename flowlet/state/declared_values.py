@@ -93,7 +93,7 @@ def frozen_row(name: str, kind: StateKind, stored: Any) -> Any:
     if are_unchanging([row]):
         return row
     try:
-        return PickledRow(_dumped(name, [row]))
+        return PickledRow(dumped_rows(name, [row]))
     except FlowletError as error:
         return LostRow(error)
 
@@ -126,7 +126,7 @@ def copied_rows(name: str, kind: StateKind, entries: list[Any]) -> list[Any]:
             is_fixed = are_unchanging(rows)
     if is_fixed:
         return rows
-    copied: list[Any] = loads_record(_dumped(name, rows))
+    copied: list[Any] = loads_record(dumped_rows(name, rows))
     return copied
 
 
@@ -159,7 +159,8 @@ def _row(kind: StateKind, stored: Any) -> Any:
             return stored
 
 
-def _dumped(name: str, rows: list[Any]) -> bytes:
+def dumped_rows(name: str, rows: list[Any]) -> bytes:
+    """The pickle of rows.  Raises FlowletError, which names the state."""
     try:
         return dumps_record(rows)
     except Exception as error:
@@ -388,12 +389,28 @@ class DeclaredMap:
             self.put(key, value)
 
 
-class DeclaredValue:
-    """Goes before a class of value states."""
+class MapByItems:
+    """Goes before a class of map states that has ``put`` and ``items``."""
 
     __slots__ = ()
-    declared: DeclaredValues
 
-    def update(self, value: Any) -> None:
-        """Replace the value of the current key; None clears it."""
-        super().update(None if value is None else self.declared.entered(value))  # type: ignore[misc]  # of the class behind it
+    def put(self, key: Any, value: Any) -> None:
+        """Set the value of a key of the map."""
+        raise NotImplementedError
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Keys and values of the map, in a list of the caller's own."""
+        raise NotImplementedError
+
+    def put_all(self, dict_value: Any) -> None:
+        """Set the values of many keys of the map: a dictionary or pairs."""
+        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
+            self.put(key, value)
+
+    def keys(self) -> list[Any]:
+        """The keys of the map, in a list of the caller's own."""
+        return [key for key, _ in self.items()]
+
+    def values(self) -> list[Any]:
+        """The values of the map, in a list of the caller's own."""
+        return [value for _, value in self.items()]

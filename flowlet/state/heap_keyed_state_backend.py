@@ -16,28 +16,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from flowlet.datastream.state import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    State,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
-from flowlet.errors import FlowletError, StateRestoreError
+from flowlet.datastream.state import State, StateDescriptor
+from flowlet.errors import StateRestoreError
 from flowlet.state.declared_values import DeclaredValues
 from flowlet.state.heap_states import (
     DeclaredHeapListState,
     DeclaredHeapMapState,
     DeclaredHeapValueState,
-    HeapAggregatingState,
     HeapListState,
     HeapMapState,
-    HeapReducingState,
     HeapValueState,
 )
+from flowlet.state.state_backends import KeyedStateBackend, StoredStates
 from flowlet.state.state_snapshots import (
     VERSION,
     IncrementalSnapshot,
@@ -48,16 +38,8 @@ from flowlet.state.state_snapshots import (
     TypeForm,
 )
 from flowlet.state.state_table import StateTable
-from flowlet.state.ttl_states import (
-    DeclaredTtlListState,
-    DeclaredTtlMapState,
-    DeclaredTtlValueState,
-    Expiry,
-    TtlListState,
-    TtlMapState,
-    TtlValueState,
-)
-from flowlet.state.type_compatibility import Convert, converter, type_form
+from flowlet.state.ttl_states import Expiry
+from flowlet.state.type_compatibility import Convert, converter
 from flowlet.timers.time_api import KeyContext
 
 
@@ -167,50 +149,26 @@ class IncrementalCleanup:
                 self._table.drop(key)
 
 
-_KINDS = {
-    ValueStateDescriptor: StateKind.VALUE,
-    ListStateDescriptor: StateKind.LIST,
-    MapStateDescriptor: StateKind.MAP,
-    ReducingStateDescriptor: StateKind.REDUCING,
-    AggregatingStateDescriptor: StateKind.AGGREGATING,
-}
+class HeapKeyedStateBackend(KeyedStateBackend):
+    """Implements ``KeyedStateBackend``."""
 
-
-class HeapKeyedStateBackend:
-    """The keyed states of one operator of one subtask.
-
-    Threading: task thread only; what ``snapshot`` returns is called on any thread.
-    Life cycle: ``restore``, if at all, before the first ``state``.
-
-    Args:
-        key_context: the operator's.
-        now_ms: processing time.
-        key_groups: this subtask's.
-        max_parallelism: the number of key groups.
-    """
+    _stored: StoredStates = {
+        StateKind.VALUE: (HeapValueState, DeclaredHeapValueState),
+        StateKind.LIST: (HeapListState, DeclaredHeapListState),
+        StateKind.MAP: (HeapMapState, DeclaredHeapMapState),
+    }
 
     def __init__(
         self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int
     ) -> None:
-        self._key_context = key_context
-        self._now_ms = now_ms
-        self._key_groups = key_groups
-        self._max_parallelism = max_parallelism
+        super().__init__(key_context, now_ms, key_groups, max_parallelism)
         self._tables: dict[str, StateTable] = {}
-        self._states: dict[str, State] = {}
-        self._expiries: dict[str, Expiry] = {}  # of tables whose snapshots leave out expired entries
         # For states that were not declared yet.
         self._restored: dict[str, tuple[StateDescription, dict[int, StateRows]]] = {}
         self._cleanups: list[Callable[[], None]] = []
-        self._refusal: str | None = None
 
     def __repr__(self) -> str:
         return f"<HeapKeyedStateBackend of {list(self._tables.values())!r}, not declared yet: {sorted(self._restored)}>"
-
-    @property
-    def is_used(self) -> bool:
-        """Whether a state was declared."""
-        return bool(self._tables)
 
     @property
     def cleans_at_records(self) -> bool:
@@ -222,49 +180,18 @@ class HeapKeyedStateBackend:
         for clean in self._cleanups:
             clean()
 
-    def refuse_new_states(self, reason: str) -> None:
-        """From now on ``state`` raises FlowletError with this reason."""
-        self._refusal = reason
-
     # -- states
 
-    def state(
-        self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None
-    ) -> Any:
-        """See ``KeyedStateBackend``."""
-        if not isinstance(descriptor, kind):
-            raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
-        type_info = descriptor.type_info
-        description = StateDescription(
-            _KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info)
-        )
+    def _new_state(
+        self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext, values: DeclaredValues
+    ) -> State:
         name = descriptor.name
-        table = self._tables.get(name)
-        context = self._key_context if key_context is None else key_context
-        if table is None:
-            return self._new_state(descriptor, description, context)
-        if table.key_context is not context:
-            raise FlowletError(
-                f"state {name!r} is declared twice: for a window and for all windows of a key; use two names"
-            )
-        if table.description != description:
-            raise FlowletError(
-                f"state {name!r} is declared twice: as {table.description} and as {description}; use two names"
-            )
-        return self._states[name]
-
-    def _new_state(self, descriptor: StateDescriptor, description: StateDescription, context: KeyContext) -> State:
-        name = descriptor.name
-        if self._refusal is not None:
-            raise FlowletError(f"state {name!r}: {self._refusal}")
-        declared = DeclaredValues(name, descriptor.type_info, description.kind)
-        table = StateTable(name, description, context, declared)
+        table = StateTable(name, declared, context, values)
         if name in self._restored:
-            table.restore(self._compatible_rows(name, description))
+            table.restore(self._compatible_rows(name, declared))
             del self._restored[name]
         self._tables[name] = table
-        self._states[name] = self._state_of(table, descriptor)
-        return self._states[name]
+        return self._state_of(descriptor, declared.kind, table, values)
 
     def _compatible_rows(self, name: str, declared: StateDescription) -> Iterable[StateRows]:
         """The restored rows of a state in the form that is declared.
@@ -277,61 +204,11 @@ class HeapKeyedStateBackend:
         for rows in groups.values():
             yield rows if convert is None else StateRows(rows.keys, tuple(map(convert, rows.values)))
 
-    def _state_of(self, table: StateTable, descriptor: StateDescriptor) -> State:
-        expiry = self._expiry_of(table, descriptor)
-        declared = table.declared
-        match descriptor:
-            case ListStateDescriptor() if expiry is not None:
-                elements = HeapListState(table)
-                return (
-                    DeclaredTtlListState(elements, expiry, declared)
-                    if declared.is_entered
-                    else TtlListState(elements, expiry)
-                )
-            case ListStateDescriptor():
-                return DeclaredHeapListState(table, declared) if declared.is_entered else HeapListState(table)
-            case MapStateDescriptor() if expiry is not None:
-                entries = HeapMapState(table)
-                return (
-                    DeclaredTtlMapState(entries, expiry, declared)
-                    if declared.is_entered
-                    else TtlMapState(entries, expiry)
-                )
-            case MapStateDescriptor():
-                return DeclaredHeapMapState(table, declared) if declared.is_entered else HeapMapState(table)
-            case _:
-                return self._single_value_state(table, descriptor, expiry)
-
-    def _single_value_state(self, table: StateTable, descriptor: StateDescriptor, expiry: Expiry | None) -> State:
-        declared = table.declared
-        stored: ValueState[Any]
-        if expiry is None:
-            stored = DeclaredHeapValueState(table, declared) if declared.is_entered else HeapValueState(table)
-        else:
-            value = HeapValueState(table)
-            stored = (
-                DeclaredTtlValueState(value, expiry, declared) if declared.is_entered else TtlValueState(value, expiry)
-            )
-        match descriptor:
-            case ReducingStateDescriptor():
-                function = descriptor.get_reduce_function()
-                return HeapReducingState(stored, getattr(function, "reduce", function))
-            case AggregatingStateDescriptor():
-                return HeapAggregatingState(stored, descriptor.get_agg_function())
-            case _:
-                return stored
-
-    def _expiry_of(self, table: StateTable, descriptor: StateDescriptor) -> Expiry | None:
-        config = descriptor.ttl_config
-        if config is None:
-            return None
-        expiry = Expiry(config, self._now_ms)
-        cleanups = config.get_cleanup_strategies()
-        if cleanups.in_full_snapshot():
-            self._expiries[table.name] = expiry
-        steps = cleanups.get_incremental_cleanup_strategy()
-        if steps is not None:
-            cleanup = IncrementalCleanup(table, expiry, steps.get_cleanup_size())
+    def _expiry_of(self, descriptor: StateDescriptor) -> Expiry | None:
+        expiry, config = super()._expiry_of(descriptor), descriptor.ttl_config
+        steps = None if config is None else config.get_cleanup_strategies().get_incremental_cleanup_strategy()
+        if expiry is not None and steps is not None:
+            cleanup = IncrementalCleanup(self._tables[descriptor.name], expiry, steps.get_cleanup_size())
             expiry.clean = cleanup.clean
             if steps.run_cleanup_for_every_record():
                 self._cleanups.append(cleanup.clean)
@@ -377,48 +254,25 @@ class HeapKeyedStateBackend:
         return finish
 
     def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
-        """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one
-        job.
-
-        Raises:
-            StateRestoreError: the snapshot has another version, another number of key groups, or two snapshots differ
-                about a state.
-        """
-        if self._tables:
-            raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
+        """See ``KeyedStateBackend``."""
         if isinstance(snapshot, IncrementalSnapshot):
             raise StateRestoreError(
                 "keyed state was written by RocksDB, incrementally, which only RocksDB reads: set state.backend.type "
                 "to 'rocksdb', and to "
                 "change it take a checkpoint with execution.checkpointing.incremental: false first"
             )
-        if snapshot.version != VERSION:
-            raise StateRestoreError(
-                f"keyed state has version {snapshot.version}, this flowlet reads version {VERSION}: restore it with "
-                "the flowlet that "
-                "wrote it, or start without the checkpoint"
-            )
-        if snapshot.max_parallelism != self._max_parallelism:
-            raise StateRestoreError(
-                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has "
-                f"{self._max_parallelism} now; "
-                f"call set_max_parallelism({snapshot.max_parallelism})"
-            )
+        super().restore(snapshot)
+
+    def _written(self, name: str) -> StateDescription | None:
+        return self._restored[name][0] if name in self._restored else None
+
+    def _take_over(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
+        assert isinstance(snapshot, KeyedStateSnapshot), "the other form was refused"
         for name, description in snapshot.descriptions.items():
-            known, _ = self._restored.setdefault(name, (description, {}))
-            if known != description:
-                raise StateRestoreError(
-                    f"state {name!r} was written as {known} by one subtask and as {description} by another one"
-                )
+            self._restored.setdefault(name, (description, {}))
         for group in self._key_groups:
             for name, rows in snapshot.groups.get(group, {}).items():
                 self._restored[name][1][group] = rows
-
-    def discard_snapshot(self, checkpoint_id: int) -> None:
-        """Does nothing: a snapshot holds memory only."""
-
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Does nothing: each checkpoint has the whole state."""
 
     def close(self) -> None:
         """Let go of all entries; those that a snapshot is still copying stay until it has ended.

@@ -16,12 +16,12 @@ from typing import Any
 
 from flowlet.datastream.state import AggregatingState, ListState, MapState, ReducingState, ValueState
 from flowlet.keys.exact_keys import exact_key
-from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValues, MapEntry, map_pairs
+from flowlet.state.declared_values import DeclaredList, DeclaredMap, MapByItems, MapEntry, map_pairs
 from flowlet.state.state_table import PLAIN, Entries, StateTable
 
 
-class HeapValueState(ValueState[Any]):
-    """One value per key."""
+class _HeapState:
+    """What is kept for each key in a table."""
 
     __slots__ = ("_context", "_entries", "_get", "_table")
 
@@ -31,12 +31,22 @@ class HeapValueState(ValueState[Any]):
         table.attach(self)
 
     def __repr__(self) -> str:
-        return f"<HeapValueState {self._table!r}>"
+        return f"<{type(self).__name__} {self._table!r}>"
 
     def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
         """From now on read entries with ``get`` and put them into ``entries``; the table's."""
         self._get = get
         self._entries = entries
+
+    def clear(self) -> None:
+        """Forget what is kept for the current key."""
+        self._table.clear()
+
+
+class HeapValueState(_HeapState, ValueState[Any]):
+    """One value per key."""
+
+    __slots__ = ()
 
     def value(self) -> Any:
         """The value of the current key; None if it has none."""
@@ -51,20 +61,16 @@ class HeapValueState(ValueState[Any]):
         key = self._context.current_key
         self._entries[key if type(key) in PLAIN else self._table.exact_to_store(key)] = value
 
-    def clear(self) -> None:
-        """Forget the value of the current key."""
-        self._table.clear()
-
 
 class DeclaredHeapValueState(HeapValueState):
     """``HeapValueState`` of a plain declared type."""
 
     __slots__ = ("_declared", "_exact")
 
-    def __init__(self, table: StateTable, declared: DeclaredValues) -> None:
+    def __init__(self, table: StateTable) -> None:
         super().__init__(table)
-        self._declared = declared
-        self._exact = declared.exact
+        self._declared = table.declared
+        self._exact = table.declared.exact
 
     def update(self, value: Any) -> None:
         """Replace the value of the current key; None clears it.  Raises FlowletError: it is of another type."""
@@ -138,36 +144,19 @@ class HeapAggregatingState(AggregatingState[Any, Any]):
         self._stored.clear()
 
 
-class HeapListState(ListState[Any]):
+class HeapListState(_HeapState, ListState[Any]):
     """A list per key."""
 
-    __slots__ = ("_context", "_entries", "_get", "_table")
-
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
-        self._context = table.key_context
-        table.attach(self)
-
-    def __repr__(self) -> str:
-        return f"<HeapListState {self._table!r}>"
-
-    def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
-        """From now on read entries with ``get`` and put them into ``entries``; the table's."""
-        self._get = get
-        self._entries = entries
+    __slots__ = ()
 
     def get(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
-        return self.elements()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.elements())
-
-    def elements(self) -> list[Any]:
-        """The same as ``get``."""
         key = self._context.current_key
         elements = self._get(key if type(key) in PLAIN else self._table.exact(key))
         return [] if elements is None else elements.copy()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key."""
@@ -201,43 +190,26 @@ class HeapListState(ListState[Any]):
         key = self._context.current_key
         self._entries[key if type(key) in PLAIN else self._table.exact_to_store(key)] = elements
 
-    def clear(self) -> None:
-        """Forget the list of the current key."""
-        self._table.clear()
-
 
 class DeclaredHeapListState(DeclaredList, HeapListState):
     """``HeapListState`` whose elements are of a plain declared type."""
 
     __slots__ = ("_exact", "declared")
 
-    def __init__(self, table: StateTable, declared: DeclaredValues) -> None:
+    def __init__(self, table: StateTable) -> None:
         super().__init__(table)
-        self.declared = declared
-        self._exact = declared.exact
+        self.declared = table.declared
+        self._exact = table.declared.exact
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key.  Raises FlowletError: it is of another type."""
         HeapListState.add(self, value if type(value) is self._exact else self.declared.entered(value))
 
 
-class HeapMapState(MapState[Any, Any]):
+class HeapMapState(_HeapState, MapByItems, MapState[Any, Any]):
     """A map per key of the stream."""
 
-    __slots__ = ("_context", "_entries", "_get", "_table")
-
-    def __init__(self, table: StateTable) -> None:
-        self._table = table
-        self._context = table.key_context
-        table.attach(self)
-
-    def __repr__(self) -> str:
-        return f"<HeapMapState {self._table!r}>"
-
-    def bind(self, get: Callable[[Any], Any], entries: Entries) -> None:
-        """From now on read entries with ``get`` and put them into ``entries``; the table's."""
-        self._get = get
-        self._entries = entries
+    __slots__ = ()
 
     def _map(self) -> dict[Any, Any] | None:
         """The map of the current key."""
@@ -267,11 +239,6 @@ class HeapMapState(MapState[Any, Any]):
             self._entries[outer] = entries
         entries[inner] = value if inner is key else MapEntry(key, value)
 
-    def put_all(self, dict_value: Any) -> None:
-        """Set the values of many keys of the map: a dictionary or pairs."""
-        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
-            self.put(key, value)
-
     def remove(self, key: Any) -> None:
         """Remove a key of the map, if it is there."""
         entries = self._map()
@@ -290,21 +257,9 @@ class HeapMapState(MapState[Any, Any]):
         entries = self._map()
         return [] if entries is None else map_pairs(entries)
 
-    def keys(self) -> list[Any]:
-        """The keys of the map, in a list of the caller's own."""
-        return [key for key, _ in self.items()]
-
-    def values(self) -> list[Any]:
-        """The values of the map, in a list of the caller's own."""
-        return [value for _, value in self.items()]
-
     def is_empty(self) -> bool:
         """Whether the map has no keys."""
         return not self._map()
-
-    def clear(self) -> None:
-        """Forget the map of the current key."""
-        self._table.clear()
 
 
 class DeclaredHeapMapState(DeclaredMap, HeapMapState):
@@ -312,11 +267,11 @@ class DeclaredHeapMapState(DeclaredMap, HeapMapState):
 
     __slots__ = ("_exact", "_exact_key", "declared")
 
-    def __init__(self, table: StateTable, declared: DeclaredValues) -> None:
+    def __init__(self, table: StateTable) -> None:
         super().__init__(table)
-        self.declared = declared
-        self._exact = declared.exact
-        self._exact_key = declared.exact_key
+        self.declared = table.declared
+        self._exact = table.declared.exact
+        self._exact_key = table.declared.exact_key
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key of the map.  Raises FlowletError: one of them is of another type."""

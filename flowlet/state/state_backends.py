@@ -1,7 +1,7 @@
 """Where the state of one operator of one subtask is kept.
 
-``KeyedStateBackend``: what a task needs of the place where keyed state is kept.  ``OperatorStateBackend``: operator
-state, in lists and dictionaries.  ``SharedFiles``: files of keyed state that several checkpoints of a job use.
+``KeyedStateBackend``: declares and restores keyed state, whatever place it is kept in.  ``OperatorStateBackend``:
+operator state, in lists and dictionaries.  ``SharedFiles``: files of keyed state that several checkpoints of a job use.
 
 Side:       task.
 Invariants: one state per name.  Operator state that was restored and not declared again yet stays in every snapshot.
@@ -16,34 +16,45 @@ Absent:     time to live of operator state: only keyed state can have it, as in 
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Final, NoReturn
 
 from flowlet.columns.column import are_unchanging
 from flowlet.datastream.state import (
+    AggregatingStateDescriptor,
     BroadcastState,
     ListState,
     ListStateDescriptor,
     MapStateDescriptor,
     OperatorStateStore,
+    ReducingStateDescriptor,
+    State,
     StateDescriptor,
+    ValueStateDescriptor,
 )
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.keys.exact_keys import exact_key
 from flowlet.messages.control_messages import StateHandle
 from flowlet.serde.pickles.former_classes import RunningClasses
 from flowlet.serde.pickles.record_pickle import dumps_record, loads_record
-from flowlet.state.declared_values import DeclaredValues, MapEntry, map_pairs, stored_pair
+from flowlet.state.declared_values import DeclaredValues, MapByItems, MapEntry, dumped_rows, map_pairs, stored_pair
+from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState
 from flowlet.state.state_snapshots import (
+    INCREMENTAL_VERSION,
+    VERSION,
     IncrementalSnapshot,
     KeyedStateSnapshot,
     OperatorStateRows,
     OperatorStateSnapshot,
     Redistribution,
     SharedFile,
+    StateDescription,
     StateKind,
 )
+from flowlet.state.ttl_states import Expiry, TtlListState, TtlMapState, TtlValueState
+from flowlet.state.type_compatibility import type_form
 from flowlet.storage.checkpoint_storage import CheckpointStorage
 from flowlet.timers.time_api import KeyContext
 
@@ -93,26 +104,69 @@ def handle_of(file: SharedFile) -> StateHandle:
     return StateHandle(file.num_bytes, file.sha256, path=f"shared/{file.sha256.hex()}")
 
 
-class KeyedStateBackend(Protocol):
+_KINDS: Final = {
+    ValueStateDescriptor: StateKind.VALUE,
+    ListStateDescriptor: StateKind.LIST,
+    MapStateDescriptor: StateKind.MAP,
+    ReducingStateDescriptor: StateKind.REDUCING,
+    AggregatingStateDescriptor: StateKind.AGGREGATING,
+}
+_TTL_STATES: Final[Mapping[StateKind, Callable[..., Any]]] = {
+    StateKind.VALUE: TtlValueState,
+    StateKind.LIST: TtlListState,
+    StateKind.MAP: TtlMapState,
+}
+
+StoredStates = Mapping[StateKind, tuple[Callable[..., Any], Callable[..., Any]]]
+"""By kind, where a value, a list and a map without expiry are kept: the class of states whose values are taken as they
+are, and the one that looks at them.  Both are made of what keeps the entries.
+"""
+
+
+class KeyedStateBackend(ABC):
     """The keyed states of one operator of one subtask.
 
     Threading: task thread only; what ``snapshot`` returns is called on any thread.
     Life cycle: ``restore``, if at all, before the first ``state``; ``close`` when the task has ended.
+
+    Args:
+        key_context: the operator's.
+        now_ms: processing time.
+        key_groups: this subtask's.
+        max_parallelism: the number of key groups.
     """
+
+    _stored: StoredStates
+
+    def __init__(
+        self, key_context: KeyContext, now_ms: Callable[[], int], key_groups: range, max_parallelism: int
+    ) -> None:
+        self._key_context = key_context
+        self._now_ms = now_ms
+        self._key_groups = key_groups
+        self._max_parallelism = max_parallelism
+        self._states: dict[str, State] = {}
+        self._declared: dict[str, tuple[StateDescription, KeyContext]] = {}  # of the states
+        self._expiries: dict[str, Expiry] = {}  # of states whose full snapshots leave out expired entries
+        self._refusal: str | None = None
 
     @property
     def is_used(self) -> bool:
         """Whether a state was declared."""
+        return bool(self._states)
 
     @property
     def cleans_at_records(self) -> bool:
         """Whether ``clean`` must be called for every record."""
+        return False
 
     def clean(self) -> None:
         """Remove some expired entries of the states that want that for every record."""
+        return  # unless ``cleans_at_records``
 
     def refuse_new_states(self, reason: str) -> None:
         """From now on ``state`` raises FlowletError with this reason."""
+        self._refusal = reason
 
     def state(
         self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None
@@ -126,13 +180,70 @@ class KeyedStateBackend(Protocol):
             FlowletError: it is another descriptor, or the name is taken by a state of another kind, type or context.
             StateRestoreError: the state was restored, and is of another kind or type there.
         """
+        if not isinstance(descriptor, kind):
+            raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
+        name, type_info = descriptor.name, descriptor.type_info
+        declared = StateDescription(
+            _KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info)
+        )
+        context = self._key_context if key_context is None else key_context
+        if name not in self._states:
+            if self._refusal is not None:
+                raise FlowletError(f"state {name!r}: {self._refusal}")
+            values = DeclaredValues(name, type_info, declared.kind)
+            self._states[name] = self._new_state(descriptor, declared, context, values)
+            self._declared[name] = declared, context
+        known, known_context = self._declared[name]
+        if known_context is not context:
+            raise FlowletError(
+                f"state {name!r} is declared twice: for a window and for all windows of a key; use two names"
+            )
+        if known != declared:
+            raise FlowletError(f"state {name!r} is declared twice: as {known} and as {declared}; use two names")
+        return self._states[name]
 
+    @abstractmethod
+    def _new_state(
+        self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext, values: DeclaredValues
+    ) -> State:
+        """Make a state, with what was restored of it."""
+
+    def _state_of(self, descriptor: StateDescriptor, kind: StateKind, entries: object, values: DeclaredValues) -> State:
+        """The state that keeps its values in ``entries``."""
+        kept = kind if kind in (StateKind.LIST, StateKind.MAP) else StateKind.VALUE
+        plain, checked = self._stored[kept]
+        expiry = self._expiry_of(descriptor)
+        if expiry is None:
+            stored = (checked if values.is_entered else plain)(entries)
+        else:
+            stored = _TTL_STATES[kept](plain(entries), expiry, values)
+        match descriptor:
+            case ReducingStateDescriptor():
+                function = descriptor.get_reduce_function()
+                return HeapReducingState(stored, getattr(function, "reduce", function))
+            case AggregatingStateDescriptor():
+                return HeapAggregatingState(stored, descriptor.get_agg_function())
+            case _:
+                return stored  # type: ignore[no-any-return]  # of the classes above
+
+    def _expiry_of(self, descriptor: StateDescriptor) -> Expiry | None:
+        config = descriptor.ttl_config
+        if config is None:
+            return None
+        expiry = Expiry(config, self._now_ms)
+        if config.get_cleanup_strategies().in_full_snapshot():
+            self._expiries[descriptor.name] = expiry
+        return expiry
+
+    @abstractmethod
     def forget_keys(self) -> None:
         """Drop the entries of all keys; only of a back end on the heap, without a snapshot under way."""
 
+    @abstractmethod
     def keys_of(self, name: str) -> list[Any]:
         """The keys, as the user knows them, that have an entry of a state which was declared."""
 
+    @abstractmethod
     def snapshot(
         self, checkpoint_id: int = 0, *, is_full: bool = False
     ) -> "Callable[[], KeyedStateSnapshot | IncrementalSnapshot] | None":
@@ -148,6 +259,7 @@ class KeyedStateBackend(Protocol):
         """The snapshot will not be finished, or is finished: release what its synchronous part holds; any thread,
         idempotent.
         """
+        return  # a snapshot on the heap holds memory only
 
     def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
         """Take over the state of this subtask's key groups; may be called for several snapshots, of subtasks of one
@@ -157,13 +269,44 @@ class KeyedStateBackend(Protocol):
             StateRestoreError: the snapshot has another form, version or number of key groups, or two snapshots differ
                 about a state.
         """
+        if self._states:
+            raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
+        version = VERSION if isinstance(snapshot, KeyedStateSnapshot) else INCREMENTAL_VERSION
+        if snapshot.version != version:
+            raise StateRestoreError(
+                f"keyed state has version {snapshot.version}, this flowlet reads version {version}: restore it with "
+                "the flowlet that wrote it, or start without the checkpoint"
+            )
+        if snapshot.max_parallelism != self._max_parallelism:
+            raise StateRestoreError(
+                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has "
+                f"{self._max_parallelism} now; call set_max_parallelism({snapshot.max_parallelism})"
+            )
+        for name, description in snapshot.descriptions.items():
+            known = self._written(name)
+            if known is not None and known != description:
+                raise StateRestoreError(
+                    f"state {name!r} was written as {known} by one subtask and as {description} by another one"
+                )
+        self._take_over(snapshot)
+
+    @abstractmethod
+    def _written(self, name: str) -> StateDescription | None:
+        """What an earlier snapshot said about a state."""
+
+    @abstractmethod
+    def _take_over(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
+        """Take over a snapshot that fits to the others."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """The checkpoint is complete: later ones may use its files."""
+        return  # each checkpoint of the heap has the whole state
 
+    @abstractmethod
     def close(self) -> None:
         """Release everything; idempotent."""
 
+    @abstractmethod
     def check_invariants(self) -> None:
         """Assert the invariants."""
 
@@ -205,7 +348,7 @@ class OperatorListState(ListState[Any]):
         self.elements = []
 
 
-class OperatorBroadcastState(BroadcastState[Any, Any]):
+class OperatorBroadcastState(MapByItems, BroadcastState[Any, Any]):
     """A map of the subtask, in ``entries`` by exact key, which is changed in place only; keys are told apart as those
     of a ``MapState``.
     """
@@ -233,14 +376,6 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         """Keys and values of the map as it is now."""
         return map_pairs(self.entries)
 
-    def keys(self) -> list[Any]:
-        """The keys of the map as it is now."""
-        return [key for key, _ in map_pairs(self.entries)]
-
-    def values(self) -> list[Any]:
-        """The values of the map as it is now."""
-        return [value for _, value in map_pairs(self.entries)]
-
     def is_empty(self) -> bool:
         """Whether the map has no keys."""
         return not self.entries
@@ -251,11 +386,6 @@ class OperatorBroadcastState(BroadcastState[Any, Any]):
         value = self.declared.entered(value)
         exact = exact_key(key)
         self.entries[exact] = value if exact is key else MapEntry(key, value)
-
-    def put_all(self, dict_value: dict[Any, Any]) -> None:
-        """Set the values of many keys."""
-        for key, value in dict_value.items():
-            self.put(key, value)
 
     def remove(self, key: Any) -> None:
         """Remove a key, if it is there."""
@@ -277,7 +407,7 @@ class ReadOnlyOperatorBroadcastState(OperatorBroadcastState):
         """Refused."""
         self._refuse()
 
-    def put_all(self, dict_value: dict[Any, Any]) -> None:
+    def put_all(self, dict_value: Any) -> None:
         """Refused."""
         self._refuse()
 
@@ -440,11 +570,5 @@ def _frozen(name: str, state: OperatorListState | OperatorBroadcastState) -> Cal
         state.declared.check_rows(StateKind.LIST if is_list else StateKind.MAP, [elements], has_ttl=False)
     if are_unchanging(elements):
         return lambda: elements
-    try:
-        data = dumps_record(elements)
-    except Exception as error:
-        raise FlowletError(
-            f"state {name!r} holds a value that cannot be pickled into a snapshot ({error}); keep values that can be "
-            "pickled"
-        ) from error
+    data = dumped_rows(name, elements)
     return lambda: loads_record(data)

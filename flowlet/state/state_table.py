@@ -372,13 +372,6 @@ PLAIN: Final = frozenset({str, int, bytes, NoneType})
 _UNSET: Final = object()
 
 
-class LiveEntries(Protocol):
-    """Decides which entries have expired."""
-
-    def live(self, kind: StateKind, stored: Any, now_ms: int) -> Any:
-        """What is left of what is stored for a key: the same object if nothing expired, None if nothing is left."""
-
-
 class Entries(Protocol):
     """Where a state puts what it keeps for a key."""
 
@@ -392,49 +385,15 @@ class BoundState(Protocol):
         """From now on read entries with ``get`` and put them into ``entries``."""
 
 
-class StateTable:
-    """The entries of one state; task thread only.
+class ExactKeys:
+    """Finds the exact key of the current key of the state ``name``; task thread only."""
 
-    Args:
-        name: the state's.
-        description: what a snapshot says about it.
-        key_context: holds the current key.
-        declared: the declared type; None: any value will do.
-    """
+    __slots__ = ("_last_exact", "_last_key", "name")
 
-    __slots__ = (
-        "_copying",
-        "_is_copying",
-        "_last_exact",
-        "_last_key",
-        "_order",
-        "_state",
-        "_user_keys",
-        "declared",
-        "description",
-        "entries",
-        "key_context",
-        "name",
-    )
-
-    def __init__(
-        self, name: str, description: StateDescription, key_context: KeyContext, declared: DeclaredValues | None = None
-    ) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self.declared = declared or DeclaredValues(name, PickledBytesTypeInfo(), StateKind.VALUE)
-        self.description = description
-        self.key_context = key_context
-        self.entries: dict[Any, Any] = {}  # Changed in place only: states keep its bound methods.
-        self._user_keys: dict[Any, Any] = {}
         self._last_key: Any = _UNSET
         self._last_exact: Any = None
-        self._state: BoundState | None = None
-        self._copying = CopyingEntries(name, description.kind, self.entries, self._settle)
-        self._is_copying = False
-        self._order: list[Any] = []  # Only appended to, never changed: copies share it.
-
-    def __repr__(self) -> str:
-        return f"<StateTable {self.name!r}, {self.description}, {len(self.entries)} keys>"
 
     def exact(self, key: Any) -> Any:
         """The exact key of the current key.  Raises FlowletError: there is none."""
@@ -448,6 +407,46 @@ class StateTable:
         exact = exact_key(key)
         self._last_key, self._last_exact = key, exact
         return exact
+
+
+class StateTable(ExactKeys):
+    """The entries of one state; task thread only.
+
+    Args:
+        name: the state's.
+        description: what a snapshot says about it.
+        key_context: holds the current key.
+        declared: the declared type; None: any value will do.
+    """
+
+    __slots__ = (
+        "_copying",
+        "_is_copying",
+        "_order",
+        "_state",
+        "_user_keys",
+        "declared",
+        "description",
+        "entries",
+        "key_context",
+    )
+
+    def __init__(
+        self, name: str, description: StateDescription, key_context: KeyContext, declared: DeclaredValues | None = None
+    ) -> None:
+        super().__init__(name)
+        self.declared = declared or DeclaredValues(name, PickledBytesTypeInfo(), StateKind.VALUE)
+        self.description = description
+        self.key_context = key_context
+        self.entries: dict[Any, Any] = {}  # Changed in place only: states keep its bound methods.
+        self._user_keys: dict[Any, Any] = {}
+        self._state: BoundState | None = None
+        self._copying = CopyingEntries(name, description.kind, self.entries, self._settle)
+        self._is_copying = False
+        self._order: list[Any] = []  # Only appended to, never changed: copies share it.
+
+    def __repr__(self) -> str:
+        return f"<StateTable {self.name!r}, {self.description}, {len(self.entries)} keys>"
 
     def exact_to_store(self, key: Any) -> Any:
         """As ``exact``, of a key whose entry is stored next."""
@@ -487,7 +486,7 @@ class StateTable:
             self._order = []
         self._user_keys.pop(exact, None)
 
-    def retain(self, exact: Any, expiry: LiveEntries, now_ms: int) -> None:
+    def retain(self, exact: Any, expiry: Expiry, now_ms: int) -> None:
         """Drop what has expired of the entry of an exact key, if there is one."""
         stored = self.entries.get(exact)
         if stored is None:

@@ -11,11 +11,11 @@ Source:     Flink ``TtlValueState``, ``TtlListState``, ``TtlMapState``, ``TtlRed
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from flowlet.datastream.state import ListState, MapState, ValueState
 from flowlet.datastream.states.state_ttl_config import StateTtlConfig
-from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredValue, DeclaredValues, MapEntry
+from flowlet.state.declared_values import DeclaredValues, MapByItems, MapEntry
 from flowlet.state.state_snapshots import StateKind
 
 
@@ -73,11 +73,12 @@ class Expiry:
 class TtlValueState(ValueState[Any]):
     """A value per key that expires."""
 
-    __slots__ = ("_expiry", "_stored")
+    __slots__ = ("_declared", "_expiry", "_stored")
 
-    def __init__(self, stored: ValueState[Any], expiry: Expiry) -> None:
+    def __init__(self, stored: ValueState[Any], expiry: Expiry, declared: DeclaredValues) -> None:
         self._stored = stored
         self._expiry = expiry
+        self._declared = declared
 
     def value(self) -> Any:
         """The value of the current key; None if it has none."""
@@ -98,52 +99,29 @@ class TtlValueState(ValueState[Any]):
 
     def update(self, value: Any) -> None:
         """Replace the value of the current key; None clears it."""
-        self._stored.update(None if value is None else (value, self._expiry.access_ms()))
+        pair = None if value is None else (self._declared.entered(value), self._expiry.access_ms())
+        self._stored.update(pair)
 
     def clear(self) -> None:
         """Forget the value of the current key."""
         self._stored.clear()
 
 
-class StoredList(Protocol):
-    """A list state without expiry."""
-
-    def elements(self) -> list[Any]:
-        """The elements of the current key's list, in a list of the caller's own."""
-
-    def add(self, value: Any) -> None:
-        """Append to the list of the current key."""
-
-    def add_all(self, values: Iterable[Any]) -> None:
-        """Append values to the list of the current key."""
-
-    def update(self, values: Iterable[Any]) -> None:
-        """Replace the list of the current key; an empty one clears it."""
-
-    def clear(self) -> None:
-        """Forget the list of the current key."""
-
-
 class TtlListState(ListState[Any]):
     """A list per key, each of whose elements expires."""
 
-    __slots__ = ("_expiry", "_stored")
+    __slots__ = ("_declared", "_expiry", "_stored")
 
-    def __init__(self, stored: StoredList, expiry: Expiry) -> None:
+    def __init__(self, stored: ListState[Any], expiry: Expiry, declared: DeclaredValues) -> None:
         self._stored = stored
         self._expiry = expiry
+        self._declared = declared
 
     def get(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
-        return self._elements()
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._elements())
-
-    def _elements(self) -> list[Any]:
         expiry = self._expiry
         now_ms = expiry.access_ms()
-        pairs = self._stored.elements()
+        pairs = list(self._stored.get())
         live = [pair for pair in pairs if not expiry.has_expired(pair[1], now_ms)]
         if live and expiry.is_extended_by_reads:
             self._stored.update([(value, now_ms) for value, _ in live])
@@ -151,33 +129,37 @@ class TtlListState(ListState[Any]):
             self._stored.update(live)
         return [value for value, _ in (pairs if expiry.returns_expired else live)]
 
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
+
     def add(self, value: Any) -> None:
         """Append to the list of the current key."""
-        self._stored.add((value, self._expiry.access_ms()))
+        self._stored.add((self._declared.entered(value), self._expiry.access_ms()))
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
-        now_ms = self._expiry.access_ms()
-        self._stored.add_all([(value, now_ms) for value in values])
+        added, now_ms = self._declared.all_entered(values), self._expiry.access_ms()
+        self._stored.add_all([(value, now_ms) for value in added])
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""
-        now_ms = self._expiry.access_ms()
-        self._stored.update([(value, now_ms) for value in values])
+        elements, now_ms = self._declared.all_entered(values), self._expiry.access_ms()
+        self._stored.update([(value, now_ms) for value in elements])
 
     def clear(self) -> None:
         """Forget the list of the current key."""
         self._stored.clear()
 
 
-class TtlMapState(MapState[Any, Any]):
+class TtlMapState(MapByItems, MapState[Any, Any]):
     """A map per key of the stream, each of whose entries expires."""
 
-    __slots__ = ("_expiry", "_stored")
+    __slots__ = ("_declared", "_expiry", "_stored")
 
-    def __init__(self, stored: MapState[Any, Any], expiry: Expiry) -> None:
+    def __init__(self, stored: MapState[Any, Any], expiry: Expiry, declared: DeclaredValues) -> None:
         self._stored = stored
         self._expiry = expiry
+        self._declared = declared
 
     def get(self, key: Any) -> Any:
         """The value of a key of the map; None if there is none."""
@@ -186,12 +168,8 @@ class TtlMapState(MapState[Any, Any]):
 
     def put(self, key: Any, value: Any) -> None:
         """Set the value of a key of the map."""
-        self._stored.put(key, (value, self._expiry.access_ms()))
-
-    def put_all(self, dict_value: Any) -> None:
-        """Set the values of many keys of the map: a dictionary or pairs."""
-        for key, value in dict_value.items() if hasattr(dict_value, "items") else dict_value:
-            self.put(key, value)
+        self._declared.check_key(key)
+        self._stored.put(key, (self._declared.entered(value), self._expiry.access_ms()))
 
     def remove(self, key: Any) -> None:
         """Remove a key of the map, if it is there."""
@@ -206,14 +184,6 @@ class TtlMapState(MapState[Any, Any]):
         now_ms = self._expiry.access_ms()
         found = [(key, self._seen(key, pair, now_ms)) for key, pair in self._stored.items()]
         return [(key, pair[0]) for key, pair in found if pair is not None]
-
-    def keys(self) -> list[Any]:
-        """The keys of the map, in a list of the caller's own."""
-        return [key for key, _ in self.items()]
-
-    def values(self) -> list[Any]:
-        """The values of the map, in a list of the caller's own."""
-        return [value for _, value in self.items()]
 
     def is_empty(self) -> bool:
         """Whether the map has no keys."""
@@ -237,36 +207,6 @@ class TtlMapState(MapState[Any, Any]):
         if expiry.is_extended_by_reads and now_ms != pair[1]:
             self._stored.put(key, (pair[0], now_ms))
         return pair
-
-
-class DeclaredTtlValueState(DeclaredValue, TtlValueState):
-    """``TtlValueState`` of a plain declared type."""
-
-    __slots__ = ("declared",)
-
-    def __init__(self, stored: ValueState[Any], expiry: Expiry, declared: DeclaredValues) -> None:
-        super().__init__(stored, expiry)
-        self.declared = declared
-
-
-class DeclaredTtlListState(DeclaredList, TtlListState):
-    """``TtlListState`` whose elements are of a plain declared type."""
-
-    __slots__ = ("declared",)
-
-    def __init__(self, stored: StoredList, expiry: Expiry, declared: DeclaredValues) -> None:
-        super().__init__(stored, expiry)
-        self.declared = declared
-
-
-class DeclaredTtlMapState(DeclaredMap, TtlMapState):
-    """``TtlMapState`` whose keys, or values, are of a plain declared type."""
-
-    __slots__ = ("declared",)
-
-    def __init__(self, stored: MapState[Any, Any], expiry: Expiry, declared: DeclaredValues) -> None:
-        super().__init__(stored, expiry)
-        self.declared = declared
 
 
 def _used_ms(stored: Any) -> int:

@@ -22,7 +22,6 @@ from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandl
 from flowlet.checkpoint.checkpoint_barrier_tracker import CheckpointBarrierTracker
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.operator_snapshots import OperatorSnapshots, SnapshotOperator
-from flowlet.checkpoint.responder import measured
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
@@ -42,6 +41,7 @@ from netstack.wire.events import CheckpointBarrier, Event
 from netstack.wire.messages import DataType
 
 
+@dataclass(frozen=True, slots=True)
 class MailboxTimers:
     """Implements ``Timers``.
 
@@ -49,58 +49,50 @@ class MailboxTimers:
                is queued.
     """
 
-    def __init__(self, timers: Timers, executor: MailboxExecutor, description: str) -> None:
-        self._timers = timers
-        self._executor = executor
-        self._description = description
+    timers: Timers
+    executor: MailboxExecutor
+    description: str
 
     def call_later(self, delay_s: float, call: Callable[[], None], /) -> "MailedCall":
         """Make ``call`` once, on the task thread."""
-        mailed = MailedCall(call, self._executor, self._description)
-        mailed.timer = self._timers.call_later(delay_s, mailed.post)
+        mailed = MailedCall(call, self.executor, self.description)
+        mailed.timer = self.timers.call_later(delay_s, mailed.post)
         return mailed
 
 
+@dataclass(slots=True)
 class MailedCall:
     """One call of ``MailboxTimers``."""
 
-    def __init__(self, call: Callable[[], None], executor: MailboxExecutor, description: str) -> None:
-        self._call: Callable[[], None] | None = call
-        self._executor = executor
-        self._description = description
-        self.timer: Cancellable | None = None
+    call: Callable[[], None] | None  # None: cancelled
+    executor: MailboxExecutor
+    description: str
+    timer: Cancellable | None = None
 
     def post(self) -> None:
         """Put the mail; on the timers' thread."""
         with contextlib.suppress(MailboxClosedError):  # the task has ended
-            self._executor.execute(self._run, self._description, options=MailOptions.URGENT)
+            self.executor.execute(self._run, self.description, options=MailOptions.URGENT)
 
     def _run(self) -> None:
-        if self._call is not None:
-            self._call()
+        if self.call is not None:
+            self.call()
 
     def cancel(self) -> None:
         """Do not make the call, unless it was made."""
-        self._call = None
+        self.call = None
         if self.timer is not None:
             self.timer.cancel()
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointedOutput:
-    """One partition.
+class TaskOutputs:
+    """All partitions of one task, if any; ``flush_pending`` writes the pending chunks of the record writers.
 
-    Barriers stay aligned on a pointwise edge, whose in-flight data cannot be redistributed when parallelism changes.
+    With each partition goes whether barriers may be unaligned.  They stay aligned on a pointwise edge, whose in-flight
+    data cannot be redistributed when parallelism changes.
     """
 
-    partition: ResultPartition
-    supports_unaligned: bool = True
-
-
-class TaskOutputs:
-    """All partitions of one task, if any; ``flush_pending`` writes the pending chunks of the record writers."""
-
-    def __init__(self, outputs: Sequence[CheckpointedOutput], flush_pending: Callable[[], None]) -> None:
+    def __init__(self, outputs: Iterable[tuple[ResultPartition, bool]], flush_pending: Callable[[], None]) -> None:
         self._outputs = tuple(outputs)
         self._flush_pending = flush_pending
 
@@ -111,26 +103,22 @@ class TaskOutputs:
             NetstackError: a partition was released or finished.
         """
         self._flush_pending()
-        for output in self._outputs:
+        for partition, supports_unaligned in self._outputs:
             event_here, is_priority_here = event, is_priority
-            if (
-                isinstance(event, CheckpointBarrier)
-                and not output.supports_unaligned
-                and event.options.needs_channel_state
-            ):
+            if isinstance(event, CheckpointBarrier) and not supports_unaligned and event.options.needs_channel_state:
                 event_here, is_priority_here = replace(event, options=event.options.with_unaligned_unsupported()), False
-            output.partition.broadcast_event(event_here, is_priority=is_priority_here)
+            partition.broadcast_event(event_here, is_priority=is_priority_here)
 
     def aligned_barrier_timeout(self, checkpoint_id: int) -> None:
         """Let queued barriers of the checkpoint overtake the data before them."""
-        for output in self._outputs:
+        for partition, _ in self._outputs:
             # Ignored by partitions that got a barrier without a timeout.
-            output.partition.aligned_barrier_timeout(checkpoint_id)
+            partition.aligned_barrier_timeout(checkpoint_id)
 
     def abort_checkpoint(self, checkpoint_id: int, cause: BaseException) -> None:
         """Stop keeping data in front of the barriers of the checkpoint."""
-        for output in self._outputs:
-            output.partition.abort_checkpoint(checkpoint_id, cause)
+        for partition, _ in self._outputs:
+            partition.abort_checkpoint(checkpoint_id, cause)
 
 
 _NS_PER_MS = 1_000_000
@@ -169,29 +157,24 @@ def task_checkpoints(
     """
     name = environment.task_name_with_subtask
     outputs = TaskOutputs(
-        [
-            CheckpointedOutput(edge.partition, supports_unaligned=_supports_unaligned(edge.partitioner))
-            for edge in environment.outputs
-        ],
-        flush_pending,
+        ((edge.partition, _supports_unaligned(edge.partitioner)) for edge in environment.outputs), flush_pending
     )
     for index, edge in enumerate(environment.outputs):
         edge.partition.set_channel_state_writer(config.channel_state, index)
-    responder = measured(config.responder)
     main = processor.executor(MIN_PRIORITY)
     coordinator = SubtaskCheckpointCoordinator(
         name,
         snapshots,
         outputs,
         config.channel_state,
-        responder,
+        config.responder,
         config.execute_async,
         MailboxTimers(config.timers, main, "an aligned checkpoint timed out"),
         prepare_inputs=prepare_inputs,
         is_running=is_running,
         max_concurrent=config.max_concurrent,
     )
-    return TaskCheckpoints(name, coordinator, responder, main, processor.executor(MAX_PRIORITY), is_running)
+    return TaskCheckpoints(name, coordinator, config.responder, main, processor.executor(MAX_PRIORITY), is_running)
 
 
 def _supports_unaligned(partitioner: Partitioner) -> bool:

@@ -32,7 +32,7 @@ from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.io.input_processor import InputProcessor
 from flowlet.io.multiple_input_processor import MultipleInputProcessor
-from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.multiple_input_operator import (
     InputStatus,
@@ -75,7 +75,7 @@ class LightInput:
     """
 
     process_one: Callable[[], object]
-    wait: Callable[[MailboxController], None]
+    wait: Callable[[MailboxProcessor], None]
     has_mail: Callable[[], bool]
 
 
@@ -143,7 +143,7 @@ class LightTask:
         self._end_ns = now_ns + BUDGET_NS
         return self._processor.try_run_parked(suspension, self._run, now_ns)
 
-    def _run(self, controller: MailboxController) -> None:
+    def _run(self, controller: MailboxProcessor) -> None:
         gate, work, clock_ns, end_ns = self._gate, self._work, self._clock_ns, self._end_ns
         if not gate.next_is_data:
             return  # an event or an error is next: left to the task's own thread
@@ -265,7 +265,7 @@ class GateFedStreamTask(StreamTask):
             # The chain tells a head that holds records of its end when the task has drained it.
             on_end=partial(self._end_input, number)
             if collected is None and not self._chain.head.holds_records
-            else _do_nothing,
+            else (lambda: None),
             on_mark=partial(self._process_mark, self._num_mark_channels),
             are_checkpointed=bool(self._checkpointed),
             limits=self.environment.limits,
@@ -353,7 +353,7 @@ class GateFedStreamTask(StreamTask):
     def _process_events(self) -> InputStatus:
         return self._input.process_events()
 
-    def _wait_for_input(self, controller: MailboxController) -> None:
+    def _wait_for_input(self, controller: MailboxProcessor) -> None:
         # Set before the futures are read: a future that completes meanwhile is either seen as done, or its thread finds
         # the suspension here.
         self._input_suspension = controller.suspend_default_action(WaitKind.IDLE, self._input.waiting_for)
@@ -400,7 +400,7 @@ class OneInputStreamTask(GateFedStreamTask):
             return None
         gate = self._checkpointed.get(gates[0], gates[0])
         work = LightInput(
-            partial(self._input.process_input, 1, _always), self._wait_for_input, lambda: self.mailbox.has_mail
+            partial(self._input.process_input, 1, lambda: True), self._wait_for_input, lambda: self.mailbox.has_mail
         )
         return LightTask(
             self.mailbox_processor, gate, work, is_loop_thread, self._timings.now_ns, self._stood_in_the_way
@@ -444,14 +444,6 @@ class MultipleInputStreamTask(GateFedStreamTask):
         if isinstance(head, MultipleInputStreamOperator):
             self._watch(lambda index: f"input {index + 1}", head.combined_watermark)
         self._input = MultipleInputProcessor(processors, selection)
-
-
-def _always() -> bool:
-    return True
-
-
-def _do_nothing() -> None:
-    return
 
 
 def _must_end_singly(head: StreamOperator) -> bool:

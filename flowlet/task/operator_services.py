@@ -41,8 +41,8 @@ from flowlet.messages.control_messages import (
     SplitsRequested,
     UserMetric,
 )
-from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry, MetricValue
-from flowlet.operators.latency_stats import Histogram, LatencyStats
+from flowlet.metrics.metric_registry import SAMPLE_INTERVAL_MS, MetricRegistry
+from flowlet.operators.latency_stats import LatencyStats
 from flowlet.operators.source_operator import SourceOperator
 from flowlet.operators.user_function import RuntimeContext, UserFunction
 from flowlet.records import MIN_TIMESTAMP, OPERATOR_ID_BYTES
@@ -57,40 +57,25 @@ from netstack.log_lines import LogLines
 
 def operator_metrics(chain: OperatorChain, latencies: Sequence[LatencyStats]) -> list[OperatorMetrics]:
     """The metrics of each operator, in the order of the chain."""
-    return [_of(chain, index, latencies[index]) for index in range(len(chain.operators))]
-
-
-def _of(chain: OperatorChain, index: int, latency: LatencyStats) -> OperatorMetrics:
-    ctx = chain.contexts[index]
-    watermarks = [] if isinstance(chain.operators[index], SourceOperator) else chain.input_watermarks(index)
-    return OperatorMetrics(
-        name=ctx.operator_name,
-        operator_id=ctx.operator_id.hex(),
-        **asdict(ctx.counters),
-        current_input_watermark=min(watermarks, default=MIN_TIMESTAMP),
-        current_input_watermarks=watermarks,
-        current_output_watermark=chain.output_watermark(index),
-        latencies=[_latency(name, histogram) for name, histogram in latency.histograms().items()],
-        user_metrics=[_user_metric(each) for each in ctx.metrics.values()],
-        num_refused_user_metrics=ctx.metrics.num_refused,
-    )
-
-
-def _user_metric(shown: MetricValue) -> UserMetric:
-    return UserMetric(
-        name=shown.name,
-        kind=shown.kind.value,
-        value=shown.value,
-        rate=shown.rate,
-        sum=shown.sum,
-        min=shown.min,
-        max=shown.max,
-    )
-
-
-def _latency(name: str, histogram: Histogram) -> LatencyMetrics:
-    statistics = asdict(histogram.statistics())
-    return LatencyMetrics(name, **(statistics | {"count": histogram.count}))
+    found = []
+    for index, (ctx, latency) in enumerate(zip(chain.contexts, latencies, strict=True)):
+        watermarks = [] if isinstance(chain.operators[index], SourceOperator) else chain.input_watermarks(index)
+        metrics = OperatorMetrics(
+            name=ctx.operator_name,
+            operator_id=ctx.operator_id.hex(),
+            **asdict(ctx.counters),
+            current_input_watermark=min(watermarks, default=MIN_TIMESTAMP),
+            current_input_watermarks=watermarks,
+            current_output_watermark=chain.output_watermark(index),
+            latencies=[
+                LatencyMetrics(name, **(asdict(histogram.statistics()) | {"count": histogram.count}))
+                for name, histogram in latency.histograms().items()
+            ],
+            user_metrics=[UserMetric(**(asdict(each) | {"kind": each.kind.value})) for each in ctx.metrics.values()],
+            num_refused_user_metrics=ctx.metrics.num_refused,
+        )
+        found.append(metrics)
+    return found
 
 
 _NO_STATE: Final = "key selectors and partitioners have no keyed state"
@@ -278,7 +263,7 @@ class OperatorServices:
             job_id=environment.job_id,
             has_checkpoints=checkpointing is not None and checkpointing.are_periodic,
             delay=self._delay,
-            is_cancelled=self._is_cancelled,
+            is_cancelled=lambda: self._attention.is_cancelled,
             interrupts=self._interrupts,
             attention=self._attention,
             metrics=self._create_metrics(operator_name, clock),
@@ -308,9 +293,6 @@ class OperatorServices:
         """Ask the gauges of all operators once more, before these close."""
         for metrics in self._metrics:
             metrics.sample()
-
-    def _is_cancelled(self) -> bool:
-        return self._attention.is_cancelled
 
     def _delay(self, duration_ms: int) -> AvailabilityFuture:
         future = AvailabilityFuture()

@@ -12,7 +12,7 @@ import msgspec
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.errors import MailboxClosedError
-from flowlet.mailbox.mailbox_processor import MailboxController, Suspension
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import TaskMetrics
 from flowlet.messages.execution_state import ExecutionState
@@ -115,7 +115,7 @@ class SourceStreamTask(StreamTask):
             return InputStatus.MORE_AVAILABLE
         return InputStatus.END_OF_DATA
 
-    def _wait_for_input(self, controller: MailboxController) -> None:
+    def _wait_for_input(self, controller: MailboxProcessor) -> None:
         future = self._source.wait_future()
         assert future is not None, "a source without data gives a future"
         awaited = (
@@ -152,16 +152,21 @@ class SourceStreamTask(StreamTask):
         self._mail_in_order(self._source.no_more_splits, "no more splits of the source")
 
     def _mail_in_order(self, action: Callable[[], None], description: str) -> None:
-        def run() -> None:
-            # Else the enumerator's state in the savepoint that stops the source has these splits.
-            if self._stopped is None:
-                action()
-
         # In the order of the triggers of checkpoints, which have this priority, too.  A mail that overtook a trigger
         # would put a split into this task's state that is still in the enumerator's state of the same checkpoint: after
-        # a restart it would be read twice.
+        # a restart it would be read twice.  Not once the source was stopped: else the enumerator's state in the
+        # savepoint that stops it has these splits.
+        self._mail(action, lambda: self._stopped is None, description)
+
+    def _mail(self, action: Callable[[], None], is_wanted: Callable[[], bool], description: str, *args: object) -> None:
+        """Let the task's thread do something if it is still wanted then."""
+
+        def run() -> None:
+            if is_wanted():
+                action()
+
         with suppress(MailboxClosedError):
-            self.mailbox_processor.executor().execute(run, description)
+            self.mailbox_processor.executor().execute(run, description, *args)
 
     def emit_mark(self, number: int) -> None:
         """Emit a completion mark behind all records so far; not once the source has come to its end.
@@ -175,15 +180,10 @@ class SourceStreamTask(StreamTask):
         self._mail_mark(lambda: self._source.mark_completed(number), "completion mark %s has passed the job", number)
 
     def _mail_mark(self, action: Callable[[], None], description: str, number: int) -> None:
-        def run() -> None:
-            # Else its consumers accept no more, or drop what operators still hold.
-            if self._has_data and self._stopped is None:
-                action()
-
         # Of the lowest priority, so that it never runs while an operator that waits in the middle of a chunk runs
-        # mails.
-        with suppress(MailboxClosedError):
-            self.mailbox_processor.executor().execute(run, description, number)
+        # mails.  Not behind the end of data, or once the source was stopped: else its consumers accept no more, or drop
+        # what operators still hold.
+        self._mail(action, lambda: self._has_data and self._stopped is None, description, number)
 
     def _stop(self, mode: StopMode) -> None:
         self._stopped = mode

@@ -14,11 +14,11 @@ Absent:     a way to interrupt user code: a cancelled task ends when its user co
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, NoReturn
 
-from flowlet.chain.operator_chain import ChainedOperator, OperatorChain
+from flowlet.chain.operator_chain import ChainedOperator, OperatorChain, errors_of, raise_first
 from flowlet.chain.record_slices import SLOW_NS, Caution
 from flowlet.chain.stream_operator import EdgeOutput, StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
@@ -26,8 +26,7 @@ from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.io.output_flusher import OutputFlushers
-from flowlet.mailbox.mailbox_future import FlushingActionExecutor
-from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_mailbox import Attention, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.messages.control_messages import MarkPassed, TaskMetrics
@@ -86,14 +85,14 @@ class StreamTask(ABC):
         self.environment = environment
         self.name = environment.task_name_with_subtask
         self.mailbox = TaskMailbox(self.name)
-        self.on_running: Callable[[], None] = _do_nothing
+        self.on_running: Callable[[], None] = lambda: None
         self._lifecycle = TaskLifecycle()
         self._timings = TaskTimings() if timings is None else timings
         self.mailbox_processor = MailboxProcessor(
             self._run_default_action,
             self.mailbox,
             self._timings,
-            action_executor=FlushingActionExecutor(self._flush_pending),
+            run_action=self._run_mail_action,
             after_long=self._let_loop_run,
         )
         self._partitions = [output.partition for output in environment.outputs]
@@ -194,13 +193,13 @@ class StreamTask(ABC):
         before = self._lifecycle.cancel()
         if before is ExecutionState.CREATED:
             # No thread uses them, and none will.
-            self._release_resources(self._cancel_cause())
+            raise_first(errors_of((*self._failers(self._cancel_cause()), *self._closers(mailbox=False))))
         elif before in (ExecutionState.INITIALIZING, ExecutionState.RUNNING):
             # Before the mail, which ends the loop of the head: the loops behind it must not take what it has emitted.
             self._attention.cancel()
             # The mail ends every wait in the mailbox; the failed partitions end a wait for a buffer.
             self.mailbox_processor.send_control_mail(self._raise_cancelled, "cancel the task")
-            _raise_first(self._run_all(self._failers(self._cancel_cause())))
+            raise_first(errors_of(self._failers(self._cancel_cause())))
 
     def _restore(self) -> None:
         self.mailbox.bind_to_current_thread()
@@ -239,7 +238,7 @@ class StreamTask(ABC):
         self._edge_functions.close()
         for partition in self._partitions:
             partition.finish()
-        _raise_first(self._run_all(self._closers()))
+        raise_first(errors_of(self._closers()))
 
     def _clean_up_after(self, error: BaseException) -> BaseException:
         """Release everything; returns the error to raise: the given one, or TaskCancelled if the task was being
@@ -250,16 +249,13 @@ class StreamTask(ABC):
         is_cancelled = end is ExecutionState.CANCELED
         cause = self._cancel_cause() if is_cancelled or not isinstance(error, Exception) else error
         # Partitions first: consumers must not wait for a slow close() of the user.
-        late_errors = [*self._run_all(self._failers(cause)), *self._run_all((self._chain.close, *self._closers()))]
+        late_errors = [*errors_of(self._failers(cause)), *errors_of((self._chain.close, *self._closers()))]
         failure = error
         if is_cancelled and not isinstance(error, TaskCancelled):
             failure = TaskCancelled(f"{self.name} was cancelled")
         for late in late_errors:
             failure.add_note(f"while cleaning up after it: {type(late).__name__}: {late}")
         return failure
-
-    def _release_resources(self, cause: Exception) -> None:
-        _raise_first(self._run_all((*self._failers(cause), *self._closers(mailbox=False))))
 
     def _failers(self, cause: Exception) -> Iterator[Callable[[], None]]:
         for partition in self._partitions:
@@ -280,16 +276,6 @@ class StreamTask(ABC):
         if mailbox:
             yield self.mailbox_processor.close
 
-    def _run_all(self, steps: Iterator[Callable[[], None]] | tuple[Callable[[], None], ...]) -> list[BaseException]:
-        """Run all steps even if some raise; returns their errors."""
-        errors: list[BaseException] = []
-        for step in steps:
-            try:
-                step()
-            except BaseException as error:  # noqa: BLE001 - reported by the caller; the other steps must be taken
-                errors.append(error)
-        return errors
-
     def _raise_cancelled(self) -> None:
         raise TaskCancelled(f"{self.name} was cancelled")
 
@@ -307,14 +293,14 @@ class StreamTask(ABC):
         return InputStatus.MORE_AVAILABLE
 
     @abstractmethod
-    def _wait_for_input(self, controller: MailboxController) -> None:
+    def _wait_for_input(self, controller: MailboxProcessor) -> None:
         """Suspend the default action until there is input."""
 
     @abstractmethod
     def _advance_to_end_of_event_time(self) -> None:
         """Send ``MAX_WATERMARK`` through the chain, unless it was sent."""
 
-    def _run_default_action(self, controller: MailboxController) -> None:
+    def _run_default_action(self, controller: MailboxProcessor) -> None:
         match self._phase:
             case _Phase.RECOVERING:
                 self._recover(controller)
@@ -331,7 +317,7 @@ class StreamTask(ABC):
             case _Phase.DONE:
                 controller.all_actions_completed()
 
-    def _recover(self, controller: MailboxController) -> None:
+    def _recover(self, controller: MailboxProcessor) -> None:
         # The task is RUNNING only afterwards, so no checkpoint is triggered before: what is left here would be missing
         # in it.
         assert self._recovery is not None, "of this phase"
@@ -363,7 +349,7 @@ class StreamTask(ABC):
             self._inner_inputs[index] = self._chain.input_of(index)
         return self._inner_inputs[index]
 
-    def _process(self, controller: MailboxController) -> None:
+    def _process(self, controller: MailboxProcessor) -> None:
         if self._wait_for_output(controller) or (self._holders and self._wait_for_room(controller)):
             return
         if self._partitions:
@@ -422,7 +408,7 @@ class StreamTask(ABC):
         """Whether an operator has no room for more records."""
         return not all(operator.available_future().is_done for operator in self._holders)
 
-    def _wait_for_room(self, controller: MailboxController) -> bool:
+    def _wait_for_room(self, controller: MailboxProcessor) -> bool:
         """Suspend the default action if an operator has no room, unless there is input that needs none, such as a
         barrier.
         """
@@ -432,7 +418,7 @@ class StreamTask(ABC):
                 return self._wait_beside_events(controller, future, f"room in operator {operator.name!r}")
         return False
 
-    def _wait_beside_events(self, controller: MailboxController, future: AvailabilityFuture, waiting_for: str) -> bool:
+    def _wait_beside_events(self, controller: MailboxProcessor, future: AvailabilityFuture, waiting_for: str) -> bool:
         if self._has_event:
             return False
         suspension = self._suspension_for_operators = controller.suspend_default_action(WaitKind.BUSY, waiting_for)
@@ -482,7 +468,7 @@ class StreamTask(ABC):
         """
         return True
 
-    def _await_drained(self, controller: MailboxController) -> None:
+    def _await_drained(self, controller: MailboxProcessor) -> None:
         if self.checkpoints is not None and self.checkpoints.stops_without_drain:
             self._end_data(StopMode.NO_DRAIN)
             return
@@ -547,7 +533,7 @@ class StreamTask(ABC):
         self.mailbox_processor.executor().yield_until(quiesced)
         self.mailbox_processor.run_all_mails()
 
-    def _await_end_of_input(self, controller: MailboxController) -> None:
+    def _await_end_of_input(self, controller: MailboxProcessor) -> None:
         if not all(gate.is_finished for gate in self.environment.gates):
             status = self._process_input()
             if status is InputStatus.NOTHING_AVAILABLE:
@@ -555,7 +541,7 @@ class StreamTask(ABC):
             return
         self._phase = _Phase.AWAITING_ACKNOWLEDGEMENT
 
-    def _await_acknowledgement(self, controller: MailboxController) -> None:
+    def _await_acknowledgement(self, controller: MailboxProcessor) -> None:
         for partition in self._partitions:
             if partition.partition_type.is_blocking:
                 continue  # its consumers begin when this task has finished
@@ -570,7 +556,7 @@ class StreamTask(ABC):
                 return
         self._phase = _Phase.AWAITING_CHECKPOINT
 
-    def _await_final_checkpoint(self, controller: MailboxController) -> None:
+    def _await_final_checkpoint(self, controller: MailboxProcessor) -> None:
         # Flink ``StreamTask.afterInvoke``: a sink may commit its last records only with a checkpoint.
         config, checkpoints = self.environment.checkpointing, self.checkpoints
         if (
@@ -585,7 +571,7 @@ class StreamTask(ABC):
             return
         self._phase = _Phase.DONE
 
-    def _wait_for_output(self, controller: MailboxController) -> bool:
+    def _wait_for_output(self, controller: MailboxProcessor) -> bool:
         """Suspend the default action if the outputs have no buffers."""
         for partition in self._partitions:
             if partition.is_available:
@@ -601,9 +587,7 @@ class StreamTask(ABC):
                 return True
         return False
 
-    def _wait(
-        self, controller: MailboxController, future: AvailabilityFuture, kind: WaitKind, waiting_for: str
-    ) -> None:
+    def _wait(self, controller: MailboxProcessor, future: AvailabilityFuture, kind: WaitKind, waiting_for: str) -> None:
         # A future that is done already resumes at once.
         future.add_done_callback(controller.suspend_default_action(kind, waiting_for).resume)
 
@@ -617,6 +601,15 @@ class StreamTask(ABC):
         return any(not partition.is_available for partition in self._partitions)
 
     # -- outputs
+
+    def _run_mail_action(self, action: Callable[[], object]) -> None:
+        """Run the action of a mail; as after the default action, no record that it emitted stays in a record writer.
+
+        Ours: Flink's writers hold no pending records.  Timers and asynchronous results are emitted by mails, even while
+        an operator yields inside a long default action: their records must not wait for its end.
+        """
+        action()
+        self._flush_pending()
 
     def _flush_pending(self) -> None:
         for writer in self._writers:
@@ -706,11 +699,11 @@ class StreamTask(ABC):
 
     def metrics(self) -> TaskMetrics:
         """Counters since the start; any thread, cheap."""
-        timings, rates = self._timings.snapshot(), self._timings.rates()
+        timings = self._timings.snapshot()
         gates = [gate.statistics() for gate in self.environment.all_gates]
         partitions = [partition.statistics() for partition in self._partitions]
         return TaskMetrics(
-            **checkpoint_metrics(self.checkpoints),
+            **(asdict(self._timings.rates()) | checkpoint_metrics(self.checkpoints)),
             num_records_in=self._chain.num_records_in,
             num_records_out=self._chain.num_records_out,
             num_bytes_in_local=sum(gate.num_bytes_in_local for gate in gates),
@@ -724,13 +717,6 @@ class StreamTask(ABC):
             accumulated_back_pressured_ms=timings.back_pressured_ns // _NS_PER_MS,
             accumulated_soft_back_pressured_ms=timings.soft_back_pressured_ns // _NS_PER_MS,
             accumulated_hard_back_pressured_ms=timings.hard_back_pressured_ns // _NS_PER_MS,
-            idle_ms_per_second=rates.idle_ms_per_second,
-            busy_ms_per_second=rates.busy_ms_per_second,
-            soft_back_pressured_ms_per_second=rates.soft_back_pressured_ms_per_second,
-            hard_back_pressured_ms_per_second=rates.hard_back_pressured_ms_per_second,
-            max_soft_back_pressure_ms=rates.max_soft_back_pressure_ms,
-            max_hard_back_pressure_ms=rates.max_hard_back_pressure_ms,
-            is_back_pressured=rates.is_back_pressured,
             current_input_watermark=self._current_input_watermark(),
             waiting_for=self.waiting_for,
             operators=operator_metrics(self._chain, self._services.latencies),
@@ -750,16 +736,3 @@ def _alarm_ms(outputs: Sequence[OutputEdge]) -> int | None:
     if 0 in timeouts_ms:
         return _ALARM_MS
     return None if timeouts_ms else _PRINT_MS
-
-
-def _raise_first(errors: Sequence[BaseException]) -> None:
-    if not errors:
-        return
-    first, *others = errors
-    for other in others:
-        first.add_note(f"then {type(other).__name__}: {other}")
-    raise first
-
-
-def _do_nothing() -> None:
-    return

@@ -130,36 +130,31 @@ _STEPS: dict[ExecutionState, frozenset[ExecutionState]] = {
 class TaskLifecycle:
     """The state of one attempt, and its allowed steps; any thread."""
 
-    __slots__ = ("_lock", "_state")
+    __slots__ = ("_lock", "state")
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._state = ExecutionState.CREATED  # Guarded by _lock; read anywhere, one step stale is fine.
+        self.state = ExecutionState.CREATED  # Guarded by _lock; read anywhere, one step stale is fine.
 
     def __repr__(self) -> str:
-        return f"<TaskLifecycle {self._state}>"
-
-    @property
-    def state(self) -> ExecutionState:
-        """The present state."""
-        return self._state
+        return f"<TaskLifecycle {self.state}>"
 
     def try_advance(self, target: ExecutionState) -> bool:
         """Change to ``target``; False if no step leads there."""
         with self._lock:
-            if target not in _STEPS.get(self._state, ()):
+            if target not in _STEPS.get(self.state, ()):
                 return False
-            self._state = target
+            self.state = target
             return True
 
     def cancel(self) -> ExecutionState:
         """Change towards CANCELED, unless the attempt has ended; returns the state before."""
         with self._lock:
-            before = self._state
+            before = self.state
             if before is ExecutionState.CREATED:
-                self._state = ExecutionState.CANCELED
+                self.state = ExecutionState.CANCELED
             elif ExecutionState.CANCELING in _STEPS.get(before, ()):
-                self._state = ExecutionState.CANCELING
+                self.state = ExecutionState.CANCELING
             return before
 
     def end(self, target: ExecutionState) -> ExecutionState:
@@ -168,6 +163,6 @@ class TaskLifecycle:
             f"{target} is not how an attempt ends by itself"
         )
         with self._lock:
-            assert not self._state.is_terminal, f"ended twice: {self._state} -> {target}"
-            self._state = ExecutionState.CANCELED if self._state is ExecutionState.CANCELING else target
-            return self._state
+            assert not self.state.is_terminal, f"ended twice: {self.state} -> {target}"
+            self.state = ExecutionState.CANCELED if self.state is ExecutionState.CANCELING else target
+            return self.state

@@ -17,15 +17,14 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
 from flowlet.async_io.async_calls import CallRunner
 from flowlet.chain.stream_operator import OperatorContext
 from flowlet.keys.exact_keys import key_group_range
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_future import IMMEDIATE, Signal, StreamTaskActionExecutor
-from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxController, MailboxProcessor
-from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
+from flowlet.mailbox.mailbox_processor import DefaultAction, MailboxProcessor
+from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox, run_directly
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from flowlet.operators.latency_stats import LatencyStats
 from flowlet.state.heap_keyed_state_backend import HeapKeyedStateBackend
@@ -96,7 +95,14 @@ def _descriptors() -> list[tuple[str, str]]:
 _MAX_STEPS: Final = 100_000  # only a mail that posts itself for ever needs more
 
 
-def suspend(controller: MailboxController) -> None:
+class StreamTaskActionExecutor(Protocol):
+    """Runs the action of a mail; of the user.  One implementer: the test that gives it."""
+
+    def call(self, action: Callable[[], object]) -> object:
+        """Run the action now, on this thread; raises its exception."""
+
+
+def suspend(controller: MailboxProcessor) -> None:
     """A default action without input, for tests of mails."""
     controller.suspend_default_action(WaitKind.IDLE, "the test")
 
@@ -122,7 +128,7 @@ class SteppedMailbox(TaskMailbox):
             self.when_parked()
         return mail
 
-    def take_until(self, signal: Signal, priority: int = MIN_PRIORITY) -> Mail | None:
+    def take_until(self, signal: AvailabilityFuture, priority: int = MIN_PRIORITY) -> Mail | None:
         """As ``TaskMailbox.take_until``."""
         while not signal.is_done:
             if (mail := self.try_take(priority)) is not None:
@@ -154,7 +160,7 @@ class MailboxHarness:
         self,
         default_action: DefaultAction = suspend,
         *,
-        action_executor: StreamTaskActionExecutor = IMMEDIATE,
+        action_executor: StreamTaskActionExecutor | None = None,
         when_parked: Callable[[], None] = wait_for_ever,
     ) -> None:
         self.clock = ManualClock()
@@ -162,7 +168,8 @@ class MailboxHarness:
         self.timings.mark_start()
         self.mailbox = SteppedMailbox(when_parked)
         self.mailbox.bind_to_current_thread()
-        self.processor = MailboxProcessor(default_action, self.mailbox, self.timings, action_executor=action_executor)
+        run_action = run_directly if action_executor is None else action_executor.call
+        self.processor = MailboxProcessor(default_action, self.mailbox, self.timings, run_action=run_action)
 
     def __repr__(self) -> str:
         return f"<MailboxHarness {self.processor!r}>"
@@ -208,7 +215,7 @@ class MailboxHarness:
         raise AssertionError(f"still not idle after {max_steps} steps, pending: {self.pending[:10]}")
 
     def close(self) -> None:
-        """Close the mailbox, which cancels the futures of pending mails; idempotent."""
+        """Close the mailbox, which cancels pending mails; idempotent."""
         self.processor.close()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVarTuple, Unpack
 
 from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall
-from flowlet.mailbox.mailbox_future import Signal
+from netstack.availability import AvailabilityFuture
 
 _Args = TypeVarTuple("_Args")
 
@@ -118,7 +118,9 @@ class SteppedAsyncCalls:
         self._outcomes = []
         return outcomes
 
-    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+    def run(
+        self, function: AsyncFunctionCall, *args: Any, wait: Callable[[AvailabilityFuture], None] | None = None
+    ) -> Any:
         """Call a coroutine function; step until it has a result, and return it.
 
         No mail runs meanwhile, so ``wait`` is not used.

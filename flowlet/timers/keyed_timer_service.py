@@ -213,18 +213,6 @@ class KeyedTimerService:
         """Delete a timer of the current key, if there is one.  A callback of the clock for it does nothing."""
         self._processing_time.remove(self._timer(namespace, timestamp))
 
-    def for_each_event_time_timer(self, consumer: Callable[[Any, int], None]) -> None:
-        """Call ``consumer(namespace, timestamp)`` for every timer of every key, with its key as the current key."""
-        self._for_each(self._event_time, consumer)
-
-    def for_each_processing_time_timer(self, consumer: Callable[[Any, int], None]) -> None:
-        """Call ``consumer(namespace, timestamp)`` for every timer of every key, with its key as the current key."""
-        self._for_each(self._processing_time, consumer)
-
-    def _for_each(self, queue: TimerQueue, consumer: Callable[[Any, int], None]) -> None:
-        for timer in queue:
-            self._with_key(timer, lambda timer: consumer(timer.namespace, timer.timestamp))
-
     def _timer(self, namespace: Any, timestamp: int) -> Timer:
         key = self._key_context.current_key
         if key is NO_KEY:
@@ -261,14 +249,11 @@ class KeyedTimerService:
 
     def _fire(self, timer: Timer, trigger: Callable[[Timer], None]) -> None:
         self.num_fired_timers += 1
-        self._with_key(timer, trigger)
-
-    def _with_key(self, timer: Timer, action: Callable[[Timer], None]) -> None:
         # The key is restored: a timer's mail may run while an operator yields inside a record, whose key must not
         # change.
         before, self._key_context.current_key = self._key_context.current_key, timer.key
         try:
-            action(timer)
+            trigger(timer)
         finally:
             self._key_context.current_key = before
 

@@ -227,7 +227,7 @@ class KeyedTimerServiceManager:
                 groups.setdefault(group, {})[name] = of_group
         return groups
 
-    def restore(self, groups: TimersByKeyGroup) -> None:
+    def restore(self, groups: Mapping[int, Mapping[str, Any]]) -> None:
         """Take over this subtask's timers from a snapshot, which may hold those of other subtasks.
 
         Raises:
@@ -270,7 +270,7 @@ class MailboxWatermarkProcessor:
     ) -> None:
         self._output = output
         self._has_records_behind = has_records_behind
-        self._drain: Callable[[], None] = getattr(output, "drain", _do_nothing)
+        self._drain: Callable[[], None] = getattr(output, "drain", lambda: None)
         self._timers = timers
         self._executor = executor
         self._should_interrupt = should_interrupt
@@ -340,7 +340,3 @@ class MailboxWatermarkProcessor:
         if not self._has_left_rest:
             self._is_mailed = False
             self._go_on()
-
-
-def _do_nothing() -> None:
-    return

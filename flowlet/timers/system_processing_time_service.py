@@ -58,10 +58,10 @@ class ScheduledCallback:
     __slots__ = (
         "_callback",
         "_deadline_ns",
-        "_is_done",
-        "_next_delay_ms",
+        "_period_ms",
         "_scheduled",
         "_service",
+        "is_done",
         "is_mailed",
         "timestamp_ms",
     )
@@ -71,13 +71,13 @@ class ScheduledCallback:
         service: "SystemProcessingTimeService",
         callback: ProcessingTimeCallback,
         timestamp_ms: int,
-        next_delay_ms: Callable[["ScheduledCallback"], int] | None,
+        period_ms: int | None = None,
     ) -> None:
         self._service = service
         self._callback = callback
-        self._next_delay_ms = next_delay_ms  # None: fires once
+        self._period_ms = period_ms  # from the end of a call to the next one; None: fires once
         # Written by the task thread; a stale read on the loop thread costs one mail that does nothing.
-        self._is_done = False
+        self.is_done = False
         self._deadline_ns = 0  # Written before the timer is handed to the loop.
         self._scheduled: Cancellable | None = None  # Written by the thread that scheduled last.
         # Set by the loop thread before it puts the mail; cleared by the task thread when the mail runs.
@@ -85,17 +85,12 @@ class ScheduledCallback:
         self.timestamp_ms = timestamp_ms  # Argument of the next callback; written by the task thread.
 
     def __repr__(self) -> str:
-        return f"<ScheduledCallback for {self.timestamp_ms}{', done' if self._is_done else ''}>"
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it never fires (again)."""
-        return self._is_done
+        return f"<ScheduledCallback for {self.timestamp_ms}{', done' if self.is_done else ''}>"
 
     def cancel(self) -> None:
         """Do not fire (again), unless the callback is running already."""
-        self._is_done = True
-        self._service.forget(self)
+        self.is_done = True
+        self._service.timers.discard(self)
         if self._scheduled is not None:
             self._scheduled.cancel()
 
@@ -110,30 +105,31 @@ class ScheduledCallback:
 
     def _on_loop(self) -> None:
         """On the loop thread, when a wait is over: put the mail, or wait for the rest."""
-        if self._is_done:
+        if self.is_done:
             return
         if self._deadline_ns <= self._service.clock_ns():
             self._service.put_mail(self)
             return
         # One part of a split wait is over, or the loop woke up a little early.
         self._schedule()
-        if self._is_done and self._scheduled is not None:
+        if self.is_done and self._scheduled is not None:
             self._scheduled.cancel()  # cancel() ran meanwhile, and saw only the timer before this one
 
     def run(self) -> None:
         """Call the callback, then schedule the next call if the timer repeats; task thread."""
         self.is_mailed = False
-        if self._is_done:
+        if self.is_done:
             return
-        if self._next_delay_ms is None:
+        if self._period_ms is None:
             self.cancel()
             self._callback(self.timestamp_ms)
             return
         self._callback(self.timestamp_ms)
         if self._service.state is not ServiceState.ALIVE:
             self.cancel()
-        elif not self._is_done:
-            self.arm(self._next_delay_ms(self))
+        elif not self.is_done:
+            self.timestamp_ms = self._service.current_time_ms() + self._period_ms
+            self.arm(self._period_ms)
 
 
 class _TimerMail:
@@ -188,23 +184,18 @@ class SystemProcessingTimeService:
         self._now_ms = now_ms
         self._paused_ns = paused_ns
         self._lock = threading.Lock()
-        self._state = ServiceState.ALIVE  # Guarded by _lock for writes, all of them by the task thread.
+        self.state = ServiceState.ALIVE  # Guarded by _lock for writes, all of them by the task thread.
         self._num_mails = 0  # Guarded by _lock: mails that were put and have not ended.
         self._quiesced = AvailabilityFuture()
-        self._timers: set[ScheduledCallback] = set()  # Task thread only.
+        self.timers: set[ScheduledCallback] = set()  # Task thread only: those that may still fire.
 
     def __repr__(self) -> str:
-        return f"<SystemProcessingTimeService {self._state.name}, {len(self._timers)} timers, {self._num_mails} mails>"
-
-    @property
-    def state(self) -> ServiceState:
-        """Which timers the service accepts and fires."""
-        return self._state
+        return f"<SystemProcessingTimeService {self.state.name}, {len(self.timers)} timers, {self._num_mails} mails>"
 
     @property
     def num_timers(self) -> int:
         """The number of timers that may still fire."""
-        return len(self._timers)
+        return len(self.timers)
 
     def current_time_ms(self) -> int:
         """The time of the wall clock."""
@@ -217,61 +208,33 @@ class SystemProcessingTimeService:
     def register_timer(self, timestamp_ms: int, callback: ProcessingTimeCallback) -> ScheduledCallback:
         """Call ``callback(timestamp_ms)`` once the clock shows more than ``timestamp_ms``."""
         return self._start(
-            ScheduledCallback(self, callback, timestamp_ms, None), delay_until_ms(timestamp_ms, self._now_ms())
-        )
-
-    def schedule_at_fixed_rate(
-        self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int
-    ) -> ScheduledCallback:
-        """Call ``callback(t)`` for t = now + initial delay, then every ``period_ms``; late calls follow each other at
-        once.
-        """
-        _check_period(period_ms)
-        # Not by the wall clock: a step would stop the calls, or repeat them.
-        due_ns = self.clock_ns() + initial_delay_ms * _NS_PER_MS
-
-        def next_delay_ms(timer: ScheduledCallback) -> int:
-            nonlocal due_ns
-            due_ns += period_ms * _NS_PER_MS
-            timer.timestamp_ms += period_ms
-            return max(0, -(-(due_ns - self.clock_ns()) // _NS_PER_MS))
-
-        return self._start(
-            ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms
+            ScheduledCallback(self, callback, timestamp_ms), delay_until_ms(timestamp_ms, self._now_ms())
         )
 
     def schedule_with_fixed_delay(
         self, callback: ProcessingTimeCallback, *, initial_delay_ms: int, period_ms: int
     ) -> ScheduledCallback:
         """Call ``callback(now)`` repeatedly, each time ``period_ms`` after the end of the last call."""
-        _check_period(period_ms)
-
-        def next_delay_ms(timer: ScheduledCallback) -> int:
-            timer.timestamp_ms = self._now_ms() + period_ms
-            return period_ms
-
+        if period_ms <= 0:
+            raise ValueError(f"a repeating timer needs a period above 0 ms, got {period_ms}")
         return self._start(
-            ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, next_delay_ms), initial_delay_ms
+            ScheduledCallback(self, callback, self._now_ms() + initial_delay_ms, period_ms), initial_delay_ms
         )
 
     def _start(self, timer: ScheduledCallback, delay_ms: int) -> ScheduledCallback:
-        if self._state is ServiceState.SHUT_DOWN:
+        if self.state is ServiceState.SHUT_DOWN:
             raise RuntimeError(f"no timer can be registered after the shutdown: {self!r}")
-        if self._state is ServiceState.QUIESCED:
+        if self.state is ServiceState.QUIESCED:
             timer.cancel()
         else:
-            self._timers.add(timer)
+            self.timers.add(timer)
             timer.arm(delay_ms)
         return timer
-
-    def forget(self, timer: ScheduledCallback) -> None:
-        """Remove a timer that fires no more."""
-        self._timers.discard(timer)
 
     def put_mail(self, timer: ScheduledCallback) -> None:
         """Put a timer's mail; loop thread."""
         with self._lock:
-            if self._state is not ServiceState.ALIVE:
+            if self.state is not ServiceState.ALIVE:
                 return
             self._num_mails += 1
             timer.is_mailed = True
@@ -289,7 +252,7 @@ class SystemProcessingTimeService:
             self._quiesced.complete()
 
     def _is_quiet_locked(self) -> bool:
-        return self._state is not ServiceState.ALIVE and self._num_mails == 0
+        return self.state is not ServiceState.ALIVE and self._num_mails == 0
 
     def quiesce(self) -> AvailabilityFuture:
         """Fire no more timers; the future is done when the callbacks of timers that fired before have ended."""
@@ -302,16 +265,11 @@ class SystemProcessingTimeService:
 
     def _end(self, state: ServiceState) -> None:
         with self._lock:
-            if self._state is not ServiceState.SHUT_DOWN:
-                self._state = state
+            if self.state is not ServiceState.SHUT_DOWN:
+                self.state = state
             is_quiet = self._is_quiet_locked()
-        for timer in list(self._timers):
+        for timer in list(self.timers):
             if not timer.is_mailed:
                 timer.cancel()
         if is_quiet:
             self._quiesced.complete()
-
-
-def _check_period(period_ms: int) -> None:
-    if period_ms <= 0:
-        raise ValueError(f"a repeating timer needs a period above 0 ms, got {period_ms}")

@@ -3,11 +3,10 @@
 Side:       task.  Protocols and values; the task that runs the operator provides the implementations.
 Invariants: callbacks run on the task's thread, never for a timer that was cancelled or deleted before it fired.
 Units:      timestamps and delays in milliseconds, processing time since the epoch.
-Source:     Flink ``ProcessingTimeService``, ``InternalTimerService``, ``InternalTimer``, ``Triggerable``,
-            ``KeyContext``, ``InternalTimeServiceManager``.
+Source:     Flink ``ProcessingTimeService``, ``InternalTimer``, ``Triggerable``, ``KeyContext``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -85,28 +84,6 @@ class Triggerable(Protocol):
         """The clock reached the timer."""
 
 
-class InternalTimerService(Protocol):
-    """The timers of one name of one operator, per key and namespace; to register an existing timer changes nothing."""
-
-    def current_processing_time(self) -> int:
-        """The time of the wall clock."""
-
-    def current_watermark(self) -> int:
-        """The last watermark that reached the operator."""
-
-    def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer for the current key."""
-
-    def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Register a timer for the current key."""
-
-    def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Delete a timer of the current key, if there is one."""
-
-    def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Delete a timer of the current key, if there is one."""
-
-
 class LatencyReporter(Protocol):
     """Records how long latency markers took from their sources."""
 
@@ -122,45 +99,3 @@ class WatermarkOutput(Protocol):
 
     def emit_watermark_status(self, status: WatermarkStatus) -> None:
         """Pass a status to every consumer."""
-
-
-class InternalTimeServiceManager(Protocol):
-    """The timer services of one operator, by name.
-
-    One implementer: ``KeyedTimerServiceManager`` imports this module, which therefore cannot import it.
-    """
-
-    def timer_service(self, name: str, triggerable: Triggerable, *, is_batch: bool = False) -> InternalTimerService:
-        """The service of that name, made at the first call; ``is_batch``: its timers fire at the end of the input, key
-        by key.
-        """
-
-    @property
-    def is_used(self) -> bool:
-        """Whether a service was made."""
-
-    def end_keys(self) -> None:
-        """Fire all timers of services in BATCH mode, of one key after the other: no more records of
-        these keys follow.
-        """
-
-    def snapshot(self) -> Mapping[int, Mapping[str, object]]:
-        """All timers: key group -> name of the service -> timers; nobody changes it later."""
-
-    def restore(self, groups: Mapping[int, Mapping[str, Any]]) -> None:
-        """Take over the timers of this subtask's key groups; call before the first ``timer_service``."""
-
-    def pass_watermark(self, watermark: Watermark, output: WatermarkOutput) -> None:
-        """Fire all event time timers up to and including a watermark, then pass it on; a mail may do the last part
-        later.
-        """
-
-    @property
-    def is_interrupted(self) -> bool:
-        """Whether timers up to the last watermark are left, which a mail will fire."""
-
-    def leave_rest(self) -> None:
-        """Fire no more of these: they stay for the snapshot that follows."""
-
-    def pass_status(self, status: WatermarkStatus, output: WatermarkOutput) -> None:
-        """Pass a status on behind the watermarks that came before it."""

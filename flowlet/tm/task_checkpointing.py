@@ -78,7 +78,7 @@ _Kept = tuple[messages.StateHandle | None, messages.StateHandle | None]
 
 
 class TaskCheckpointing:
-    """The checkpoints of one attempt; implements ``MeasuredResponder``.
+    """The checkpoints of one attempt; implements ``CheckpointResponder``.
 
     Life cycle: ``open`` once, on the task thread; ``close`` when the task has ended.
 

@@ -28,7 +28,7 @@ from flowlet.datastream.window.windows import MAX_WINDOW_TIMESTAMP, TimeWindow
 from flowlet.keys.exact_keys import PLAIN_TYPES, NamespacedKey, exact_key
 from flowlet.mailbox.task_mailbox import Interrupts
 from flowlet.records import MIN_TIMESTAMP, Chunk
-from flowlet.timers.time_api import InternalTimerService
+from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.windows.window_states import CombinedContents, WindowContents, WindowStates
 
 _MISSING: Final = object()
@@ -55,7 +55,7 @@ class AlignedWindowing:
         spec: WindowSpec,
         contents: WindowContents,
         states: WindowStates,
-        timers: InternalTimerService,
+        timers: KeyedTimerService,
         ctx: OperatorContext,
     ) -> None:
         assigner: Any = spec.assigner

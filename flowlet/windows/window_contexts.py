@@ -31,14 +31,14 @@ from flowlet.datastream.window.window_spec import WindowSpec
 from flowlet.errors import FlowletError
 from flowlet.operators.user_function import KeyedStates, RuntimeContext
 from flowlet.records import Chunk, Watermark, WatermarkStatus
-from flowlet.timers.time_api import InternalTimerService
+from flowlet.timers.keyed_timer_service import KeyedTimerService
 from flowlet.windows.window_states import WindowStates
 
 
 class _WindowClock:
     """What all contexts tell but the window: the time, the metrics and the subtask."""
 
-    def __init__(self, timers: InternalTimerService, runtime: RuntimeContext) -> None:
+    def __init__(self, timers: KeyedTimerService, runtime: RuntimeContext) -> None:
         self._timers = timers
         self._runtime = runtime
 
@@ -70,7 +70,7 @@ class EvictorContext(_WindowClock, Evictor.EvictorContext):
 class TriggerContext(_WindowClock, Trigger.OnMergeContext):
     """The clock, the timers and the states of ``window`` and the current key."""
 
-    def __init__(self, states: WindowStates, timers: InternalTimerService, runtime: RuntimeContext) -> None:
+    def __init__(self, states: WindowStates, timers: KeyedTimerService, runtime: RuntimeContext) -> None:
         super().__init__(timers, runtime)
         self._states = states
         self.window: Any = None
@@ -125,7 +125,7 @@ class FunctionContext(ProcessWindowFunction.Context[Any], ProcessAllWindowFuncti
     """The window that a window function evaluates."""
 
     def __init__(
-        self, states: WindowStates, timers: InternalTimerService, runtime: RuntimeContext, *, merges: bool
+        self, states: WindowStates, timers: KeyedTimerService, runtime: RuntimeContext, *, merges: bool
     ) -> None:
         self._states = states
         self._timers = timers

@@ -380,8 +380,8 @@ CHECKPOINT_BUGS: Final = (
         "restore",
         "an operator takes what it cannot read for its state",
         _SNAPSHOTS,
-        "if state.own is not None and state.version != each.operator.state_version:",
-        "if False:",
+        "            state.check_version(each.operator.name, each.operator.state_version)\n",
+        "",
         f"{_OPERATORS}::test_state_of_another_version_is_refused",
     ),
     Mutant(

@@ -24,7 +24,8 @@ from flowlet.state.declared_values import DeclaredList, DeclaredMap, DeclaredVal
 from flowlet.state.rocksdb.rocksdb_store import RocksDBStore, memory_size
 from flowlet.state.rocksdb.row_forms import PLAIN, WITH_KEYS, WITH_KEYS_PREFIX, key_bytes, plain_key, row_prefix
 from flowlet.state.state_snapshots import StateDescription, StateKind
-from flowlet.timers.time_api import NO_KEY, KeyContext
+from flowlet.state.state_table import ExactKeys
+from flowlet.timers.time_api import KeyContext
 
 if TYPE_CHECKING:
     import rocksdict
@@ -38,25 +39,12 @@ _MAP_BYTES: Final = 600  # of what is known of a map without entries
 _UPDATES_UNSEEN: Final = 64
 _SHARE_UNSEEN: Final = 16
 _MISSING: Final = object()
-_UNSET: Final = object()
 
 
-class StateKeys:
+class StateKeys(ExactKeys):
     """The exact keys of one state, and the bytes that its rows begin with."""
 
-    __slots__ = (
-        "_last_exact",
-        "_last_key",
-        "budget",
-        "context",
-        "declared",
-        "has_ttl",
-        "is_checked",
-        "kind",
-        "name",
-        "state_id",
-        "store",
-    )
+    __slots__ = ("budget", "context", "declared", "has_ttl", "is_checked", "kind", "state_id", "store")
 
     def __init__(
         self,
@@ -67,7 +55,7 @@ class StateKeys:
         declared: DeclaredValues,
         description: StateDescription,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.declared = declared
         self.kind = description.kind
         self.has_ttl = description.has_ttl
@@ -76,21 +64,6 @@ class StateKeys:
         self.state_id = state_id
         self.store = store
         self.context = context
-        self._last_key: Any = _UNSET
-        self._last_exact: Any = None
-
-    def exact(self, key: Any) -> Any:
-        """The exact key of the current key.  Raises FlowletError: there is none."""
-        if key is self._last_key:
-            return self._last_exact
-        if key is NO_KEY:
-            raise FlowletError(
-                f"state {self.name!r} was used without a current key: use it only while a record or a timer is "
-                "processed, not in open()"
-            )
-        exact = exact_key(key)
-        self._last_key, self._last_exact = key, exact
-        return exact
 
     def prefix(self, key: Any, exact: Any) -> bytes:
         """What the rows of a key begin with."""
@@ -296,14 +269,10 @@ class RocksDBListState(ListState[Any]):
 
     def get(self) -> list[Any]:
         """The elements of the current key's list, in a list of the caller's own."""
-        return self.elements()
+        return list(self._value.value() or ())
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self.elements())
-
-    def elements(self) -> list[Any]:
-        """The same as ``get``."""
-        return list(self._value.value() or ())
+        return iter(self.get())
 
     def add(self, value: Any) -> None:
         """Append to the list of the current key.
@@ -452,7 +421,7 @@ class MapCache:
         if is_there:
             current.counted.add(exact)
             self._counted.add(current)
-        self._mark_changed(current)
+        self._changed[current.prefix] = current
         self._num_unseen = self._keys.num_unseen(size)
 
     def completed(self) -> Iterable[tuple[Any, Any]]:
@@ -503,7 +472,7 @@ class MapCache:
         current.is_complete, current.is_replaced = True, True
         current.changed.clear()
         current.counted.clear()
-        self._mark_changed(current)
+        self._changed[current.prefix] = current
 
     def flush(self, batch: "rocksdict.WriteBatch") -> None:
         """See ``RowCache``."""
@@ -549,9 +518,6 @@ class MapCache:
         for each in self._counted:
             each.counted.clear()
         self._counted.clear()
-
-    def _mark_changed(self, current: _CachedMap) -> None:
-        self._changed[current.prefix] = current
 
     def _entry_of(self, row: bytes, prefix_size: int, content: bytes) -> tuple[Any, Any]:
         if content[0] != WITH_KEYS:

@@ -17,20 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from flowlet.datastream.state import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    State,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from flowlet.datastream.state import State, StateDescriptor
 from flowlet.errors import FlowletError, StateRestoreError
 from flowlet.serde.pickles.former_classes import FormerClassError, RunningClasses
 from flowlet.state.declared_values import DeclaredValues
-from flowlet.state.heap_states import HeapAggregatingState, HeapReducingState
 from flowlet.state.rocksdb.cached_states import (
     DeclaredRocksDBListState,
     DeclaredRocksDBMapState,
@@ -44,16 +34,14 @@ from flowlet.state.rocksdb.rocksdb_store import CACHE_BYTES, RocksDBStore, open_
 from flowlet.state.rocksdb.row_forms import (
     MAX_STATES,
     PREFIX,
-    ExpiryOfRows,
     full_snapshot,
     rows_of_snapshot,
     user_keys,
     with_other_ttl,
     with_running_classes,
 )
-from flowlet.state.state_backends import SharedFiles
+from flowlet.state.state_backends import KeyedStateBackend, SharedFiles, StoredStates
 from flowlet.state.state_snapshots import (
-    INCREMENTAL_VERSION,
     VERSION,
     IncrementalSnapshot,
     KeyedStateSnapshot,
@@ -61,27 +49,11 @@ from flowlet.state.state_snapshots import (
     StateDescription,
     StateKind,
 )
-from flowlet.state.ttl_states import (
-    DeclaredTtlListState,
-    DeclaredTtlMapState,
-    DeclaredTtlValueState,
-    Expiry,
-    TtlListState,
-    TtlMapState,
-    TtlValueState,
-)
-from flowlet.state.type_compatibility import type_form
+from flowlet.state.ttl_states import Expiry
 from flowlet.storage.state_files import WorkingDirectory
 from flowlet.timers.time_api import KeyContext
 from netstack.late import dataclass
 
-_KINDS: Final = {
-    ValueStateDescriptor: StateKind.VALUE,
-    ListStateDescriptor: StateKind.LIST,
-    MapStateDescriptor: StateKind.MAP,
-    ReducingStateDescriptor: StateKind.REDUCING,
-    AggregatingStateDescriptor: StateKind.AGGREGATING,
-}
 _SHARED_SUFFIX: Final = ".sst"
 _BATCH_ROWS: Final = 10_000
 
@@ -103,16 +75,14 @@ class RocksDBPlace:
     cache_bytes: int = CACHE_BYTES
 
 
-class RocksDBKeyedStateBackend:
-    """Implements ``KeyedStateBackend``.
+class RocksDBKeyedStateBackend(KeyedStateBackend):
+    """Implements ``KeyedStateBackend``; ``place``: of the files."""
 
-    Args:
-        key_context: the operator's.
-        now_ms: processing time.
-        key_groups: this subtask's.
-        max_parallelism: the number of key groups.
-        place: of the files.
-    """
+    _stored: StoredStates = {
+        StateKind.VALUE: (RocksDBValueState, DeclaredRocksDBValueState),
+        StateKind.LIST: (RocksDBListState, DeclaredRocksDBListState),
+        StateKind.MAP: (RocksDBMapState, DeclaredRocksDBMapState),
+    }
 
     def __init__(
         self,
@@ -122,19 +92,12 @@ class RocksDBKeyedStateBackend:
         max_parallelism: int,
         place: RocksDBPlace,
     ) -> None:
-        self._key_context = key_context
-        self._now_ms = now_ms
-        self._key_groups = key_groups
-        self._max_parallelism = max_parallelism
+        super().__init__(key_context, now_ms, key_groups, max_parallelism)
         self._place = place
         self._directory: WorkingDirectory | None = None
         self._store: RocksDBStore | None = None
         self._ids: dict[str, int] = {}
         self._descriptions: dict[str, StateDescription] = {}  # of all states, declared or not
-        self._states: dict[str, State] = {}
-        self._contexts: dict[str, KeyContext] = {}  # of the states
-        self._expiries: dict[str, Expiry] = {}  # of states whose full snapshots leave out expired entries
-        self._refusal: str | None = None
         # By name in the database: the files of the newest complete checkpoint, and of those that may become complete.
         self._base: Mapping[str, SharedFile] = {}
         # Set by the snapshot pool, one item each; read by the task thread.
@@ -143,53 +106,11 @@ class RocksDBKeyedStateBackend:
     def __repr__(self) -> str:
         return f"<RocksDBKeyedStateBackend of {sorted(self._descriptions)}, {self._store!r}>"
 
-    @property
-    def is_used(self) -> bool:
-        """Whether a state was declared."""
-        return bool(self._states)
-
-    @property
-    def cleans_at_records(self) -> bool:
-        """No: nothing is cleaned up step by step."""
-        return False
-
-    def clean(self) -> None:
-        """Does nothing, see ``cleans_at_records``."""
-
-    def refuse_new_states(self, reason: str) -> None:
-        """From now on ``state`` raises FlowletError with this reason."""
-        self._refusal = reason
-
     # -- states
 
-    def state(
-        self, descriptor: StateDescriptor, kind: type[StateDescriptor], key_context: KeyContext | None = None
-    ) -> Any:
-        """See ``KeyedStateBackend``."""
-        if not isinstance(descriptor, kind):
-            raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
-        type_info = descriptor.type_info
-        declared = StateDescription(
-            _KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info)
-        )
-        name = descriptor.name
-        context = self._key_context if key_context is None else key_context
-        if name not in self._states:
-            if self._refusal is not None:
-                raise FlowletError(f"state {name!r}: {self._refusal}")
-            self._states[name] = self._new_state(descriptor, declared, context)
-            self._contexts[name] = context
-        elif self._contexts[name] is not context:
-            raise FlowletError(
-                f"state {name!r} is declared twice: for a window and for all windows of a key; use two names"
-            )
-        elif self._descriptions[name] != declared:
-            raise FlowletError(
-                f"state {name!r} is declared twice: as {self._descriptions[name]} and as {declared}; use two names"
-            )
-        return self._states[name]
-
-    def _new_state(self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext) -> State:
+    def _new_state(
+        self, descriptor: StateDescriptor, declared: StateDescription, context: KeyContext, values: DeclaredValues
+    ) -> State:
         name = descriptor.name
         written = self._descriptions.get(name)
         if written is not None and (written.kind, written.type_name) != (declared.kind, declared.type_name):
@@ -202,8 +123,9 @@ class RocksDBKeyedStateBackend:
         if written is not None and written.has_ttl != declared.has_ttl:
             self._convert_ttl(store, state_id, declared)
         self._descriptions[name] = declared
-        values = DeclaredValues(name, descriptor.type_info, declared.kind)
-        return self._state_of(descriptor, StateKeys(name, state_id, store, context, values, declared))
+        return self._state_of(
+            descriptor, declared.kind, StateKeys(name, state_id, store, context, values, declared), values
+        )
 
     def _id_of(self, name: str, description: StateDescription) -> int:
         if name not in self._ids:
@@ -221,50 +143,6 @@ class RocksDBKeyedStateBackend:
             for row, content in store.rows(PREFIX.pack(group, state_id)):
                 batch.put(row, with_other_ttl(declared, row, content, now_ms))
             store.write(batch)
-
-    def _state_of(self, descriptor: StateDescriptor, keys: StateKeys) -> State:
-        config = descriptor.ttl_config
-        expiry = None if config is None else Expiry(config, self._now_ms)
-        if config is not None and expiry is not None and config.get_cleanup_strategies().in_full_snapshot():
-            self._expiries[descriptor.name] = expiry
-        declared = keys.declared
-        stored: ValueState[Any]
-        match descriptor:
-            case ListStateDescriptor() if expiry is not None:
-                elements = RocksDBListState(keys)
-                return (
-                    DeclaredTtlListState(elements, expiry, declared)
-                    if declared.is_entered
-                    else TtlListState(elements, expiry)
-                )
-            case ListStateDescriptor():
-                return DeclaredRocksDBListState(keys) if declared.is_entered else RocksDBListState(keys)
-            case MapStateDescriptor() if expiry is not None:
-                entries = RocksDBMapState(keys)
-                return (
-                    DeclaredTtlMapState(entries, expiry, declared)
-                    if declared.is_entered
-                    else TtlMapState(entries, expiry)
-                )
-            case MapStateDescriptor():
-                return DeclaredRocksDBMapState(keys) if declared.is_entered else RocksDBMapState(keys)
-            case _ if expiry is not None:
-                value = RocksDBValueState(keys)
-                stored = (
-                    DeclaredTtlValueState(value, expiry, declared)
-                    if declared.is_entered
-                    else TtlValueState(value, expiry)
-                )
-            case _:
-                stored = DeclaredRocksDBValueState(keys) if declared.is_entered else RocksDBValueState(keys)
-        match descriptor:
-            case ReducingStateDescriptor():
-                function = descriptor.get_reduce_function()
-                return HeapReducingState(stored, getattr(function, "reduce", function))
-            case AggregatingStateDescriptor():
-                return HeapAggregatingState(stored, descriptor.get_agg_function())
-            case _:
-                return stored
 
     def forget_keys(self) -> None:
         """Not here: inputs that are sorted by key have a back end on the heap, which needs memory for one key."""
@@ -295,9 +173,8 @@ class RocksDBKeyedStateBackend:
         shared_files = self._place.shared_files
         if self._place.writes_shared_files and shared_files is not None and not is_full:
             return partial(self._incremental, path, checkpoint_id, shared_files, self._base, ids, descriptions)
-        now_ms = self._now_ms()
-        expiries = {self._ids[name]: ExpiryOfRows(each, now_ms) for name, each in self._expiries.items()}
-        return partial(_full, path, ids, descriptions, self._max_parallelism, expiries)
+        expiries = {self._ids[name]: each for name, each in self._expiries.items()}
+        return partial(_full, path, ids, descriptions, self._max_parallelism, expiries, self._now_ms())
 
     def _incremental(
         self,
@@ -335,32 +212,14 @@ class RocksDBKeyedStateBackend:
         for each in [each for each in list(self._uploads) if each <= checkpoint_id]:
             del self._uploads[each]
 
-    def restore(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
-        """See ``KeyedStateBackend``."""
-        if self._states:
-            raise RuntimeError(f"state must be restored before the first one is declared: {self!r}")
-        self._check_form(snapshot)
-        for name, description in snapshot.descriptions.items():
-            known = self._descriptions.get(name, description)
-            if known != description:
-                raise StateRestoreError(
-                    f"state {name!r} was written as {known} by one subtask and as {description} by another one"
-                )
+    def _written(self, name: str) -> StateDescription | None:
+        return self._descriptions.get(name)
+
+    def _take_over(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
         if isinstance(snapshot, KeyedStateSnapshot):
             self._restore_full(snapshot)
         else:
             self._restore_files(snapshot)
-
-    def _check_form(self, snapshot: KeyedStateSnapshot | IncrementalSnapshot) -> None:
-        version = VERSION if isinstance(snapshot, KeyedStateSnapshot) else INCREMENTAL_VERSION
-        if snapshot.version != version:
-            raise StateRestoreError(f"keyed state has version {snapshot.version}, this flowlet reads version {version}")
-        if snapshot.max_parallelism != self._max_parallelism:
-            raise StateRestoreError(
-                f"keyed state was written with max parallelism {snapshot.max_parallelism}, the operator has "
-                f"{self._max_parallelism} now; "
-                f"call set_max_parallelism({snapshot.max_parallelism})"
-            )
 
     def _restore_full(self, snapshot: KeyedStateSnapshot) -> None:
         store = self._opened()
@@ -475,15 +334,15 @@ def _full(
     ids: Mapping[str, int],
     descriptions: Mapping[str, StateDescription],
     max_parallelism: int,
-    expiries: "Mapping[int, ExpiryOfRows]",
+    expiries: Mapping[int, Expiry],
+    now_ms: int,
 ) -> KeyedStateSnapshot:
     """Read the whole state from hard links; on the snapshot pool."""
     try:
         database = open_to_read(path)
         try:
-            groups = full_snapshot(
-                rows_of(database, b""), {number: (name, descriptions[name]) for name, number in ids.items()}, expiries
-            )
+            states = {number: (name, descriptions[name]) for name, number in ids.items()}
+            groups = full_snapshot(rows_of(database, b""), states, expiries, now_ms)
         finally:
             database.close()
     finally:

@@ -64,11 +64,6 @@ class ByteBudget:
     def __repr__(self) -> str:
         return f"<ByteBudget: {self.used} of {self.limit} bytes>"
 
-    @property
-    def is_exceeded(self) -> bool:
-        """Whether more is held than may be."""
-        return self.used > self.limit
-
     def charge(self, old: int, new: int) -> bool:
         """Something of ``new`` bytes takes the place of something of ``old`` bytes (none: 0).
 
@@ -76,10 +71,6 @@ class ByteBudget:
         """
         self.used += new - old
         return self.used > self.limit
-
-    def forget(self) -> None:
-        """Nothing is held any more."""
-        self.used = 0
 
     def check_invariants(self, held_bytes: int) -> None:
         """Assert that what is held was charged."""
@@ -120,11 +111,11 @@ class RocksDBStore:
         self.flush()
         for cache in self.caches:
             cache.forget()
-        self.budget.forget()
+        self.budget.used = 0
 
     def flush(self) -> None:
         """Write all changes; what the caches hold is counted with the lengths of its rows then."""
-        batch = self._library.WriteBatch(raw_mode=True)
+        batch = self.new_batch()
         for cache in self.caches:
             cache.flush(batch)
         self.write(batch)
@@ -132,7 +123,7 @@ class RocksDBStore:
     def flush_for_snapshot(self) -> None:
         """``flush``; empties caches that turn out to hold too much."""
         self.flush()
-        if self.budget.is_exceeded:
+        if self.budget.used > self.budget.limit:
             self.make_room()
 
     def new_batch(self) -> "rocksdict.WriteBatch":

@@ -108,29 +108,16 @@ def taken_apart(row: bytes) -> tuple[int, int, bytes, bytes]:
     return key_group, state_id, row[HEAD.size : end], row[end:]
 
 
-class ExpiryOfRows:
-    """Which entries of a state have expired at a moment."""
-
-    def __init__(self, expiry: Expiry, now_ms: int) -> None:
-        self._expiry = expiry
-        self._now_ms = now_ms
-
-    def live(self, kind: StateKind, value: Any) -> Any:
-        """What is left of the value of a row; None: nothing."""
-        expiry, now_ms = self._expiry, self._now_ms
-        if kind is StateKind.LIST:
-            return [pair for pair in value if not expiry.has_expired(pair[1], now_ms)] or None
-        return None if expiry.has_expired(value[1], now_ms) else value
-
-
 def full_snapshot(
     rows: Iterable[tuple[bytes, bytes]],
     states: Mapping[int, tuple[str, StateDescription]],
-    expiries: Mapping[int, ExpiryOfRows],
+    expiries: Mapping[int, Expiry],
+    now_ms: int,
 ) -> dict[int, dict[str, StateRows]]:
     """The rows of a whole database, in its order, by key group and name of the state.
 
-    ``states``: by their numbers.  ``expiries``: of the states that leave out what has expired.
+    ``states``: by their numbers.  ``expiries``: of the states that leave out what has expired at
+    ``now_ms``.
     """
     found: dict[int, dict[str, tuple[list[Any], list[Any]]]] = {}
     maps = {name for name, description in states.values() if description.kind is StateKind.MAP}
@@ -140,8 +127,9 @@ def full_snapshot(
         name, description = states[number]
         key, map_key, value = _read(description.kind, outer, inner, content)
         expiry = expiries.get(number)
-        # None is a value in a map without expiry.
-        if expiry is not None and (value := expiry.live(description.kind, value)) is None:
+        # None is a value in a map without expiry.  A row of a map is one entry.
+        row_kind = StateKind.LIST if description.kind is StateKind.LIST else StateKind.VALUE
+        if expiry is not None and (value := expiry.live_row(row_kind, value, now_ms)) is None:
             continue
         keys, values = found.setdefault(group, {}).setdefault(name, ([], []))
         if description.kind is not StateKind.MAP:

@@ -7,9 +7,9 @@ from flowlet.async_io.async_calls import AsyncCall, AsyncFunctionCall, CallRunne
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import OperatorContext, Output
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_future import Signal
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.records import Chunk
+from netstack.availability import AvailabilityFuture
 from tests.flowlet.operators.harness import RecordingOutput
 
 
@@ -102,7 +102,9 @@ class ScriptedCalls:
         outcomes, self.outcomes = self.outcomes, []
         return outcomes
 
-    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+    def run(
+        self, function: AsyncFunctionCall, *args: Any, wait: Callable[[AvailabilityFuture], None] | None = None
+    ) -> Any:
         raise NotImplementedError("tests of these use the real loop")
 
     def cancel_all(self) -> None:

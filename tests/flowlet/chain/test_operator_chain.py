@@ -61,7 +61,10 @@ def test_records_go_down_the_chain_and_out_of_the_edge() -> None:
 
     assert output.values == [("a", 1), ("b", 1), ("c", 1)]
     assert (chain.num_records_in, chain.num_records_out) == (3, 3)
-    counted = {index: (item.num_records_in, item.num_records_out) for index, item in chain.counters().items()}
+    counted = {
+        index: (item.num_records_in, item.num_records_out)
+        for index, item in enumerate(ctx.counters for ctx in chain.contexts)
+    }
     assert counted == {0: (3, 5), 1: (5, 3), 2: (3, 3)}
 
 
@@ -126,7 +129,7 @@ def test_an_operator_with_several_consumers_gives_each_everything() -> None:
         assert edge.elements == [Chunk([[1], [2]], [10, 20]), Watermark(3), IDLE]
     assert branch.elements == [Chunk([[1, 0], [2, 0]], [10, 20]), Watermark(3), IDLE]
     assert chain.num_records_out == 4
-    assert [(each.num_records_in, each.num_records_out) for each in chain.counters().values()] == [
+    assert [(each.num_records_in, each.num_records_out) for each in (ctx.counters for ctx in chain.contexts)] == [
         (2, 2),
         (2, 2),
         (2, 0),
@@ -212,7 +215,7 @@ def test_a_chain_without_outputs_counts_and_ends() -> None:
     chain.close()
 
     assert (chain.num_records_in, chain.num_records_out) == (3, 0)
-    assert [item.num_records_in for item in chain.counters().values()] == [3, 3]
+    assert [item.num_records_in for item in (ctx.counters for ctx in chain.contexts)] == [3, 3]
 
 
 def test_a_failure_names_the_operator_in_which_it_happened() -> None:

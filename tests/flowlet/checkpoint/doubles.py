@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from flowlet.checkpoint.barrier_orders import CheckpointError
+from flowlet.checkpoint.responder import CheckpointStatistics
 from flowlet.checkpoint.snapshots import (
     AlignmentMetrics,
     CheckpointMetadata,
@@ -225,6 +226,8 @@ class ScriptedGate(RecordingInput):
 class RecordingResponder:
     """The coordinator of the job."""
 
+    statistics = CheckpointStatistics()
+
     def __init__(self) -> None:
         self.acknowledged: list[tuple[int, CheckpointMetrics, SubtaskState]] = []
         self.declined: list[CheckpointError] = []
@@ -277,9 +280,6 @@ class RecordingChain:
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
         self.log.append(("aborted", checkpoint_id))
-
-    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        self.log.append(("subsumed", checkpoint_id))
 
 
 class RecordingOutputs:

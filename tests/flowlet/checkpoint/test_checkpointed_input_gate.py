@@ -11,7 +11,6 @@ from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandl
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode, SingleCheckpointBarrierHandler
 from netstack.errors import RemoteProtocolError
-from netstack.gate.input_gate import EndOfDataStatus
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.wire.events import (
     CancelCheckpointMarker,
@@ -28,9 +27,7 @@ from tests.flowlet.checkpoint.doubles import Mailbox, ManualTimers, RecordingLis
 
 
 class Fixture:
-    def __init__(
-        self, num_channels: int = 2, mode: BarrierMode = BarrierMode.ALTERNATING, *, awaits_recovery: bool = False
-    ) -> None:
+    def __init__(self, num_channels: int = 2, mode: BarrierMode = BarrierMode.ALTERNATING) -> None:
         self.raw = ScriptedGate(num_channels)
         self.listener = RecordingListener()
         self.timers = ManualTimers()
@@ -44,7 +41,6 @@ class Fixture:
             self.handler,
             channels,
             self.mailbox.executor,
-            awaits_recovery=awaits_recovery,
         )
 
     def poll_all(self) -> list[object]:
@@ -342,22 +338,6 @@ def test_a_closed_mailbox_takes_no_notice() -> None:
 # ---------------------------------------------------------------- recovery
 
 
-def test_producers_go_on_together_when_all_have_recovered() -> None:
-    """TestUpstreamResumedUponEndOfRecovery."""
-    fixture = Fixture(num_channels=3, awaits_recovery=True)
-    for channel in (2, 0):
-        fixture.raw.add(channel, EndOfOutputChannelState())
-        fixture.poll_all()
-    assert fixture.raw.calls == []
-    assert not fixture.gate.is_recovered
-
-    fixture.raw.add(1, EndOfOutputChannelState())
-    fixture.poll_all()
-
-    assert fixture.raw.calls == [("resume", 2), ("resume", 0), ("resume", 1)]
-    assert fixture.gate.is_recovered
-
-
 def test_without_recovery_a_producer_goes_on_at_once() -> None:
     fixture = Fixture()
     fixture.raw.add(1, EndOfOutputChannelState())
@@ -368,32 +348,6 @@ def test_without_recovery_a_producer_goes_on_at_once() -> None:
 
 
 # ---------------------------------------------------------------- the rest of the contract
-
-
-def test_orders_reach_the_gate() -> None:
-    fixture = Fixture()
-    event = OtherEvent("x", b"")
-
-    fixture.gate.request_partitions()
-    fixture.gate.send_task_event(event)
-    fixture.gate.resume_consumption(1)
-
-    assert fixture.raw.is_requested
-    assert fixture.raw.sent == [event]
-    assert fixture.raw.calls == [("resume", 1)]
-    assert fixture.gate.num_channels == 2
-    assert fixture.gate.end_of_data_status is EndOfDataStatus.NOT_END_OF_DATA
-    assert not fixture.gate.priority_event_available_future().is_done
-
-
-def test_a_blocking_read_waits_for_the_next_item() -> None:
-    fixture = Fixture()
-    fixture.raw.add(0, aligned(1))
-
-    item = fixture.gate.get_next()
-
-    assert item is not None
-    assert item.event == aligned(1)
 
 
 def test_every_channel_needs_a_name() -> None:

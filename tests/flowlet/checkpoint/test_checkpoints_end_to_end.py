@@ -14,14 +14,13 @@ import pytest
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
 from flowlet.checkpoint.checkpointed_input_gate import CheckpointedInputGate
-from flowlet.checkpoint.responder import InMemoryCheckpointStore, MeasuringResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MAX_PRIORITY
-from flowlet.task.checkpoint_wiring import CheckpointedOutput, TaskOutputs
+from flowlet.task.checkpoint_wiring import TaskOutputs
 from netstack.gate.channels.local_input_channel import LocalInputChannel
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.channel_state import InputChannelInfo
@@ -35,6 +34,7 @@ from netstack.wire.events import (
 )
 from tests.flowlet.checkpoint.barriers import aligned, timeoutable, unaligned
 from tests.flowlet.checkpoint.doubles import Clock, Mailbox, ManualTimers, RecordingChain
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore, MeasuringResponder
 from tests.flowlet.task.local_network import LocalNetwork
 
 
@@ -60,7 +60,7 @@ class Task:
             channel = LocalInputChannel(raw, index, producer.partition_id, 0, network.manager)
             channel.set_channel_state_writer(self.writer, InputChannelInfo(0, index))
             raw.add_channel(channel)
-        outputs = TaskOutputs([CheckpointedOutput(self.partition, supports_unaligned)], self._flush)
+        outputs = TaskOutputs([(self.partition, supports_unaligned)], self._flush)
         responder = MeasuringResponder(self.store.responder_of("v", 0))
         coordinator = SubtaskCheckpointCoordinator(
             "task",
@@ -81,7 +81,7 @@ class Task:
         )
         self.checkpoints.attach([raw], handler)
         self.gate = CheckpointedInputGate(raw, handler, [(0, 0), (0, 1)], self.mailbox.executor)
-        self.gate.request_partitions()
+        raw.request_partitions()
         self.reader = network.reader(self.partition)
 
     def _flush(self) -> None:

@@ -17,7 +17,6 @@ from functools import partial
 import pytest
 
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import ChannelStateSnapshot, OperatorState, SubtaskState
 from flowlet.columns import CodedColumn, Columns, Shape
@@ -41,6 +40,7 @@ from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import CheckpointBarrier, deserialize_event
 from tests.flowlet.checkpoint.barriers import timeoutable, unaligned
 from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Tasks, chain
 from tests.netstack.test_environment import Node, small_config, start_node

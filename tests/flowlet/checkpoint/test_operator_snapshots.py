@@ -141,7 +141,6 @@ def test_every_operator_is_notified() -> None:
 
     chain.notify_checkpoint_complete(1)
     chain.notify_checkpoint_aborted(2)
-    chain.notify_checkpoint_subsumed(3)
 
     assert log == [("head", "complete 1"), ("tail", "complete 1"), ("head", "aborted 2"), ("tail", "aborted 2")]
     assert chain.is_closed

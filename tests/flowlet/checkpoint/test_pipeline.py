@@ -21,7 +21,6 @@ import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState, SubtaskState
 from flowlet.datastream import KeyedProcessFunction
@@ -38,6 +37,7 @@ from flowlet.task.task_environment import Checkpointing, TaskEnvironment
 from netstack.errors import ProducerFailedError
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointOptions
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Thread, edge
 from tests.flowlet.task.local_tasks import chain
 from tests.waiting import spin_until

@@ -3,8 +3,9 @@
 import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.responder import CheckpointStatistics, InMemoryCheckpointStore, MeasuringResponder
+from flowlet.checkpoint.responder import CheckpointStatistics
 from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore, MeasuringResponder
 
 
 def test_a_subtask_restores_what_it_acknowledged_first() -> None:

@@ -497,7 +497,7 @@ def test_what_is_asked_of_a_machine() -> None:
     machine.handle(CheckpointRefused(4, SUBSUMED), 0)
 
     assert (machine.latest_checkpoint_id, machine.num_open_channels, machine.is_checkpoint_pending) == (-1, 3, False)
-    assert not machine.is_recording
+    assert "RECORDING" not in repr(machine)
 
 
 STEPS = st.lists(

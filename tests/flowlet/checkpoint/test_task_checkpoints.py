@@ -13,7 +13,6 @@ import pytest
 from flowlet.checkpoint.barrier_orders import ChannelFinished, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.responder import MeasuringResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import SingleCheckpointBarrierHandler
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
@@ -38,6 +37,7 @@ from tests.flowlet.checkpoint.doubles import (
     RecordingResponder,
     ScriptedGate,
 )
+from tests.flowlet.checkpoint.in_memory_store import MeasuringResponder
 
 REASON = CheckpointFailureReason
 STOP = CheckpointOptions(SnapshotType.SAVEPOINT_TERMINATE, SavepointFormat.NATIVE)
@@ -46,13 +46,7 @@ STOP = CheckpointOptions(SnapshotType.SAVEPOINT_TERMINATE, SavepointFormat.NATIV
 class Fixture:
     """A task with ``num_channels`` channels on each of two gates, or a source."""
 
-    def __init__(
-        self,
-        num_channels: int = 0,
-        *,
-        types: frozenset[SnapshotType] = frozenset(SnapshotType),
-        formats: frozenset[SavepointFormat] = frozenset(SavepointFormat),
-    ) -> None:
+    def __init__(self, num_channels: int = 0) -> None:
         self.log: list[tuple[object, ...]] = []
         self.chain = RecordingChain(self.log)
         self.responder = RecordingResponder()
@@ -81,8 +75,6 @@ class Fixture:
             self.mailbox.executor,
             MailboxExecutor(self.mailbox.mailbox, MAX_PRIORITY),
             lambda: self.is_running,
-            types=types,
-            formats=formats,
             wall_ms=self.clock.wall_ms,
         )
         self.gates = [ScriptedGate(num_channels) for _ in range(2)] if num_channels else []
@@ -238,25 +230,6 @@ def test_a_trigger_after_its_abort_is_cancelled_behind_us() -> None:
     assert ("snapshot", 1) not in fixture.log
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        CheckpointOptions(SnapshotType.FULL_CHECKPOINT),
-        CheckpointOptions(SnapshotType.SAVEPOINT, SavepointFormat.CANONICAL),
-    ],
-)
-def test_unsupported_snapshots_are_refused_before_they_are_queued(options: CheckpointOptions) -> None:
-    """CheckForcedFullSnapshotSupport."""
-    types = frozenset(SnapshotType) - {SnapshotType.FULL_CHECKPOINT}
-    fixture = Fixture(types=types, formats=frozenset({SavepointFormat.NATIVE}))
-
-    with pytest.raises(CheckpointError, match=options.type.name) as caught:
-        fixture.checkpoints.trigger_checkpoint_async(CheckpointMetadata(1, 0, 0), options)
-
-    assert caught.value.reason is REASON.UNSUPPORTED_SNAPSHOT
-    assert fixture.mailbox.run() == 0
-
-
 # ---------------------------------------------------------------- notifications
 
 
@@ -265,13 +238,13 @@ def test_notifications_have_the_highest_priority() -> None:
     fixture = Fixture()
     fixture.mailbox.executor.execute(lambda: fixture.log.append(("mail", 0)), "main")
     fixture.checkpoints.notify_checkpoint_complete_async(1)
-    fixture.checkpoints.notify_checkpoint_subsumed_async(0)
+    fixture.checkpoints.notify_checkpoint_aborted_async(9)
     operator = MailboxExecutor(fixture.mailbox.mailbox, 3)
 
     while operator.try_yield():
         pass
 
-    assert fixture.log == [("complete", 1), ("subsumed", 0)]
+    assert fixture.log == [("complete", 1), ("abort output", 9), ("aborted", 9)]
 
 
 def test_a_task_that_does_not_run_takes_no_notice() -> None:
@@ -311,7 +284,7 @@ def test_a_stop_with_savepoint_waits_for_its_own_id() -> None:
     """testWaitingForFinalCheckpointWithSavepoint: a later checkpoint is not it."""
     fixture = Fixture()
     fixture.trigger(4, STOP)
-    assert fixture.checkpoints.synchronous_savepoint_id == 4
+    assert "stops with savepoint 4" in repr(fixture.checkpoints)
     fixture.checkpoints.end_of_data_received(StopMode.DRAIN)
     fixture.trigger(5)
 
@@ -354,7 +327,8 @@ def test_a_source_whose_savepoint_was_aborted_before_its_trigger_goes_on() -> No
     assert MailboxExecutor(fixture.mailbox.mailbox, MAX_PRIORITY).try_yield()
     fixture.mailbox.run()
 
-    assert (future.result(0), stopped, fixture.checkpoints.synchronous_savepoint_id) == (False, [], None)
+    assert (future.result(0), stopped) == (False, [])
+    assert "stops" not in repr(fixture.checkpoints)
     assert ("broadcast", CancelCheckpointMarker(4), False) in fixture.log
     assert ("snapshot", 4) not in fixture.log
 

@@ -59,10 +59,10 @@ def test_the_description_is_expanded_only_when_somebody_looks() -> None:
     [(MailOptions.DEFAULT, 3, False), (MailOptions.DEFERRABLE, MIN_PRIORITY, False), (MailOptions.URGENT, 3, True)],
 )
 def test_options_decide_what_yields_see(options: MailOptions, priority: int, is_urgent: bool) -> None:
-    """A deferrable mail looks as if it had the lowest priority; it remembers whose it is."""
+    """A deferrable mail looks as if it had the lowest priority."""
     mail = Mail(do_nothing, 3, "a mail", options=options)
 
-    assert (mail.priority, mail.sender_priority, mail.is_urgent) == (priority, 3, is_urgent)
+    assert (mail.priority, mail.is_urgent) == (priority, is_urgent)
 
 
 def test_the_limits_of_priorities_are_flinks() -> None:

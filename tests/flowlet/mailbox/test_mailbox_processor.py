@@ -8,9 +8,8 @@ from functools import partial
 import pytest
 
 from flowlet.errors import FlowletError, MailboxClosedError
-from flowlet.mailbox.mailbox_future import IMMEDIATE, StreamTaskActionExecutor, SynchronizedActionExecutor
-from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
-from flowlet.mailbox.task_mailbox import MailboxState, TaskMailbox
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
+from flowlet.mailbox.task_mailbox import Action, MailboxState, RunAction, TaskMailbox, run_directly
 from flowlet.mailbox.task_timings import LONG_NS, TaskTimings, WaitKind
 from netstack.availability import AvailabilityFuture
 from tests.waiting import PATIENCE_S
@@ -29,21 +28,21 @@ class Clock:
 class Loop:
     """A processor on the test's own thread, whose default action counts and may be replaced."""
 
-    def __init__(self, action_executor: StreamTaskActionExecutor = IMMEDIATE) -> None:
+    def __init__(self, run_action: RunAction = run_directly) -> None:
         self.clock = Clock()
         self.timings = TaskTimings(self.clock)
         self.timings.mark_start()
         self.mailbox = TaskMailbox()
         self.mailbox.bind_to_current_thread()
         self.num_actions = 0
-        self.action: Callable[[MailboxController], None] = lambda controller: None
+        self.action: Callable[[MailboxProcessor], None] = lambda controller: None
         self.num_long = 0
         self.processor = MailboxProcessor(
-            self._run_action, self.mailbox, self.timings, action_executor=action_executor, after_long=self._note_long
+            self._run_action, self.mailbox, self.timings, run_action=run_action, after_long=self._note_long
         )
         self.suspension: Suspension | None = None
 
-    def _run_action(self, controller: MailboxController) -> None:
+    def _run_action(self, controller: MailboxProcessor) -> None:
         self.num_actions += 1
         self.action(controller)
 
@@ -53,7 +52,7 @@ class Loop:
     def spend(self, duration_ns: int) -> None:
         self.clock.now_ns += duration_ns
 
-    def suspend(self, controller: MailboxController) -> None:
+    def suspend(self, controller: MailboxProcessor) -> None:
         self.suspension = controller.suspend_default_action(WaitKind.IDLE, "the test")
 
     def resume(self) -> None:
@@ -64,17 +63,27 @@ class Loop:
         self.processor.executor().execute(action, "a mail")
 
     def end_after(self, num_actions: int) -> None:
-        def end(controller: MailboxController) -> None:
+        def end(controller: MailboxProcessor) -> None:
             if self.num_actions == num_actions:
                 controller.all_actions_completed()
 
         self.action = end
 
 
+def run_under_lock() -> RunAction:
+    lock = threading.RLock()
+
+    def run(action: Action) -> None:
+        with lock:
+            action()
+
+    return run
+
+
 @pytest.fixture(params=["immediate", "synchronized"])
 def loop(request: pytest.FixtureRequest) -> Iterator[Loop]:
     """Every test runs with and without a lock around the mails."""
-    made = Loop(IMMEDIATE if request.param == "immediate" else SynchronizedActionExecutor())
+    made = Loop(run_directly if request.param == "immediate" else run_under_lock())
     yield made
     made.mailbox.check_invariants()
     assert made.mailbox.statistics().num_rescued_wakeups == 0
@@ -114,7 +123,7 @@ def test_mails_come_before_the_default_action(loop: Loop) -> None:
     loop.end_after(1)
     end = loop.action
 
-    def note_and_end(controller: MailboxController) -> None:
+    def note_and_end(controller: MailboxProcessor) -> None:
         order.append("action")
         end(controller)
 
@@ -139,7 +148,7 @@ def test_an_error_of_a_mail_leaves_the_loop_unchanged(loop: Loop) -> None:
 
 
 def test_an_error_of_the_default_action_leaves_the_loop(loop: Loop) -> None:
-    def fail(controller: MailboxController) -> None:
+    def fail(controller: MailboxProcessor) -> None:
         raise ValueError("from the action")
 
     loop.action = fail
@@ -166,7 +175,7 @@ def test_a_mail_that_posts_itself_does_not_starve_the_default_action(loop: Loop)
 def test_a_mail_resumes_the_suspended_default_action(loop: Loop) -> None:
     """Suspended at 3, resumed by a mail, 6 in the end."""
 
-    def act(controller: MailboxController) -> None:
+    def act(controller: MailboxProcessor) -> None:
         if loop.num_actions == 3:
             loop.suspend(controller)
             loop.execute(loop.resume)
@@ -182,7 +191,7 @@ def test_a_mail_resumes_the_suspended_default_action(loop: Loop) -> None:
 def test_mails_run_while_the_default_action_is_suspended(loop: Loop) -> None:
     ran: list[int] = []
 
-    def act(controller: MailboxController) -> None:
+    def act(controller: MailboxProcessor) -> None:
         loop.suspend(controller)
         for number in range(5):
             loop.execute(partial(ran.append, number))
@@ -204,9 +213,9 @@ def test_resuming_from_another_thread_goes_through_an_urgent_mail(loop: Loop) ->
 
     in_thread(loop.resume).join()
 
-    assert not loop.processor.is_default_action_available
+    assert loop.processor.waiting_for is not None
     loop.processor.run_mailbox_step()
-    assert loop.processor.is_default_action_available
+    assert loop.processor.waiting_for is None
     assert loop.mailbox.num_mails == 1_000
 
 
@@ -220,7 +229,7 @@ def test_a_stale_resume_does_nothing(loop: Loop) -> None:
     loop.processor.run_mailbox_step()
 
     stale.resume()
-    assert not loop.processor.is_default_action_available
+    assert loop.processor.waiting_for is not None
     in_thread(stale.resume).join()
 
     assert not loop.mailbox.has_mail
@@ -240,7 +249,7 @@ def test_resuming_after_the_end_is_ignored(loop: Loop) -> None:
 
 
 def test_suspending_twice_is_refused(loop: Loop) -> None:
-    def act(controller: MailboxController) -> None:
+    def act(controller: MailboxProcessor) -> None:
         loop.suspend(controller)
         loop.suspend(controller)
 
@@ -271,65 +280,8 @@ def test_a_loop_needs_an_open_mailbox(loop: Loop) -> None:
         loop.processor.run_mailbox_loop()
 
 
-def test_a_suspended_loop_goes_on_where_it_was(loop: Loop) -> None:
-    def act(controller: MailboxController) -> None:
-        if loop.num_actions == 2:
-            loop.processor.suspend()
-        elif loop.num_actions == 5:
-            controller.all_actions_completed()
-
-    loop.action = act
-    loop.processor.run_mailbox_loop()
-    assert loop.num_actions == 2
-
-    loop.processor.run_mailbox_loop()
-
-    assert loop.num_actions == 5
-
-
-def test_a_mail_suspends_the_running_loop_and_the_rest_runs_after_the_resume(loop: Loop) -> None:
-    """Nothing that was there is lost; the suspension of the default action survives too."""
-    ran: list[str] = []
-    loop.action = loop.suspend
-    loop.processor.run_mailbox_step()
-
-    def note_and_suspend() -> None:
-        ran.append("first")
-        loop.processor.suspend()
-
-    loop.execute(note_and_suspend)
-    loop.execute(lambda: ran.append("second"))
-
-    loop.processor.run_mailbox_loop()
-    assert ran == ["first"]
-    loop.execute(loop.processor.suspend)
-    loop.processor.run_mailbox_loop()
-
-    assert ran == ["first", "second"]
-    assert loop.num_actions == 1
-    assert not loop.processor.is_default_action_available
-
-
-def test_suspending_before_the_loop_runs_makes_it_return_at_once(loop: Loop) -> None:
-    """Once: the next run goes on."""
-    loop.end_after(2)
-    loop.processor.suspend()
-
-    loop.processor.run_mailbox_loop()
-    assert loop.num_actions == 0
-    loop.processor.run_mailbox_loop()
-
-    assert loop.num_actions == 2
-
-
-def test_the_first_end_wins_over_a_later_suspension_in_the_same_batch(loop: Loop) -> None:
-    loop.processor.all_actions_completed()
-    loop.processor.suspend()
-
-    loop.processor.run_mailbox_loop()
-    loop.processor.run_mailbox_loop()
-
-    assert loop.num_actions == 0
+def suspend_until(controller: MailboxProcessor, signal: AvailabilityFuture, kind: WaitKind, waiting_for: str) -> None:
+    signal.add_done_callback(controller.suspend_default_action(kind, waiting_for).resume)
 
 
 class TestSuspendUntil:
@@ -338,9 +290,9 @@ class TestSuspendUntil:
     def test_the_signal_resumes_the_default_action(self, loop: Loop) -> None:
         signal = AvailabilityFuture()
 
-        def act(controller: MailboxController) -> None:
+        def act(controller: MailboxProcessor) -> None:
             if loop.num_actions == 1:
-                controller.suspend_until(signal, WaitKind.BACK_PRESSURED, "a free buffer")
+                suspend_until(controller, signal, WaitKind.BACK_PRESSURED, "a free buffer")
                 loop.execute(signal.complete)
             else:
                 controller.all_actions_completed()
@@ -354,19 +306,19 @@ class TestSuspendUntil:
         """Level triggered: what came between the look and the suspension is not missed."""
         signal = AvailabilityFuture()
         signal.complete()
-        loop.action = lambda controller: controller.suspend_until(signal, WaitKind.IDLE, "data")
+        loop.action = lambda controller: suspend_until(controller, signal, WaitKind.IDLE, "data")
 
         loop.processor.run_mailbox_step()
 
-        assert loop.processor.is_default_action_available
+        assert loop.processor.waiting_for is None
 
     def test_the_network_thread_resumes_a_parked_task(self, loop: Loop) -> None:
         """By an urgent mail, which says when the task woke up in its statistics."""
         signal = AvailabilityFuture()
 
-        def act(controller: MailboxController) -> None:
+        def act(controller: MailboxProcessor) -> None:
             if loop.num_actions == 1:
-                controller.suspend_until(signal, WaitKind.IDLE, "data")
+                suspend_until(controller, signal, WaitKind.IDLE, "data")
             else:
                 controller.all_actions_completed()
 
@@ -381,28 +333,6 @@ class TestSuspendUntil:
         thread.join()
 
         assert (loop.num_actions, loop.mailbox.statistics().num_parks) == (2, 1)
-
-
-def test_suspending_a_completed_loop_changes_nothing(loop: Loop) -> None:
-    loop.end_after(1)
-    loop.processor.run_mailbox_loop()
-    loop.processor.suspend()
-
-    loop.processor.run_mailbox_loop()
-
-    assert loop.num_actions == 1
-
-
-def test_a_completed_loop_cannot_be_suspended_back_to_life(loop: Loop) -> None:
-    """Whatever control mails are still there."""
-    loop.processor.all_actions_completed()
-    loop.processor.suspend()
-    for _ in range(2):
-        loop.processor.run_mailbox_step()
-
-    loop.processor.run_mailbox_loop()
-
-    assert loop.num_actions == 0
 
 
 def test_completing_a_suspended_loop_from_another_thread_wakes_it(loop: Loop) -> None:
@@ -434,7 +364,7 @@ def test_parked_time_counts_and_the_time_of_mails_does_not(loop: Loop) -> None:
         loop.clock.now_ns += 42_000_000
         loop.execute(work)
 
-    def act(controller: MailboxController) -> None:
+    def act(controller: MailboxProcessor) -> None:
         if loop.num_actions == 1:
             loop.suspend(controller)
         else:
@@ -522,7 +452,6 @@ class TestEnding:
 
         assert not loop.processor.send_control_mail(lambda: None, "cancel")
         loop.processor.all_actions_completed()
-        loop.processor.suspend()
 
 
 @pytest.mark.slow
@@ -537,7 +466,7 @@ def test_ten_thousand_suspensions_with_a_concurrent_unblocker_all_end(loop: Loop
             if pending:
                 pending.pop().resume()
 
-    def act(controller: MailboxController) -> None:
+    def act(controller: MailboxProcessor) -> None:
         if loop.num_actions > rounds:
             controller.all_actions_completed()
         else:
@@ -562,7 +491,7 @@ def test_after_each_call_of_more_than_a_second_others_have_their_turn(loop: Loop
     """Be it a mail or the default action: it may have kept the interpreter's lock."""
     durations_ns = [LONG_NS, LONG_NS + 1, 2 * LONG_NS, 0]
 
-    def act(controller: MailboxController) -> None:
+    def act(controller: MailboxProcessor) -> None:
         loop.spend(durations_ns[loop.num_actions - 1])
         if loop.num_actions == len(durations_ns):
             controller.all_actions_completed()

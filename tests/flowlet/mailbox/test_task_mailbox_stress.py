@@ -2,14 +2,14 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError
+from concurrent.futures import Future
 from contextlib import contextmanager
 
 import pytest
 
 from flowlet.errors import MailboxClosedError, TaskCancelled
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
-from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor
+from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings
 from netstack.availability import AvailabilityFuture
@@ -74,7 +74,7 @@ def end_by_close(mailbox: TaskMailbox) -> list[Mail]:
 
 def end_by_quiesce(mailbox: TaskMailbox) -> list[Mail]:
     mailbox.quiesce()
-    return mailbox.drain()
+    return mailbox.pending_mails()
 
 
 @pytest.mark.parametrize(("end", "num_mailboxes"), [(end_by_close, NUM_ROUNDS), (end_by_quiesce, NUM_PARKED_ROUNDS)])
@@ -115,10 +115,10 @@ def test_a_cancellation_against_the_natural_end_gives_one_of_the_two() -> None:
     def cancelled() -> None:
         raise TaskCancelled("by the other thread")
 
-    def default_action(num_actions: int) -> Callable[[MailboxController], None]:
+    def default_action(num_actions: int) -> Callable[[MailboxProcessor], None]:
         rest = iter(range(num_actions))
 
-        def act(controller: MailboxController) -> None:
+        def act(controller: MailboxProcessor) -> None:
             if next(rest, None) is None:
                 controller.all_actions_completed()
 
@@ -165,6 +165,19 @@ def test_a_cancellation_against_the_natural_end_gives_one_of_the_two() -> None:
     assert NUM_ROUNDS // FORCED_EVERY <= num_cancelled <= NUM_ROUNDS - NUM_ROUNDS // FORCED_EVERY
 
 
+class AskedMail:
+    """An action with somebody who waits for its end."""
+
+    def __init__(self) -> None:
+        self.outcome: Future[str] = Future()
+
+    def __call__(self) -> None:
+        self.outcome.set_result("value")
+
+    def cancel(self) -> None:
+        self.outcome.set_result("dropped")
+
+
 def test_whoever_waits_for_a_mail_hears_of_its_end() -> None:
     """Many times a thread waits for a result while the task yields once and closes: value, dropped or refused, never
     silence.
@@ -175,9 +188,9 @@ def test_whoever_waits_for_a_mail_hears_of_its_end() -> None:
     def ask_each() -> None:
         for mailbox in mailboxes:
             try:
-                outcome = MailboxExecutor(mailbox).submit(lambda: "value", "work").result(PATIENCE_S)
-            except CancelledError:
-                outcome = "dropped"
+                asked = AskedMail()
+                MailboxExecutor(mailbox).execute(asked, "work")
+                outcome = asked.outcome.result(PATIENCE_S)
             except MailboxClosedError:
                 outcome = "refused"
             outcomes[outcome] = outcomes.get(outcome, 0) + 1

@@ -1,6 +1,6 @@
-"""The ways to wait beyond a plain take, and puts in one step.
+"""The ways to wait beyond a plain take.
 
-Source: Flink `TaskMailboxImplTest` (testRunExclusively), FLINK-14231, FLINK-39481.
+Source: Flink `TaskMailboxImplTest`, FLINK-14231.
 """
 
 import threading
@@ -24,6 +24,10 @@ def urgent(name: str) -> Mail:
 
 def names(mails: list[Mail]) -> str:
     return " ".join(map(repr, mails))
+
+
+def drained(box: TaskMailbox) -> list[Mail]:
+    return list(iter(box.try_take, None))
 
 
 def in_thread(target: Callable[[], object]) -> threading.Thread:
@@ -53,63 +57,6 @@ def box() -> Iterator[TaskMailbox]:
     assert made._wakeup.locked(), "a wake-up is left over"
 
 
-class TestRunExclusively:
-    def test_all_that_is_put_comes_in_one_step(self, box: TaskMailbox) -> None:
-        """Ten puts; somebody else's put while they are gathered comes before all of them, a close after all of them."""
-
-        def put_ten(put: Callable[[Mail], None]) -> None:
-            for number in range(10):
-                put(mail(str(number)))
-                if number == 5:
-                    in_thread(lambda: box.put_threadsafe(mail("other"))).join()
-
-        in_thread(lambda: box.run_exclusively(put_ten)).join()
-
-        assert names(box.close()) == "other 0 1 2 3 4 5 6 7 8 9"
-
-    def test_a_close_meanwhile_refuses_all(self, box: TaskMailbox) -> None:
-        def put_and_close(put: Callable[[Mail], None]) -> None:
-            put(mail("1"))
-            box.close()
-            put(mail("2"))
-
-        with pytest.raises(MailboxClosedError, match="refused 2 mails"):
-            box.run_exclusively(put_and_close)
-
-    def test_an_error_puts_nothing(self, box: TaskMailbox) -> None:
-        def put_and_fail(put: Callable[[Mail], None]) -> None:
-            put(mail("1"))
-            raise ValueError("half way")
-
-        with pytest.raises(ValueError, match="half way"):
-            box.run_exclusively(put_and_fail)
-        assert box.num_mails == 0
-
-    def test_no_lock_is_held_meanwhile(self, box: TaskMailbox) -> None:
-        """The action may look at the mailbox."""
-        seen: list[int] = []
-
-        box.run_exclusively(lambda put: seen.append(box.statistics().num_put + box.num_mails))
-        box.put_threadsafe(mail("afterwards"))
-
-        assert seen == [0]
-        assert names(box.drain()) == "afterwards"
-
-
-class TestFlags:
-    def test_each_flag_tells_of_its_mails(self, box: TaskMailbox) -> None:
-        """Any mail, an urgent one, one that the batch would give."""
-        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (False, False, False)
-        box.put_threadsafe(mail("ordinary"))
-        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (True, False, False)
-        box.create_batch()
-        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (True, False, True)
-        box.put_threadsafe(urgent("now"))
-        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (True, True, True)
-        box.drain()
-        assert (box.has_mail, box.has_urgent_mail, box.has_batch) == (False, False, False)
-
-
 class TestTakeUntil:
     def test_a_signal_that_was_given_ends_the_taking(self, box: TaskMailbox) -> None:
         """Mails or not."""
@@ -121,7 +68,7 @@ class TestTakeUntil:
         signal.complete()
 
         assert box.take_until(signal) is None
-        assert names(box.drain()) == "2"
+        assert names(drained(box)) == "2"
 
     def test_a_signal_wakes_the_parked_thread(self, box: TaskMailbox) -> None:
         signal = AvailabilityFuture()
@@ -211,25 +158,3 @@ class TestTakeUntil:
         thread.join()
         assert box.statistics().num_rescued_wakeups == 1
         box._num_rescued_wakeups = 0
-
-
-class TestMailsOfASender:
-    def test_deferrable_mails_count_with_their_senders_priority(self, box: TaskMailbox) -> None:
-        """Those of operators before it stay (FLINK-39481: an end that skipped deferrable mails lost data)."""
-        for each in (
-            mail("before", 1),
-            mail("mine", 2, MailOptions.DEFERRABLE),
-            mail("behind", 3),
-            mail("too", 0, MailOptions.DEFERRABLE),
-        ):
-            box.put_threadsafe(each)
-        box.create_batch()
-        box.put_threadsafe(urgent("now"))
-        box.put_threadsafe(mail("mine too", 2))
-
-        taken = []
-        while (each := box.try_take_of_sender(2)) is not None:  # type: ignore[assignment]
-            taken.append(each)
-
-        assert names(taken) == "now mine behind mine too"
-        assert names(box.drain()) == "before too"

@@ -136,7 +136,6 @@ def test_rates_are_shares_of_each_second(timings: TaskTimings, clock: Clock) -> 
 
     assert early == TaskRates(0, 1_000, 0, 0, 0, 0, False)
     assert rates == TaskRates(200, 300, 400, 100, 2_000, 500, False)
-    assert rates.back_pressured_ms_per_second == 500
 
 
 def test_a_task_is_backpressured_while_it_waits_for_room(timings: TaskTimings) -> None:
@@ -176,7 +175,8 @@ def test_shares_never_exceed_the_second(timings: TaskTimings, clock: Clock) -> N
     clock.advance(5 * SECOND_NS)
 
     rates = timings.rates()
-    assert (rates.back_pressured_ms_per_second, rates.busy_ms_per_second) == (1_000, 0)
+    assert (rates.soft_back_pressured_ms_per_second, rates.hard_back_pressured_ms_per_second) == (1_000, 1_000)
+    assert rates.busy_ms_per_second == 0
 
 
 def test_a_task_is_busy_only_while_it_runs(timings: TaskTimings, clock: Clock) -> None:

@@ -1,7 +1,7 @@
 """Drives a chain of operators without a task."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
@@ -59,7 +59,7 @@ class ChainHarness:
             chain_index=index,
             key_context=key_context,
             clock=self.clock,
-            timers=timers,
+            timers=cast(Any, timers),
         )
 
     def process(self, *values: Any, timestamps: list[int] | None = None) -> None:
@@ -68,7 +68,7 @@ class ChainHarness:
     @property
     def counts(self) -> list[tuple[int, int]]:
         """Records in and out, operator by operator."""
-        return [(each.num_records_in, each.num_records_out) for each in self.chain.counters().values()]
+        return [(each.num_records_in, each.num_records_out) for each in (ctx.counters for ctx in self.chain.contexts)]
 
 
 class Emission:

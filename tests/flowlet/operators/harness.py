@@ -1,7 +1,7 @@
 """Drives one operator without a task."""
 
 from itertools import repeat
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 
@@ -84,7 +84,7 @@ class Harness:
             attempt,
             key_context=key_context,
             clock=self.clock,
-            timers=self.timers,
+            timers=cast(Any, self.timers),
         )
         self.operator.setup(ctx, self.output)
         if isinstance(self.operator, SourceOperator):

@@ -3,7 +3,7 @@
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -162,7 +162,7 @@ def test_a_keyed_function_inside_a_chain_has_its_keys() -> None:
         key_context = KeyContext()
         timers = FakeTimers(clock, key_context)
         return OperatorContext(
-            "task", 0, 1, 128, name, chain_index=index, key_context=key_context, clock=clock, timers=timers
+            "task", 0, 1, 128, name, chain_index=index, key_context=key_context, clock=clock, timers=cast(Any, timers)
         )
 
     chained = [ChainedOperator(MapOperator(lambda value: value)), ChainedOperator(ProcessOperator(Keys(), parity), 0)]

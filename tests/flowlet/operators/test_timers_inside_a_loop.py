@@ -3,7 +3,7 @@ of that loop.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -49,7 +49,15 @@ def results(
     def context(index: int, name: str) -> OperatorContext:
         keys = KeyContext()
         return OperatorContext(
-            "task", 0, 1, 128, name, chain_index=index, key_context=keys, clock=clock, timers=FakeTimers(clock, keys)
+            "task",
+            0,
+            1,
+            128,
+            name,
+            chain_index=index,
+            key_context=keys,
+            clock=clock,
+            timers=cast(Any, FakeTimers(clock, keys)),
         )
 
     chained = [ChainedOperator(operators[0]), ChainedOperator(operators[1], 0, None, key_of)]

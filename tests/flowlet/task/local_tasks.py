@@ -1,5 +1,7 @@
 """Makes, runs and single-steps tasks over a local network."""
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from flowlet.chain.operator_chain import ChainedOperator
@@ -13,6 +15,7 @@ from flowlet.task.create_stream_task import OutputEdge, StreamTask, create_strea
 from netstack.gate.single_input_gate import SingleInputGate
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.task.local_network import LocalNetwork, ScriptedSource, Thread
+from tests.waiting import PATIENCE_S
 
 
 class Clock:
@@ -93,6 +96,18 @@ def run(*tasks: StreamTask) -> None:
     threads = [Thread(task.invoke, task.name) for task in tasks]
     for thread in threads:
         thread.result()
+
+
+def run_in_mail(task: StreamTask, work: Callable[[], object]) -> None:
+    """Have the thread of a task do something, and wait until it has."""
+    is_done = threading.Event()
+
+    def run() -> None:
+        work()
+        is_done.set()
+
+    task.mailbox_processor.executor().execute(run, "work")
+    assert is_done.wait(PATIENCE_S)
 
 
 def is_parked(task: StreamTask) -> bool:

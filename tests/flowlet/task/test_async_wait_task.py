@@ -16,11 +16,11 @@ from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.datastream.async_retry_predicates import empty_result_predicate
 from flowlet.datastream.async_retry_strategies import AsyncRetryStrategy
 from flowlet.errors import TaskCancelled, UserFunctionError
-from flowlet.mailbox.mailbox_future import Signal
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.records import MAX_WATERMARK
 from flowlet.task.create_stream_task import create_stream_task
 from flowlet.task.source_stream_task import SourceStreamTask
+from netstack.availability import AvailabilityFuture
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, run, source
 from tests.waiting import PATIENCE_S, spin_until
@@ -277,7 +277,9 @@ class AnswersAtOnce:
     def cancel(self, call: AsyncCall) -> None:
         raise NotImplementedError("none runs")
 
-    def run(self, function: AsyncFunctionCall, *args: Any, wait: Callable[[Signal], None] | None = None) -> Any:
+    def run(
+        self, function: AsyncFunctionCall, *args: Any, wait: Callable[[AvailabilityFuture], None] | None = None
+    ) -> Any:
         raise NotImplementedError("the function has no coroutine but its calls")
 
     def cancel_all(self) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.datastream.connectors import Sink, SupportsCommitter
 from flowlet.datastream.connectors.base import Committer, CommittingSinkWriter
@@ -22,6 +21,7 @@ from flowlet.task.create_stream_task import StreamTask, create_stream_task
 from flowlet.task.task_environment import Checkpointing
 from netstack.wire.events import CheckpointOptions
 from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork
 from tests.flowlet.task.local_tasks import chain
 

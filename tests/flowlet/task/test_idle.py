@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from flowlet.errors import TaskCancelled
-from flowlet.mailbox.mailbox_processor import MailboxController
+from flowlet.mailbox.mailbox_processor import MailboxProcessor
 from flowlet.mailbox.task_timings import TaskTimings
 from flowlet.records import Chunk
 from flowlet.serde.element_serializer import StreamElementSerializer
@@ -49,7 +49,7 @@ class ManualSleep:
         task.mailbox_processor._default_action = self._count
         task.mailbox._wakeup = self  # type: ignore[assignment]  # stands in for the lock
 
-    def _count(self, controller: MailboxController) -> None:
+    def _count(self, controller: MailboxProcessor) -> None:
         self._num_actions += 1
         self._action(controller)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from flowlet.errors import TaskCancelled
-from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_mailbox import MIN_PRIORITY, Mail, TaskMailbox
 from flowlet.mailbox.task_timings import TaskTimings, WaitKind
 from tests.flowlet.task.watchdog import tiny_switch_interval, watchdog
@@ -43,17 +43,17 @@ class ParkedTask:
         except BaseException as error:  # noqa: BLE001 - looked at by the test
             self.error = error
 
-    def _run_action(self, controller: MailboxController) -> None:
+    def _run_action(self, controller: MailboxProcessor) -> None:
         self.threads.append(threading.get_ident())
         self.suspend(controller)
 
-    def suspend(self, controller: MailboxController) -> None:
+    def suspend(self, controller: MailboxProcessor) -> None:
         self.suspension = controller.suspend_default_action(WaitKind.IDLE, "the test")
 
     def wait_until_parked(self) -> None:
         spin_tightly_until(lambda: self.mailbox._parked_for is not None)
 
-    def try_run(self, action: Callable[[MailboxController], None]) -> bool:
+    def try_run(self, action: Callable[[MailboxProcessor], None]) -> bool:
         assert self.suspension is not None
         return self.processor.try_run_parked(self.suspension, action, time.monotonic_ns())
 
@@ -154,7 +154,7 @@ def test_the_action_sees_the_contexts_of_the_thread_and_leaves_those_of_the_call
             decimal.getcontext().prec = 77
             super()._run()
 
-    def action(controller: MailboxController) -> None:
+    def action(controller: MailboxProcessor) -> None:
         found.append(decimal.getcontext().prec)
         decimal.getcontext().prec = 78
         task.suspend(controller)
@@ -172,7 +172,7 @@ def test_the_action_runs_in_place_and_the_thread_sleeps_on() -> None:
         first = task.suspension
         ran_on: list[int] = []
 
-        def action(controller: MailboxController) -> None:
+        def action(controller: MailboxProcessor) -> None:
             ran_on.append(threading.get_ident())
             task.suspend(controller)
 
@@ -198,7 +198,7 @@ def test_an_action_that_does_not_suspend_hands_over_to_the_thread() -> None:
 def test_an_error_is_raised_on_the_tasks_own_thread() -> None:
     error = ValueError("of a user's function")
 
-    def fail(controller: MailboxController) -> None:
+    def fail(controller: MailboxProcessor) -> None:
         raise error
 
     with parked_task() as task:
@@ -228,7 +228,7 @@ def test_a_cancellation_comes_when_the_action_is_over() -> None:
 
     with parked_task() as task:
 
-        def action(controller: MailboxController) -> None:
+        def action(controller: MailboxProcessor) -> None:
             task.processor.send_control_mail(cancel, "cancel")
             assert task.error is None
             task.suspend(controller)
@@ -246,7 +246,7 @@ def test_time_in_place_is_not_idle_time() -> None:
     timings.mark_start()
     suspensions: list[Suspension] = []
 
-    def suspend(controller: MailboxController) -> None:
+    def suspend(controller: MailboxProcessor) -> None:
         suspensions.append(controller.suspend_default_action(WaitKind.IDLE, "the test"))
 
     processor = MailboxProcessor(suspend, mailbox, timings)
@@ -255,7 +255,7 @@ def test_time_in_place_is_not_idle_time() -> None:
         mailbox.bind_to_current_thread()
         processor.run_mailbox_loop()
 
-    def work(controller: MailboxController) -> None:
+    def work(controller: MailboxProcessor) -> None:
         now_ns[0] += 300
         suspend(controller)
 
@@ -294,7 +294,7 @@ def test_mails_and_work_in_place_never_meet() -> None:
 
     with tiny_switch_interval(), parked_task() as task:
 
-        def action(controller: MailboxController) -> None:
+        def action(controller: MailboxProcessor) -> None:
             inside()
             task.suspend(controller)
 

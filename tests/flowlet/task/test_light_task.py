@@ -6,7 +6,7 @@ import pytest
 
 from flowlet.async_io.async_wait_operator import AsyncWaitOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.mailbox.mailbox_processor import MailboxController, MailboxProcessor, Suspension
+from flowlet.mailbox.mailbox_processor import MailboxProcessor, Suspension
 from flowlet.mailbox.task_timings import WaitKind
 from flowlet.task.one_input_stream_task import BUDGET_NS, SLOW_NS, LightInput, LightTask, SlowVertices, can_be_light
 
@@ -31,7 +31,7 @@ class Processor:
         self.num_runs = 0
         self.is_parked = True
 
-    def try_run_parked(self, suspension: Suspension, action: Callable[[MailboxController], None], now_ns: int) -> bool:
+    def try_run_parked(self, suspension: Suspension, action: Callable[[MailboxProcessor], None], now_ns: int) -> bool:
         if self.is_parked:
             self.num_runs += 1
             action(None)  # type: ignore[arg-type]  # handed on
@@ -59,7 +59,7 @@ class Rig:
     def _slow(self) -> None:
         self.num_slow += 1
 
-    def _wait(self, controller: MailboxController) -> None:
+    def _wait(self, controller: MailboxProcessor) -> None:
         self.num_waits += 1
 
     def try_run(self) -> bool:

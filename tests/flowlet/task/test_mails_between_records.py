@@ -17,7 +17,6 @@ import pytest
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.client.runtime_sources import planned_source
 from flowlet.columns import ArrayColumn, Columns, Shape
@@ -52,6 +51,7 @@ from netstack.config import NetstackConfig
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import Alignment, CheckpointBarrier, CheckpointOptions, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.operators.local_splits import requests_to
 from tests.flowlet.task.local_network import (
     SEGMENT_BYTES,
@@ -583,6 +583,10 @@ def test_a_restored_rest_is_kept_by_the_next_checkpoint(network: LocalNetwork, t
     assert totals == [sum(range(10 * number)) for number in (1, 2, 3)]
 
 
+class LoopLeftError(Exception):
+    """Ends a loop between two mails."""
+
+
 def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalNetwork, tasks: Tasks) -> None:
     """As in Flink with interruptible timers: the others are in the state, and what they emit follows the barrier."""
     rig, upstream, downstream = Checkpointed(network), network.partition(), network.partition()
@@ -599,8 +603,11 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
 
     def execute_async(run: Callable[[], None]) -> None:
         num_fired.append(len(fired))
-        task.mailbox_processor.suspend()
+        task.mailbox_processor.send_control_mail(leave_loop, "leave the loop")
         rig.pool.append(run)
+
+    def leave_loop() -> None:
+        raise LoopLeftError
 
     num_fired: list[int] = []
     environment = network.environment("timers", gates=[network.gate(upstream)], outputs=[edge(downstream)])
@@ -614,7 +621,8 @@ def test_a_barrier_is_taken_while_timers_in_front_of_it_are_left(network: LocalN
     upstream.broadcast_event(CheckpointBarrier(1, 0, CheckpointOptions()))
 
     tasks.restored(task)
-    task.mailbox_processor.run_mailbox_loop()
+    with pytest.raises(LoopLeftError):
+        task.mailbox_processor.run_mailbox_loop()
     step_until_idle(task)
     before = reader.read_values()
     reader.view.resume_consumption()

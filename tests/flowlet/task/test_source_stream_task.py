@@ -7,7 +7,6 @@ import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata, OperatorState
 from flowlet.common.typeinfo import Types
 from flowlet.connectors.blocking_source import BlockingSource
@@ -25,6 +24,7 @@ from flowlet.task.source_stream_task import MAX_POLLS_PER_ACTION, SourceStreamTa
 from flowlet.task.task_environment import Checkpointing
 from netstack.wire.events import Alignment, CheckpointOptions, EndOfData, SavepointFormat, SnapshotType, StopMode
 from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.connectors.test_blocking_source import Emitting
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, is_parked, source, step_until_idle

@@ -27,7 +27,17 @@ from netstack.errors import NetstackError
 from netstack.partition.result_partition import ResultPartition
 from netstack.wire.events import StopMode
 from tests.flowlet.task.local_network import SEGMENT_BYTES, LocalNetwork, Recorder, Thread, edge
-from tests.flowlet.task.local_tasks import Noting, Tasks, chain, is_parked, send, serialized, source, step_until_idle
+from tests.flowlet.task.local_tasks import (
+    Noting,
+    Tasks,
+    chain,
+    is_parked,
+    run_in_mail,
+    send,
+    serialized,
+    source,
+    step_until_idle,
+)
 from tests.waiting import spin_until
 
 FULL = "x" * (SEGMENT_BYTES - 100)  # fills a buffer by itself
@@ -101,7 +111,7 @@ class TestWaiting:
         def work() -> None:
             tasks.clock.now_ns += 44_000_000
 
-        task.mailbox_processor.executor().submit(work, "work").result()
+        run_in_mail(task, work)
         metrics = task.metrics()
         task.cancel()
         with pytest.raises(TaskCancelled):
@@ -351,7 +361,7 @@ class TestProcessInput:
             tasks.clock.now_ns += 44_000_000
 
         tasks.clock.now_ns += 42_000_000
-        task.mailbox_processor.executor().submit(work, "work").result()
+        run_in_mail(task, work)
         spin_until(lambda: is_parked(task))
         tasks.clock.now_ns += 42_000_000
         metrics = task.metrics()

@@ -7,7 +7,6 @@ import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointError
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import CheckpointMetadata
 from flowlet.messages.execution_state import ExecutionState
 from flowlet.operators.source_operator import Source, SourceOperator, SourceReader
@@ -26,6 +25,7 @@ from netstack.wire.events import (
     StopMode,
 )
 from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, SubpartitionReader, Thread, edge
 from tests.flowlet.task.local_tasks import Tasks, chain, source, step_until_idle
 from tests.waiting import spin_until

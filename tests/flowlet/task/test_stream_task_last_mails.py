@@ -105,7 +105,7 @@ def test_no_timer_fires_after_an_end_without_draining(network: LocalNetwork, tas
     tasks.restored(task)
     clock = recorder.ctx.processing_time_service
     assert isinstance(clock, SystemProcessingTimeService)
-    clock.schedule_at_fixed_rate(lambda timestamp: recorder._note("timer"), initial_delay_ms=1, period_ms=1)
+    clock.schedule_with_fixed_delay(lambda timestamp: recorder._note("timer"), initial_delay_ms=1, period_ms=1)
 
     task.stop()
     step_until_idle(task)

@@ -4,7 +4,6 @@ import pytest
 
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import InMemoryCheckpointStore
 from flowlet.checkpoint.snapshots import RecoveredStream
 from flowlet.errors import FlowletError, TaskCancelled
 from flowlet.messages.execution_state import ExecutionState
@@ -14,6 +13,7 @@ from flowlet.task.stream_task import StreamTask
 from flowlet.task.task_environment import Checkpointing
 from netstack.partition.result_partition import ResultPartition
 from tests.flowlet.checkpoint.doubles import ManualTimers
+from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore
 from tests.flowlet.task.local_network import LocalNetwork, Recorder, edge
 from tests.flowlet.task.local_tasks import Noting, Tasks, chain, send, serialized, source, step_until_idle
 

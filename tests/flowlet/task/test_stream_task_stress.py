@@ -81,7 +81,7 @@ class Race:
         has_started = bool(recorder.calls)
         assert recorder.calls.count("close") == has_started, f"{recorder.calls} of {task!r}"
         if has_started:
-            assert task.mailbox._state is MailboxState.CLOSED
+            assert task.mailbox.state is MailboxState.CLOSED
             assert len(recorder.threads) == 1, "an operator ran on the thread that cancels"
         self.ends[task.state] += 1
         assert was_cancelled or (recorder.calls[-2:] == ["finish", "close"] and recorder.values == [1, 2, 3])

@@ -196,24 +196,6 @@ def test_a_deleted_timer_does_not_fire(services: Services, domain: str) -> None:
     assert services.take() == [(domain, "a", "w2", 10), (domain, "b", "w1", 10), (domain, "b", "w2", 10)]
 
 
-def test_all_timers_can_be_looked_at(services: Services) -> None:
-    """With their keys as the current ones; the current key is put back."""
-    services.event("a", "w", 10)
-    services.event("b", "w", 11)
-    services.processing("c", "x", 12)
-    found: list[tuple[Any, Any, int]] = []
-
-    services.timers.for_each_event_time_timer(
-        lambda namespace, timestamp: found.append((services.keys.current_key, namespace, timestamp))
-    )
-    services.timers.for_each_processing_time_timer(
-        lambda namespace, timestamp: found.append((services.keys.current_key, namespace, timestamp))
-    )
-
-    assert found == [("a", "w", 10), ("b", "w", 11), ("c", "x", 12)]
-    assert services.keys.current_key == "c"
-
-
 def test_a_timer_leaves_the_current_key_as_it_was(services: Services) -> None:
     """Also one that fails."""
 

@@ -91,21 +91,6 @@ class Noting:
 
 
 @STEPS
-def test_calls_at_a_fixed_rate_neither_stop_nor_repeat(
-    loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int
-) -> None:
-    """They keep to the monotonic clock."""
-    fired: list[int] = []
-    service.schedule_at_fixed_rate(lambda _: fired.append(loop.now_ns // 1_000_000), initial_delay_ms=10, period_ms=10)
-
-    loop.pass_time(15)
-    loop.wall_offset_ms += step_ms
-    loop.pass_time(30)
-
-    assert fired == [10, 20, 30, 40]
-
-
-@STEPS
 def test_calls_with_a_fixed_delay_neither_stop_nor_repeat(
     loop: ScriptedLoop, service: SystemProcessingTimeService, step_ms: int
 ) -> None:

@@ -88,36 +88,6 @@ def test_a_timer_can_be_cancelled_while_its_mail_waits(
     assert fired == []
 
 
-def test_fixed_rate_keeps_to_its_times(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
-    fired: list[tuple[int, int]] = []
-    timer = service.schedule_at_fixed_rate(lambda t: fired.append((t, loop.now_ms())), initial_delay_ms=5, period_ms=10)
-
-    loop.pass_time(30)
-    timer.cancel()
-    loop.pass_time(30)
-
-    assert fired == [(5, 5), (15, 15), (25, 25)]
-
-
-def test_a_slow_task_gets_the_calls_of_a_fixed_rate_one_after_the_other(
-    loop: ScriptedLoop, service: SystemProcessingTimeService
-) -> None:
-    """There is never more than one mail, and none of the times is left out."""
-    fired: list[int] = []
-    service.schedule_at_fixed_rate(fired.append, initial_delay_ms=10, period_ms=10)
-
-    loop.advance(35)
-    assert loop.run_mails() == 1
-    assert fired == [10]
-    for _ in range(2):
-        loop.advance(0)
-        assert loop.run_mails() == 1
-    loop.advance(0)
-    assert loop.run_mails() == 0
-
-    assert fired == [10, 20, 30]
-
-
 def test_fixed_delay_waits_after_each_call(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
     """A call that came late moves all that follow."""
     fired: list[tuple[int, int]] = []
@@ -148,7 +118,7 @@ def test_a_repeating_timer_may_cancel_itself(loop: ScriptedLoop, service: System
 @pytest.mark.parametrize("period", [0, -1])
 def test_a_period_is_positive(service: SystemProcessingTimeService, period: int) -> None:
     with pytest.raises(ValueError, match="above 0 ms"):
-        service.schedule_at_fixed_rate(print, initial_delay_ms=0, period_ms=period)
+        service.schedule_with_fixed_delay(print, initial_delay_ms=0, period_ms=period)
     with pytest.raises(ValueError, match="above 0 ms"):
         service.schedule_with_fixed_delay(print, initial_delay_ms=0, period_ms=period)
 
@@ -199,7 +169,7 @@ def test_quiesce_inside_a_callback_is_done_when_the_callback_has_ended(
 def test_a_repeating_timer_ends_with_the_service(loop: ScriptedLoop, service: SystemProcessingTimeService) -> None:
     """Also when its mail was on its way."""
     fired: list[int] = []
-    service.schedule_at_fixed_rate(fired.append, initial_delay_ms=5, period_ms=5)
+    service.schedule_with_fixed_delay(fired.append, initial_delay_ms=5, period_ms=5)
     loop.advance(5)
 
     quiesced = service.quiesce()
@@ -223,7 +193,7 @@ def test_after_shut_down_registering_is_an_error(loop: ScriptedLoop, service: Sy
     with pytest.raises(RuntimeError, match="no timer can be registered"):
         service.register_timer(6, print)
     with pytest.raises(RuntimeError, match="no timer can be registered"):
-        service.schedule_at_fixed_rate(print, initial_delay_ms=0, period_ms=1)
+        service.schedule_with_fixed_delay(print, initial_delay_ms=0, period_ms=1)
 
 
 def test_timers_that_fire_after_the_mailbox_was_closed_are_dropped(
@@ -257,7 +227,7 @@ def test_the_error_of_a_callback_says_where_it_comes_from(
     def fail(timestamp: int) -> None:
         raise ValueError("broken")
 
-    service.schedule_at_fixed_rate(fail, initial_delay_ms=5, period_ms=5)
+    service.schedule_with_fixed_delay(fail, initial_delay_ms=5, period_ms=5)
     loop.advance(5)
 
     with pytest.raises(ValueError, match="broken") as caught:
