@@ -22,21 +22,17 @@ from typing import Any, Final
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
     BasicType,
     BasicTypeInfo,
     DateTypeInfo,
     ListTypeInfo,
     LocalTimeTypeInfo,
-    ObjectArrayTypeInfo,
     PrimitiveArrayTypeInfo,
     TimestampTypeInfo,
     TimeTypeInfo,
     TypeInformation,
 )
 from netstack.late import dataclass
-
-ARRAY_TYPES: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
 
 Convert = Callable[[Any], Any]
 
