@@ -12,7 +12,7 @@ Absent:     ``ExternalTypeInfo``, and what only a JVM needs (``get_java_type_inf
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.common.not_yet import java_only, missing_names
 
@@ -316,6 +316,10 @@ class ListTypeInfo(_ElementTypeInfo):
     """A ``list``."""
 
     __slots__ = ()
+
+
+ARRAY_TYPES: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
+"""The types of arrays, whose values are lists."""
 
 
 class MapTypeInfo(TypeInformation):

@@ -139,8 +139,7 @@ def checked_key_types(schemas: tuple[Any, Any], keys: tuple[str, str]) -> Any:
     if _key_kind(plain[0]) != _key_kind(plain[1]):
         raise JobGraphError(
             f"where({keys[0]!r}) is a {types[0]} and equal_to({keys[1]!r}) a {types[1]}: their values never are the "
-            "same key; "
-            "cast one of them by map_batches(...)"
+            "same key; cast one of them by map_batches(...)"
         )
     return pa.int64() if pa.types.is_integer(plain[0]) and plain[0] != plain[1] else plain[0]
 

@@ -267,8 +267,7 @@ class StreamSettings:
         if transformation.is_non_parallel and parallelism != 1:
             raise JobGraphError(
                 f"operator {transformation.operator_name!r} cannot run in parallel: its parallelism must be 1, got "
-                f"{parallelism}; "
-                "set the parallelism of the operators behind it"
+                f"{parallelism}; set the parallelism of the operators behind it"
             )
         transformation.parallelism = parallelism
         return self
@@ -563,8 +562,7 @@ class DataStream(StreamSettings):
         if not is_whole_number(timeout_millis) or timeout_millis < -1:
             raise JobGraphError(
                 f"operator {transformation.operator_name!r}: its buffer timeout must be -1 (the environment's), 0 "
-                "(none) or milliseconds, "
-                f"got {timeout_millis!r}"
+                f"(none) or milliseconds, got {timeout_millis!r}"
             )
         transformation.buffer_timeout_ms = None if timeout_millis == -1 else timeout_millis
         return self

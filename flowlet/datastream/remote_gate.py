@@ -64,10 +64,8 @@ class RemoteGate:
         if holds_any and not self.allow_pickle:
             raise JobGraphError(
                 f"gate {self.name!r} takes any objects ({self.type_info!r}): they travel as pickles, so every producer "
-                "could run its own "
-                "code in the job.  Declare the records, for example type_info=Types.ROW_NAMED(...); or pass "
-                "allow_pickle=True if you trust "
-                "everyone who can open the gate"
+                "could run its own code in the job.  Declare the records, for example type_info=Types.ROW_NAMED(...); "
+                "or pass allow_pickle=True if you trust everyone who can open the gate"
             )
         if self.allow_pickle and not holds_any:
             raise JobGraphError(

@@ -72,8 +72,7 @@ class SlotSharingGroup:
         if self.cpu_cores is not None:
             warnings.warn(
                 f"the resources of slot sharing group {self.name!r} have no effect: all slots are alike; start "
-                "TaskManagers of the size "
-                "that its operators need",
+                "TaskManagers of the size that its operators need",
                 stacklevel=stacklevel,
             )
 

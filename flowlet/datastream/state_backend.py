@@ -114,8 +114,7 @@ class EmbeddedRocksDBStateBackend(StateBackend):
         """Raises JobGraphError: a factory of options is a Java class."""
         raise JobGraphError(
             f"set_options({options_factory_class_name!r}) names a Java class, which does not exist here; leave it out, "
-            "RocksDB runs with "
-            "its own settings"
+            "RocksDB runs with its own settings"
         )
 
     def get_options(self) -> str | None:

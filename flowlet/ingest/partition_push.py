@@ -291,9 +291,8 @@ class PartitionPush:
 def no_room(offer: PartitionOffer, description: GateDescription, waited_s: float, reason: str) -> AttemptRefusedError:
     """The error of an offer that found no room."""
     return AttemptRefusedError(
-        f"{offer}: no room at {description} within {waited_s:g} s (wait_for_room_s, in Spark waitForRoom): "
-        f"{reason}; push fewer partitions at a time, or start its TaskManager with a larger limit "
-        "(--max-producers-per-gate: "
+        f"{offer}: no room at {description} within {waited_s:g} s (wait_for_room_s, in Spark waitForRoom): {reason}; "
+        "push fewer partitions at a time, or start its TaskManager with a larger limit (--max-producers-per-gate: "
         "NetstackConfig.max_producers_per_gate)"
     )
 

@@ -227,8 +227,7 @@ class IntervalJoinOperator(TwoInputRecordOperator):
         if len(chunk) and chunk.timestamps is None:
             raise FlowletError(
                 f"operator {self.name!r}: the records of an interval join need timestamps; call "
-                "assign_timestamps_and_watermarks(...) "
-                "on both streams before key_by(...)"
+                "assign_timestamps_and_watermarks(...) on both streams before key_by(...)"
             )
         return super()._process_input(index, chunk, interrupts)
 

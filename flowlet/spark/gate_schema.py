@@ -22,16 +22,13 @@ from pyspark.sql import types as st
 from pyspark.sql.pandas.types import from_arrow_type
 
 from flowlet.common.typeinfo import (
+    ARRAY_TYPES,
     ArrowTypeInfo,
-    BasicArrayTypeInfo,
     BasicType,
     BasicTypeInfo,
-    ListTypeInfo,
     LocalTimeTypeInfo,
     MapTypeInfo,
-    ObjectArrayTypeInfo,
     PickledBytesTypeInfo,
-    PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TupleTypeInfo,
     TypeInformation,
@@ -180,7 +177,7 @@ def spark_type_of(type_info: TypeInformation) -> st.DataType | None:
     match type_info:
         case BasicTypeInfo(basic_type=BasicType.BIG_DEC):
             return st.DecimalType(38, 18)
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
+        case _ if isinstance(type_info, ARRAY_TYPES):
             return st.ArrayType(_inner(type_info.elem_type))
         case MapTypeInfo():
             return st.MapType(_inner(type_info.key_type_info), _inner(type_info.value_type_info))

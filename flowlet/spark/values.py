@@ -16,12 +16,9 @@ from pyspark.sql import types as st
 
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
-    ListTypeInfo,
+    ARRAY_TYPES,
     MapTypeInfo,
-    ObjectArrayTypeInfo,
     PickledBytesTypeInfo,
-    PrimitiveArrayTypeInfo,
     RowTypeInfo,
     TimestampTypeInfo,
     TypeInformation,
@@ -95,7 +92,7 @@ def _not_none_converter(
     match type_info:
         case TimestampTypeInfo():
             return _checked(type_info, to_utc)
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
+        case _ if isinstance(type_info, ARRAY_TYPES):
             return _list_converter(inner(type_info.elem_type))
         case MapTypeInfo():
             return _map_converter(inner(type_info.key_type_info), inner(type_info.value_type_info))

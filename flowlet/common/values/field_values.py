@@ -23,21 +23,17 @@ from typing import Any, Final
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
     INTEGER_BITS,
-    BasicArrayTypeInfo,
     BasicType,
     BasicTypeInfo,
     DateTypeInfo,
     ListTypeInfo,
     LocalTimeTypeInfo,
-    ObjectArrayTypeInfo,
     PrimitiveArrayTypeInfo,
     TimestampTypeInfo,
     TimeTypeInfo,
     TypeInformation,
 )
 from netstack.late import dataclass
-
-ARRAY_TYPES: Final = (ListTypeInfo, BasicArrayTypeInfo, ObjectArrayTypeInfo, PrimitiveArrayTypeInfo)
 
 Convert = Callable[[Any], Any]
 

@@ -64,7 +64,6 @@ def _part(source: Source) -> BuiltInSource:
     if not isinstance(source, BuiltInSource) or isinstance(source, HybridSource):
         raise JobGraphError(
             f"a hybrid source consists of sources in splits, such as a FileSource or a SplitSource, got {source!r} of "
-            "type "
-            f"{type(source).__name__}"
+            f"type {type(source).__name__}"
         )
     return source

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from flowlet.common.checks import check_kind, check_name
-from flowlet.common.typeinfo import PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
-from flowlet.common.values.field_values import ARRAY_TYPES, field_form
+from flowlet.common.typeinfo import ARRAY_TYPES, PickledBytesTypeInfo, RowTypeInfo, TupleTypeInfo, TypeInformation
+from flowlet.common.values.field_values import field_form
 from flowlet.datastream.connectors.base import Sink, SinkWriter, WriterInitContext
 from flowlet.datastream.connectors.database_statement import (
     DatabaseKind,
@@ -84,8 +84,7 @@ class JdbcSink(Sink):
         if statement.execution.get_max_retries() > _MAX_COMMIT_RETRIES or statement.execution.get_batch_interval_ms():
             raise JobGraphError(
                 "exactly_once_sink() writes when a checkpoint is complete: there is no batch interval, and at most "
-                f"{_MAX_COMMIT_RETRIES} "
-                f"retries, got {statement.execution!r}"
+                f"{_MAX_COMMIT_RETRIES} retries, got {statement.execution!r}"
             )
         return JdbcExactlyOnceSink(statement)
 

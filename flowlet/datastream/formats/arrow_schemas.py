@@ -78,9 +78,8 @@ def arrow_data(source: Any, schema: Any) -> tuple[Any, Any]:
         table = _table(source, schema)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise JobGraphError(
-            "from_arrow() needs a pyarrow.Table, record batches, a reader of such, anything with __arrow_c_stream__ "
-            "(a DataFrame), "
-            f"or a function that gives record batches, got {type(source).__name__}: {error}"
+            "from_arrow() needs a pyarrow.Table, record batches, a reader of such, anything with __arrow_c_stream__ (a "
+            f"DataFrame), or a function that gives record batches, got {type(source).__name__}: {error}"
         ) from error
     return table, check_schema(table.schema, "from_arrow")
 
@@ -169,8 +168,7 @@ def check_time(schema: Any, column: Any) -> str:
     if not (kinds.is_integer(kind) or kinds.is_timestamp(kind) or kinds.is_date(kind)):
         raise JobGraphError(
             f"with_event_time({name!r}): the column is a {kind}; a time is a timestamp, a date or milliseconds since "
-            "1970 as integers: "
-            "cast it by map_batches(...)"
+            "1970 as integers: cast it by map_batches(...)"
         )
     return name
 
@@ -203,8 +201,7 @@ def _arrow_type(declared: TypeInformation, whole: TypeInformation) -> Any:
         return pa.date32()
     raise JobGraphError(
         f"to_arrow() finds no schema in the declared type {whole}; give it one, as in to_arrow(pa.schema([('word', "
-        "pa.string())])), "
-        "or declare a row or tuple of simple types where the records are made"
+        "pa.string())])), or declare a row or tuple of simple types where the records are made"
     )
 
 

@@ -20,9 +20,9 @@ from typing import Any, Final, Self
 
 from flowlet.common.checks import check_kind
 from flowlet.common.serialization import DeserializationSchema, SerializationSchema
-from flowlet.common.typeinfo import PrimitiveArrayTypeInfo, RowTypeInfo, TypeInformation
+from flowlet.common.typeinfo import ARRAY_TYPES, PrimitiveArrayTypeInfo, RowTypeInfo, TypeInformation
 from flowlet.common.types import Row, RowFieldsError, fields_of_record, restored_row
-from flowlet.common.values.field_values import ARRAY_TYPES, Convert, FieldForm, field_form, misfit
+from flowlet.common.values.field_values import Convert, FieldForm, field_form, misfit
 from flowlet.datastream.formats.bulk_formats import checked_character, checked_text
 from flowlet.errors import JobGraphError
 from netstack.late import dataclass

@@ -22,12 +22,10 @@ import msgspec
 
 from flowlet.common.serialization import DeserializationSchema, SerializationSchema
 from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
+    ARRAY_TYPES,
     BasicType,
     BasicTypeInfo,
-    ListTypeInfo,
     MapTypeInfo,
-    ObjectArrayTypeInfo,
     PickledBytesTypeInfo,
     PrimitiveArrayTypeInfo,
     RowTypeInfo,
@@ -271,7 +269,7 @@ def _reader(type_info: TypeInformation, lenient: Callable[[Convert], Convert], *
             return partial(_read_map, _key_form(type_info).parsed, inner(type_info.value_type_info))
         case _ if is_bytes(type_info):
             return _read_bytes
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
+        case _ if isinstance(type_info, ARRAY_TYPES):
             allows_none = not isinstance(type_info, PrimitiveArrayTypeInfo)
             return partial(_read_list, inner(type_info.elem_type), allows_none)
         case _:
@@ -393,7 +391,7 @@ def _writer(type_info: TypeInformation) -> Convert:
             return partial(_written_map, lambda key: form.text(form.checked(key)), _writer(type_info.value_type_info))
         case _ if is_bytes(type_info):
             return _BINARY.checked
-        case ListTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo() | PrimitiveArrayTypeInfo():
+        case _ if isinstance(type_info, ARRAY_TYPES):
             return partial(
                 _written_list, _writer(type_info.elem_type), not isinstance(type_info, PrimitiveArrayTypeInfo)
             )

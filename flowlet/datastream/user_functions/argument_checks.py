@@ -26,14 +26,13 @@ from typing import TYPE_CHECKING, Any, Final
 from flowlet.common.checks import check_kind
 from flowlet.common.time import Instant
 from flowlet.common.typeinfo import (
-    BasicArrayTypeInfo,
+    ARRAY_TYPES,
     BasicType,
     BasicTypeInfo,
     DateTypeInfo,
     InferredTypeInfo,
     ListTypeInfo,
     MapTypeInfo,
-    ObjectArrayTypeInfo,
     PickledBytesTypeInfo,
     PrimitiveArrayTypeInfo,
     RowTypeInfo,
@@ -86,6 +85,15 @@ _TAKEN: Final[dict[BasicType, frozenset[Any]]] = {
     BasicType.CHAR: frozenset({str}),
     BasicType.INSTANT: frozenset({Instant}),
     BasicType.BIG_DEC: _NUMBERS | {str},
+}
+# The same of other types; one that is not here takes any class.
+_CLASSES: Final[dict[type[TypeInformation], tuple[type, ...]]] = {
+    TupleTypeInfo: (tuple,),
+    RowTypeInfo: (Row,),
+    MapTypeInfo: (dict,),
+    DateTypeInfo: (datetime.date, datetime.datetime),
+    TimeTypeInfo: (datetime.time,),
+    TimestampTypeInfo: (datetime.datetime, datetime.date),
 }
 _CONTAINERS: Final = frozenset({tuple, list, dict, Row})
 _ITERABLES: Final = (
@@ -189,27 +197,12 @@ def _field_contradiction(member: Any, arguments: list[Any], declared: TupleTypeI
 
 def _takes(declared: TypeInformation, kind: type) -> bool:
     """Whether values of this class can be of the declared type."""
-    match declared:
-        case BasicTypeInfo():
-            return kind in _TAKEN.get(declared.basic_type, _NUMBERS)
-        case TupleTypeInfo():
-            return kind is tuple
-        case RowTypeInfo():
-            return kind is Row
-        case MapTypeInfo():
-            return kind is dict
-        case PrimitiveArrayTypeInfo() | ListTypeInfo() if declared.elem_type == Types.BYTE():
-            return kind is bytes
-        case ListTypeInfo() | PrimitiveArrayTypeInfo() | BasicArrayTypeInfo() | ObjectArrayTypeInfo():
-            return kind is list
-        case DateTypeInfo():
-            return kind in (datetime.date, datetime.datetime)
-        case TimeTypeInfo():
-            return kind is datetime.time
-        case TimestampTypeInfo():
-            return kind in (datetime.datetime, datetime.date)
-        case _:
-            return True
+    if isinstance(declared, BasicTypeInfo):
+        return kind in _TAKEN.get(declared.basic_type, _NUMBERS)
+    if isinstance(declared, ARRAY_TYPES):
+        is_bytes = isinstance(declared, PrimitiveArrayTypeInfo | ListTypeInfo) and declared.elem_type == Types.BYTE()
+        return kind is (bytes if is_bytes else list)
+    return kind in _CLASSES.get(type(declared), (kind,))
 
 
 def _name_of(annotation: Any) -> str:
