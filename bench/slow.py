@@ -39,8 +39,8 @@ from bench.jobs.slow_functions import KINDS, Beats, Kind
 from bench.options import choices
 from bench.report import Result
 from bench.rounds import tell
-from flowlet.client.executor import RemoteTarget, execute
-from flowlet.client.remote import ClusterClient, JobDocument
+from flowlet.client.executor import execute
+from flowlet.client.remote import ClusterClient, JobDocument, RemoteTarget
 from flowlet.client.translate import translate
 from flowlet.common import Configuration
 from flowlet.common.job_client import SubmittedJob

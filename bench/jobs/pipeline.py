@@ -18,7 +18,8 @@ from bench.jobs.checked import CheckedSink, Keep, Reports
 from bench.load import ForeignLoad
 from bench.report import ProcessUse
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.client.executor import RemoteTarget, execute
+from flowlet.client.executor import execute
+from flowlet.client.remote import RemoteTarget
 from flowlet.client.translate import translate
 from flowlet.common.job_client import JobControl, SubmittedJob
 from flowlet.datastream import StreamExecutionEnvironment

@@ -15,10 +15,10 @@ import selectors
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
-from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
+from flowlet.client.children import Launch, OutputForwarder, TaskManagerOptions, TaskManagerProcess, stop_all
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.errors import FlowletError
 from netstack.flow.heartbeats import Backoff
@@ -62,8 +62,6 @@ _log = LogLines(__name__)
 _MAX_ENDS: Final = 16  # lines that explain a failed job
 _JOIN_TIMEOUT_S: Final = 5.0  # it may be starting a process
 
-StartChild = Callable[[TaskManagerOptions, OutputForwarder], TaskManagerProcess]
-
 
 class ChildSupervisor:
     """The children of one cluster.
@@ -74,15 +72,13 @@ class ChildSupervisor:
     Args:
         forwarder: prints what the children print; ``stop`` closes it.
         policy: when a successor starts.
-        start_child: makes a process.
+        launch: makes a process.
     """
 
-    def __init__(
-        self, forwarder: OutputForwarder, policy: RespawnPolicy, start_child: StartChild = TaskManagerProcess
-    ) -> None:
+    def __init__(self, forwarder: OutputForwarder, policy: RespawnPolicy, launch: Launch) -> None:
         self._forwarder = forwarder
         self._policy = policy  # Supervisor's thread only.
-        self._start_child = start_child
+        self._launch = launch
         self._lock = threading.Lock()
         self._children: dict[TaskManagerProcess, TaskManagerOptions] = {}  # Guarded by _lock.
         self._ends: deque[str] = deque(maxlen=_MAX_ENDS)  # Guarded by _lock.
@@ -109,7 +105,7 @@ class ChildSupervisor:
         """
         for each in options:
             with DeferredSignals():  # a process that is not in the table is never ended
-                child = self._start_child(each, self._forwarder)
+                child = TaskManagerProcess(each, self._forwarder, self._launch)
                 with self._lock:
                     self._children[child] = each
         deadline = time.monotonic() + ready_timeout_s
@@ -154,12 +150,9 @@ class ChildSupervisor:
         for child in self._unread:
             child.close_output()
         if not self._thread.is_alive():
-            self._close_descriptors()
-
-    def _close_descriptors(self) -> None:
-        for key in list(self._selector.get_map().values()):
-            os.close(key.fd)
-        self._selector.close()
+            for key in list(self._selector.get_map().values()):
+                os.close(key.fd)
+            self._selector.close()
 
     # ---------------------------------------------------------------- the supervisor's thread
 
@@ -180,13 +173,7 @@ class ChildSupervisor:
                 self._start_successor(heapq.heappop(self._due)[2])
 
     def _watch(self, child: TaskManagerProcess) -> None:
-        try:
-            fd = child.end_event_fd()
-        # It has ended, and the program waits for every child of its own accord, or ignores SIGCHLD.
-        except ProcessLookupError:
-            self._child_ended(child)
-            return
-        self._selector.register(fd, selectors.EVENT_READ, child)
+        self._selector.register(child.end_event_fd(), selectors.EVENT_READ, child)
 
     def _child_ended(self, child: TaskManagerProcess) -> None:
         end = child.end()
@@ -199,7 +186,7 @@ class ChildSupervisor:
 
     def _start_successor(self, options: TaskManagerOptions) -> None:
         try:
-            child = self._start_child(options, self._forwarder)
+            child = TaskManagerProcess(options, self._forwarder, self._launch)
         except (OSError, FlowletError) as error:
             self._replace(options, f"a TaskManager process could not be started: {error}")
             return

@@ -9,22 +9,21 @@ Units:      seconds.
 """
 
 import codecs
-import contextlib
 import errno
 import os
 import select
 import selectors
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import Final, NamedTuple
 
 from flowlet.client.program.interrupts import Latch
-from flowlet.client.python_interpreter import command_of_task_manager
 from flowlet.errors import FlowletError
 from flowlet.tm.process.process_model import ENDING, EXIT_WORK_S
 from netstack.late import dataclass
@@ -41,6 +40,7 @@ _LOOK_INTERVAL_S: Final = 0.25  # a child may have ended while another process h
 _READ_BYTES: Final = 64 * 1024
 _MAX_READS_PER_PASS: Final = 64  # of one pipe, before the other ones are looked at
 _MAX_LINE_CHARS: Final = 1024 * 1024  # a longer line is passed on in pieces
+_UNKNOWN_CODE: Final = -signal.SIGKILL  # if the server is gone, its children were killed or will be
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,25 +52,14 @@ class TaskManagerOptions:
     program_file: Path  # with the ProgramStart of this program
     num_slots: int
     pin_cpu: int | None = None
-    network_memory_bytes: int | None = None
-    python: str | None = None  # the interpreter; None: this one
 
-    def arguments(self, parent_pid: int | None = None) -> list[str]:
-        """The options of ``python -m flowlet.tm``; ``parent_pid`` None: its parent is this process."""
-        arguments = [
-            "--jobmanager",
-            self.jobmanager,
-            "--slots",
-            str(self.num_slots),
-            "--secret-file",
-            str(self.secret_file),
+    def arguments(self, parent_pid: int) -> list[str]:
+        """The options of ``python -m flowlet.tm``."""
+        return [
+            *("--jobmanager", self.jobmanager, "--slots", str(self.num_slots)),
+            *("--secret-file", str(self.secret_file), "--parent-pid", str(parent_pid)),
+            *([] if self.pin_cpu is None else ["--pin-cpu", str(self.pin_cpu)]),
         ]
-        arguments += ["--parent-pid", str(parent_pid or os.getpid())]
-        if self.pin_cpu is not None:
-            arguments += ["--pin-cpu", str(self.pin_cpu)]
-        if self.network_memory_bytes is not None:
-            arguments += ["--network-memory", str(self.network_memory_bytes)]
-        return arguments
 
 
 class _Pipe:
@@ -105,9 +94,7 @@ class OutputForwarder:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         self._lock = threading.Lock()
-        self._new_pipes: list[_Pipe] = []  # Guarded by _lock.
-        self._drains: list[Latch] = []  # Guarded by _lock.
-        self._removals: list[tuple[_Pipe, Latch]] = []  # Guarded by _lock.
+        self._orders: list[tuple[Callable[[], object], Latch]] = []  # Guarded by _lock.
         self._is_closing = False  # Guarded by _lock.
         self._thread = threading.Thread(target=self._run, name="flowlet-stdout", daemon=True)
         self._thread.start()
@@ -119,22 +106,15 @@ class OutputForwarder:
         """Read from ``fd`` from now on; it stays the caller's, who closes it after ``remove`` or ``close``."""
         os.set_blocking(fd, False)
         pipe = _Pipe(fd)
-        with self._lock:
-            self._new_pipes.append(pipe)
-        os.eventfd_write(self._wake_fd, 1)
+        self._order(partial(self._selector.register, fd, selectors.EVENT_READ, pipe))
         return pipe
 
     def remove(self, pipe: _Pipe, timeout_s: float = 1.0) -> bool:
         """Print what is still in the pipe, and read no more; False if that is not done in time: the pipe is read until
         ``close``.
         """
-        removed = Latch()
-        with self._lock:
-            if self._is_closing:
-                return False
-            self._removals.append((pipe, removed))
-        os.eventfd_write(self._wake_fd, 1)
-        return removed.wait(timeout_s)
+        removed = self._order(lambda: self._remove(pipe))
+        return removed is not None and removed.wait(timeout_s)
 
     def has_ended(self) -> bool:
         """Whether it was closed, and reads no pipe any more."""
@@ -142,21 +122,25 @@ class OutputForwarder:
 
     def drain(self, timeout_s: float = 1.0) -> None:
         """Wait until everything that the children have written by now is printed."""
-        drained = Latch()
+        drained = self._order(self._forward_all)
+        if drained is not None:
+            drained.wait(timeout_s)
+
+    def _order(self, do: Callable[[], object], *, is_last: bool = False) -> Latch | None:
+        """Have the forwarder's thread do something; returns what opens then, None: it is closed."""
+        done = Latch()
         with self._lock:
             if self._is_closing:
-                return
-            self._drains.append(drained)
+                return None
+            self._is_closing = is_last
+            self._orders.append((do, done))
         os.eventfd_write(self._wake_fd, 1)
-        drained.wait(timeout_s)
+        return done
 
     def close(self) -> None:
         """Print what is still in the pipes, then end the thread; it is left behind if nobody takes what it prints."""
-        with self._lock:
-            if self._is_closing:
-                return
-            self._is_closing = True
-        os.eventfd_write(self._wake_fd, 1)
+        if self._order(self._forward_all, is_last=True) is None:
+            return
         self._thread.join(_PRINT_TIMEOUT_S)
         if self._thread.is_alive():
             _log.warning(
@@ -170,7 +154,8 @@ class OutputForwarder:
     # ---------------------------------------------------------------- the forwarder's thread
 
     def _run(self) -> None:
-        while True:
+        is_closing = False
+        while not is_closing:
             # waits for what TaskManagers print; ended by close(), which wakes it
             for key, _ in self._selector.select():
                 if key.data is None:
@@ -178,24 +163,17 @@ class OutputForwarder:
                 else:
                     self._forward(key.data)
             with self._lock:
-                new, self._new_pipes = self._new_pipes, []
-                drains, self._drains = self._drains, []
-                removals, self._removals = self._removals, []
+                orders = self._orders
+                self._orders = []
                 is_closing = self._is_closing
-            for pipe in new:
-                self._selector.register(pipe.fd, selectors.EVENT_READ, pipe)
-            for pipe, removed in removals:
-                self._remove(pipe)
-                removed.open()
-            if not (drains or is_closing):
-                continue
-            for key in list(self._selector.get_map().values()):
-                if key.data is not None:
-                    self._forward(key.data)
-            for drained in drains:
-                drained.open()
-            if is_closing:
-                return
+            for do, done in orders:
+                do()
+                done.open()
+
+    def _forward_all(self) -> None:
+        for key in list(self._selector.get_map().values()):
+            if key.data is not None:
+                self._forward(key.data)
 
     def _remove(self, pipe: _Pipe) -> None:
         if pipe.fd not in self._selector.get_map():
@@ -231,76 +209,29 @@ class OutputForwarder:
             self._on_failure()
 
 
-class ChildProcess(Protocol):
-    """The process of one child, which was executed, or forked from a server.
+class ForkedChild(NamedTuple):
+    """A process that was forked, and the descriptors of the program that stand for it."""
 
-    One implementer: ``ForkedProcess`` imports this module, which therefore cannot import it.
-    """
-
-    returncode: int | None
-
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-
-    @property
-    def stdout(self) -> IO[bytes] | None:
-        """The pipe of its standard output; None: it has none."""
-
-    def end_event_fd(self) -> int:
-        """A new descriptor, the caller's, that can be read once the process has ended."""
-
-    def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
-
-    def wait(self) -> int:
-        """Its exit code, once it has ended."""
-
-    def terminate(self) -> None:
-        """Ask it to stop."""
-
-    def kill_group(self) -> None:
-        """Kill it, and what is of its group."""
+    pid: int
+    end_fd: int  # can be read once the process has ended
+    exit_fd: int  # its exit code, as a line
+    stdout_fd: int
 
 
-Launch = Callable[[TaskManagerOptions, int, int], ChildProcess]
+Launch = Callable[[TaskManagerOptions, int, int], ForkedChild]
 """Starts a child with the ends of two pipes: the kernel ends it with the first one; it tells the program something
 through the second.
 """
 
 
-class ExecutedProcess(subprocess.Popen[bytes]):
-    """A child that was executed: a ``Launch``."""
-
-    def __init__(self, options: TaskManagerOptions, life_fd: int, status_fd: int) -> None:
-        command = command_of_task_manager(options.python, options.program_file, life_fd, status_fd)
-        super().__init__(
-            [*command, *options.arguments()],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=None if inherits_standard_error() else subprocess.DEVNULL,
-            start_new_session=True,
-            pass_fds=(life_fd, status_fd),
-        )
-
-    def end_event_fd(self) -> int:
-        """A new descriptor, the caller's, that can be read once the process has ended."""
-        return os.pidfd_open(self.pid)
-
-    def kill_group(self) -> None:
-        """Kill it, and what is of its group."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-
-
 class TaskManagerProcess:
     """One child.  Threading: one thread at a time."""
 
-    def __init__(self, options: TaskManagerOptions, forwarder: OutputForwarder, launch: "Launch | None" = None) -> None:
+    def __init__(self, options: TaskManagerOptions, forwarder: OutputForwarder, launch: Launch) -> None:
         their_life, self._life_fd = os.pipe()  # the kernel ends the child when the other end of this pipe is gone
         self._status_fd, their_status = os.pipe()
         try:
-            self._process = (launch or ExecutedProcess)(options, their_life, their_status)
+            self._child = launch(options, their_life, their_status)
         except BaseException:
             os.close(self._life_fd)
             os.close(self._status_fd)
@@ -310,34 +241,31 @@ class TaskManagerProcess:
             os.close(their_status)
         self._in_children = ClosedInChildren(self._life_fd, None)  # a forked child of the program is not the program
         os.set_blocking(self._status_fd, False)
+        self._exit_code: int | None = None
         self._told = b""
         self._may_tell_more = True
-        assert self._process.stdout is not None, "stdout=PIPE"
-        self._stdout = self._process.stdout
-        self._pipe = forwarder.add(self._stdout.fileno())
+        self._has_output = True
+        self._pipe = forwarder.add(self._child.stdout_fd)
 
     def __repr__(self) -> str:
-        return (
-            f"<TaskManagerProcess {self.pid} "
-            f"{'running' if self._process.returncode is None else self._process.returncode}>"
-        )
+        return f"<TaskManagerProcess {self.pid} {'running' if self._exit_code is None else self._exit_code}>"
 
     @property
     def pid(self) -> int:
         """Its process id."""
-        return self._process.pid
+        return self._child.pid
 
     def end_event_fd(self) -> int:
         """A new descriptor, the caller's, that can be read once the process has ended; call it
         before ``end`` says so.
         """
-        return self._process.end_event_fd()
+        return os.dup(self._child.end_fd)
 
     def end(self) -> str | None:
         """How it ended, in words; None while it runs."""
         if not self._has_ended(0):
             return None
-        code = self._process.returncode
+        code = self._exit_code
         assert code is not None, "it has ended"
         if code >= 0:
             how = f"with exit code {code}"
@@ -359,10 +287,10 @@ class TaskManagerProcess:
             if left_s <= 0:
                 raise FlowletError(f"TaskManager process {self.pid} was not ready in time")
             if self._has_ended(0 if self._may_tell_more else min(left_s, _LOOK_INTERVAL_S)):
-                how = f"with exit code {self._process.returncode}"
+                how = f"with exit code {self._exit_code}"
                 raise FlowletError(f"TaskManager process {self.pid} ended {how} before it was ready")
             if self._may_tell_more:
-                _wait_readable(self._status_fd, min(left_s, _LOOK_INTERVAL_S))
+                is_readable(self._status_fd, min(left_s, _LOOK_INTERVAL_S))
         return ready_line
 
     def _next_told(self) -> str | None:
@@ -382,7 +310,7 @@ class TaskManagerProcess:
     def terminate(self) -> None:
         """Ask it to stop."""
         if not self._has_ended(0):
-            self._process.terminate()
+            self._send(signal.SIGTERM)
 
     def wait_or_kill(self, deadline: float) -> None:
         """Wait for its end; kill it at the deadline (monotonic clock), or later if its functions have left work for its
@@ -393,39 +321,39 @@ class TaskManagerProcess:
         if ENDING in iter(self._next_told, None) and self._has_ended(EXIT_WORK_S):
             return
         _log.warning("a TaskManager did not stop and was killed", pid=self.pid)
-        self._process.kill_group()
+        self._send(signal.SIGKILL)  # the server kills what it leaves behind
         if not self._has_ended(_KILL_TIMEOUT_S):
             _log.warning("a TaskManager that was killed is still there", pid=self.pid, timeout_s=_KILL_TIMEOUT_S)
 
     def _has_ended(self, timeout_s: float) -> bool:
-        """Whether it has ended within the time; what it has left behind is ended, too.
+        """Whether it has ended within the time.
 
-        The group is killed before the process is waited for: until then no other one gets its id.
+        The server tells its exit code, for it waits for each child that has ended; nothing comes if the server is gone.
         """
-        if self._process.returncode is not None:
+        if self._exit_code is not None:
             return True
-        try:
-            descriptor = self.end_event_fd()
-        except ProcessLookupError:  # the program itself has waited for the child, or ignores SIGCHLD
-            self._process.poll()
-            return True
-        try:
-            if not _wait_readable(descriptor, timeout_s):
-                return False
-        finally:
-            os.close(descriptor)
-        self._process.kill_group()
-        self._process.wait()  # waits for the exit code of a process that has ended; ended by the kernel
+        if not is_readable(self._child.end_fd, timeout_s):
+            return False
+        text = b""
+        while not text.endswith(b"\n") and (more := os.read(self._child.exit_fd, 64)):
+            text += more
+        self._exit_code = int(text) if text else _UNKNOWN_CODE
+        os.close(self._child.exit_fd)
+        os.close(self._child.end_fd)
         return True
+
+    def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._child.end_fd, number)
 
     def close_output(self) -> None:
         """Give the pipes back; after the forwarder was closed."""
-        if self._stdout.closed:
+        if not self._has_output:
             return
-        self._stdout.close()
+        self._has_output = False
         self._in_children.release()
-        os.close(self._life_fd)
-        os.close(self._status_fd)
+        for descriptor in (self._child.stdout_fd, self._life_fd, self._status_fd):
+            os.close(descriptor)
 
     def remove_output(self, forwarder: OutputForwarder) -> bool:
         """Pass on its last words and give the pipes back; False: the forwarder still has one, so ``close_output`` after
@@ -445,7 +373,8 @@ def inherits_standard_error() -> bool:
         return False
 
 
-def _wait_readable(descriptor: int, timeout_s: float) -> bool:
+def is_readable(descriptor: int, timeout_s: float) -> bool:
+    """Whether a descriptor can be read within the time."""
     looker = select.poll()
     looker.register(descriptor, select.POLLIN)
     return bool(looker.poll(max(0.0, timeout_s) * 1000))

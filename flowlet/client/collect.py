@@ -27,24 +27,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from itertools import chain
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.remote import ClusterClient, JobEndedError, JobManagerApi, RunChannels
-from flowlet.client.result_buffer import (
-    NO_CHECKPOINT,
-    ChannelEnded,
-    Event,
-    Guarantee,
-    JobFinished,
-    JobRestarted,
-    LostResultsError,
-    RecordsReceived,
-    ResultBarrierReceived,
-    ResultBuffer,
-    ResultsCheckpointed,
-)
+from flowlet.client.result_buffer import NO_CHECKPOINT, Guarantee, LostResultsError, ResultBuffer
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
 from flowlet.messages.control_messages import InputChannelDescriptor
@@ -60,7 +49,9 @@ from netstack.log_lines import LogLines
 from netstack.security import SecurityConfig
 from netstack.wire.events import CheckpointBarrier, EndOfData
 
-ChannelEvent = RecordsReceived | ResultBarrierReceived | ChannelEnded
+if TYPE_CHECKING:
+    from flowlet.client.running_job import RunningJob
+
 
 # A TaskManager that has no file descriptors left for a moment must not cost the job: five pauses of together 3 s.  All
 # attempts together take no longer than the one of 120 s that is the default of the network stack.
@@ -78,10 +69,18 @@ class RunReader:
         client: of the cluster that runs the job.
         channels: one per producer.
         job_name: for people.
+        on_barrier: called with the producer and the checkpoint of each barrier that was read.
     """
 
-    def __init__(self, client: ClusterClient, channels: Sequence[InputChannelDescriptor], job_name: str) -> None:
+    def __init__(
+        self,
+        client: ClusterClient,
+        channels: Sequence[InputChannelDescriptor],
+        job_name: str,
+        on_barrier: Callable[[bytes, int], None],
+    ) -> None:
         self._client = client
+        self._on_barrier = on_barrier
         self._producers = [channel.producer for channel in channels]
         self._deserializers = [
             ElementDeserializer(name=f"{job_name}, producer {index}", limits=LARGEST_ELEMENT_LIMITS)
@@ -107,12 +106,8 @@ class RunReader:
     def __repr__(self) -> str:
         return f"<RunReader of {self._gate!r}>"
 
-    def producer(self, channel: int) -> bytes:
-        """The attempt that a channel reads."""
-        return self._producers[channel]
-
-    def poll(self) -> ChannelEvent | None:
-        """The next event; None: there is none now.
+    def poll(self, buffer: ResultBuffer) -> list[Any] | None:
+        """Read on into ``buffer``; returns what it hands out, None: there is nothing to read now.
 
         Raises:
             NetstackError: a channel has failed, or ``close`` was called.
@@ -121,14 +116,17 @@ class RunReader:
         while (item := self._gate.poll_next()) is not None:
             channel = item.channel_index
             if item.buffer is not None:
-                return RecordsReceived(channel, self._records_in(channel, item.buffer), item.size)
+                return buffer.receive(channel, self._records_in(channel, item.buffer), item.size)
             if isinstance(item.event, EndOfData):
                 self._gate.acknowledge_all_records_processed(channel)
-                return ChannelEnded(channel)
+                buffer.end_channel(channel)
+                return []
             if isinstance(item.event, CheckpointBarrier):
                 if item.event.options.needs_alignment:
                     self._gate.resume_consumption(channel)
-                return ResultBarrierReceived(channel, item.event.checkpoint_id)
+                buffer.pass_barrier(channel, item.event.checkpoint_id)
+                self._on_barrier(self._producers[channel], item.event.checkpoint_id)
+                return []
         return None
 
     def call_when_available(self, callback: Callable[[], None]) -> None:
@@ -149,7 +147,8 @@ class RunReader:
         return [element.values for element in elements if isinstance(element, Chunk)]
 
 
-News = ResultsCheckpointed | RunChannels
+News = int | RunChannels
+"""A complete checkpoint, or the next run."""
 
 
 class RunNews:
@@ -166,11 +165,7 @@ class RunNews:
     def tell(self, news: News) -> None:
         """Add news, and wake the reader."""
         with self._lock:
-            if (
-                isinstance(news, ResultsCheckpointed)
-                and self._waiting
-                and isinstance(self._waiting[-1], ResultsCheckpointed)
-            ):
+            if isinstance(news, int) and self._waiting and isinstance(self._waiting[-1], int):
                 self._waiting.pop()
             self._waiting.append(news)
         self._wake()
@@ -200,7 +195,7 @@ async def follow_runs(
         progress = await api.wait_progress(job_id, edge_id, attempt, completed)
         if progress.attempt == attempt and progress.last_completed_checkpoint_id > completed:
             completed = progress.last_completed_checkpoint_id
-            tell(ResultsCheckpointed(completed))
+            tell(completed)
         if progress.attempt == attempt and progress.state == JobStatus.RUNNING.name:
             continue
         try:
@@ -223,32 +218,6 @@ _REPORT_AFTER_S: Final = 1.0
 _MAX_FRUITLESS_RUNS: Final = 3
 
 
-class JobHandle(Protocol):
-    """The part of a job that its reader needs.
-
-    One implementer: ``RunningJob`` imports this module, which therefore cannot import it.
-    """
-
-    @property
-    def job_id(self) -> str:
-        """32 hex digits."""
-
-    @property
-    def name(self) -> str:
-        """The job's name."""
-
-    def check_output(self) -> None:
-        """Show what the tasks have printed.  Raises JobExecutionError: it could not be written."""
-
-    def explain(self, error: Exception) -> JobExecutionError:
-        """The failure of the job that lies behind an error of the reader's; its cause is what the user should see
-        first.
-        """
-
-    def cancel_quietly(self) -> None:
-        """Ask for the job's end; a cluster that cannot be reached is no error."""
-
-
 class CollectedValues(Iterator[Any]):
     """The values of one edge.
 
@@ -265,7 +234,7 @@ class CollectedValues(Iterator[Any]):
     """
 
     def __init__(
-        self, client: ClusterClient, edge_id: str, run: RunChannels, job: JobHandle, guarantee: Guarantee | None = None
+        self, client: ClusterClient, edge_id: str, run: RunChannels, job: "RunningJob", guarantee: Guarantee | None
     ) -> None:
         self._client = client
         self._edge_id = edge_id
@@ -279,14 +248,14 @@ class CollectedValues(Iterator[Any]):
         self._attempt = run.attempt
         self._buffer = ResultBuffer(len(run.channels), guarantee or Guarantee.NONE)
         if run.attempt:  # the job restarted before this reader came
-            self._buffer.handle(JobRestarted(run.restored_checkpoint_id, run.attempt))
+            self._buffer.restart(run.restored_checkpoint_id, run.attempt)
         self._warn_bytes = WARN_BYTES
         self._broken: NetstackError | None = None  # why this run cannot be read any further
         self._broken_s = 0.0  # time.monotonic() of that
         self._is_break_told = False
         self._has_read = False  # something of this run
         self._num_fruitless_runs = 0  # in a row, of which nobody but this reader said that they were over
-        self._reader = RunReader(client, run.channels, job.name)  # Replaced by the reading thread, under _lock.
+        self._reader = self._reader_of(run)  # Replaced by the reading thread, under _lock.
         # A job that fails before its partition was found would leave us waiting for the partition.
         self._end_of_job = client.begin(lambda api: api.wait_terminal(job.job_id, None))
         self._end_of_job.add_done_callback(self._wake)
@@ -374,10 +343,10 @@ class CollectedValues(Iterator[Any]):
         if isinstance(news, RunChannels):
             self._restart(news)
         elif news is not None:
-            self._handle(news)
+            self._hand_out(self._buffer.complete(news))
         elif self._may_end:
             self._is_ended = True
-            self._handle(JobFinished())
+            self._hand_out(self._buffer.finish())
             self._job.check_output()
         elif self._broken is not None:
             return self._wait_for_next_run(self._broken)
@@ -385,8 +354,7 @@ class CollectedValues(Iterator[Any]):
             return self._poll()
         return None
 
-    def _handle(self, event: Event) -> None:
-        released = self._buffer.handle(event)
+    def _hand_out(self, released: list[Any]) -> None:
         if released:
             self._chunks = chain.from_iterable(released)  # what was handed out before has been taken
             self._values = chain.from_iterable(self._chunks)
@@ -401,10 +369,10 @@ class CollectedValues(Iterator[Any]):
 
     def _restart(self, run: RunChannels) -> None:
         former, self._broken, self._has_read = self._reader, None, False
-        self._handle(JobRestarted(run.restored_checkpoint_id, run.attempt - self._attempt))
+        self._hand_out(self._buffer.restart(run.restored_checkpoint_id, run.attempt - self._attempt))
         former.close()
         self._attempt = run.attempt
-        reader = RunReader(self._client, run.channels, self._job.name)
+        reader = self._reader_of(run)
         with self._lock:
             self._reader = reader
             is_released = self._is_released
@@ -413,29 +381,28 @@ class CollectedValues(Iterator[Any]):
 
     def _poll(self) -> float | None:
         try:
-            event = self._reader.poll()
+            released = self._reader.poll(self._buffer)
         except NetstackError as error:
             if self._guarantee is None or self._is_released:
                 raise  # no restart helps
             self._broken, self._broken_s, self._is_break_told = error, time.monotonic(), False
             return None
-        self._has_read = self._has_read or event is not None
-        if event is None:
+        self._has_read = self._has_read or released is not None
+        if released is None:
             self._prepare_to_wait()
             self._reader.call_when_available(self._wakeup.open)
             return -1.0
-        self._handle(event)
-        if isinstance(event, ResultBarrierReceived):
-            self._report(event)
+        self._hand_out(released)
         return None
 
-    def _report(self, barrier: ResultBarrierReceived) -> None:
+    def _reader_of(self, run: RunChannels) -> RunReader:
+        return RunReader(self._client, run.channels, self._job.name, self._report)
+
+    def _report(self, producer: bytes, checkpoint_id: int) -> None:
         """The producer's part of the checkpoint counts once we have what lies before the barrier."""
-        producer, job_id = self._reader.producer(barrier.channel), self._job.job_id
-        told = self._client.begin(
-            lambda api: api.report_barrier(job_id, self._edge_id, producer, barrier.checkpoint_id)
-        )
-        told.add_done_callback(_log_untold)
+        job_id = self._job.job_id
+        told = self._client.begin(lambda api: api.report_barrier(job_id, self._edge_id, producer, checkpoint_id))
+        told.add_done_callback(partial(_log_untold, "a barrier has arrived, so its checkpoint will time out"))
 
     def _wait_for_next_run(self, error: NetstackError) -> float:
         """The channels broke: the job restarts, or it ends.
@@ -458,7 +425,7 @@ class CollectedValues(Iterator[Any]):
                 reason=reason,
             )
             told = self._client.begin(lambda api: api.report_broken_results(job_id, self._edge_id, attempt, reason))
-            told.add_done_callback(_log_untold_break)
+            told.add_done_callback(partial(_log_untold, "results cannot be read any further"))
         left_s = _NOTICE_TIMEOUT_S + self._client.patience_s - waited_s
         if left_s <= 0:
             raise error
@@ -494,17 +461,9 @@ class CollectedValues(Iterator[Any]):
         self._wakeup.open()
 
 
-def _log_untold(told: "Future[None]") -> None:
+def _log_untold(what: str, told: "Future[None]") -> None:
     if not told.cancelled() and (problem := told.exception()) is not None:
-        _log.warning(
-            "the JobManager was not told that a barrier has arrived, so its checkpoint will time out",
-            reason=str(problem),
-        )
-
-
-def _log_untold_break(told: "Future[None]") -> None:
-    if not told.cancelled() and (problem := told.exception()) is not None:
-        _log.warning("the JobManager was not told that results cannot be read any further", reason=str(problem))
+        _log.warning(f"the JobManager was not told that {what}", reason=str(problem))
 
 
 class _JobIsOverError(FlowletError):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from flowlet.client.child_supervisor import ChildSupervisor, RespawnPolicy
-from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
+from flowlet.client.children import OutputForwarder, TaskManagerOptions
 from flowlet.client.fork_server_client import ForkServer
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.program.user_frames import install_exception_hook
@@ -207,11 +207,9 @@ class EmbeddedCluster(ClusterClient):
         """The command that shows the job, or "in this process": without a file with the cluster's secret no command can
         ask.
         """
-        return (
-            "in this process"
-            if self._folder is None
-            else f"{super().where_to_look(job_id)} --secret-file {self._folder / 'secret'}"
-        )
+        if self._folder is None:
+            return "in this process"
+        return f"{super().where_to_look(job_id)} --secret-file {self._folder / 'secret'}"
 
     def after_job(self) -> None:
         """Show what the TaskManagers printed before the job ended."""
@@ -291,16 +289,12 @@ class EmbeddedCluster(ClusterClient):
             program_file.write_text(program_start(python).to_json(), encoding="ascii")
             self._forwarder = OutputForwarder(self._cancel_jobs)
             self._fork_server = ForkServer(python, program_file, self._forwarder, self._connect_child)
-            start_child = partial(TaskManagerProcess, launch=self._fork_server.launch)
-            self._supervisor = ChildSupervisor(self._forwarder, RespawnPolicy(), start_child)
+            self._supervisor = ChildSupervisor(self._forwarder, RespawnPolicy(), self._fork_server.launch)
         self._fork_server.wait_ready(time.monotonic() + _READY_TIMEOUT_S)
         cpus = sorted(os.sched_getaffinity(0))
         pins = cpus if num_task_managers == len(cpus) else [None] * num_task_managers
         address = f"{self.host}:{self.port}"
-        options = [
-            TaskManagerOptions(address, secret_file, program_file, num_slots, pin_cpu=pin_cpu, python=python)
-            for pin_cpu in pins
-        ]
+        options = [TaskManagerOptions(address, secret_file, program_file, num_slots, pin_cpu) for pin_cpu in pins]
         self._supervisor.start(options, _READY_TIMEOUT_S)
 
     def _connect_child(self, end: socket.socket) -> None:

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 import msgspec
 
-from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.program.user_frames import from_user_frame, is_users_file
-from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
+from flowlet.client.remote import ClusterClient, JobManagerApi
 from flowlet.client.running_job import RunningJob
 from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.common.options.python_options import DependencySettings
@@ -29,7 +28,7 @@ from flowlet.messages.control_messages import (
     WatermarkAlignmentMessage,
 )
 from flowlet.messages.program_bundle import ProgramBundle, pieces_of
-from flowlet.operators.source_operator import SourceOperator, enumerator_of
+from flowlet.operators.source_operator import Source, SourceOperator, enumerator_of
 from flowlet.rpc.requests import MAX_MESSAGE_BYTES, RpcStatusError
 from flowlet.serde.deploy_blobs import describe_largest, dump_chain, dump_partitioner, share_containers
 from flowlet.serde.pickles import program_pickle
@@ -81,8 +80,6 @@ async def keep_job_alive(
             problem = None
         await sleep(max(0.0, due_s - clock()))
 
-
-__all__ = ["EmbeddedTarget", "RemoteTarget", "RunningJob", "Target", "execute", "to_message"]
 
 _ENVELOPE_BYTES: Final = 1024 * 1024  # names, settings and numbers around the pickles
 
@@ -176,11 +173,11 @@ def _check_size(job_graph: JobGraph, message: JobGraphMessage) -> None:
     vertices = {vertex.id: vertex for vertex in job_graph.topological_order()}
     reason = describe_largest(vertices[largest.id].chain)
     copies = sum(2 * len(vertex.chain) > sizes[largest.id] for vertex in message.vertices)
-    others = (
-        f"; {copies - 1} more vertices are as large: each has its own copy of what consists of many small objects"
-        if copies > 1
-        else ""
-    )
+    others = ""
+    if copies > 1:
+        others = (
+            f"; {copies - 1} more vertices are as large: each has its own copy of what consists of many small objects"
+        )
     raise JobSubmissionError(
         f"the functions of job {job_graph.name!r} have {size} bytes, the limit is {MAX_MESSAGE_BYTES}: vertex "
         f"{largest.name!r} has {sizes[largest.id]}, {reason}{others}; read large data in open() of a function class, "
@@ -226,6 +223,8 @@ def to_message(job_graph: JobGraph, code: ProgramBundle | None = None) -> JobGra
 
 
 def _vertex_message(vertex: JobVertex, chain: bytes) -> VertexMessage:
+    head = vertex.chain[0].operator
+    operator = head if isinstance(head, SourceOperator) else None
     return VertexMessage(
         id=vertex.id,
         name=vertex.name,
@@ -234,50 +233,40 @@ def _vertex_message(vertex: JobVertex, chain: bytes) -> VertexMessage:
         slot_sharing_group=vertex.slot_sharing_group,
         operator_names=vertex.operator_names,
         chain=chain,
-        watermark_alignment=_alignment(vertex),
-        remote_gate=_remote_gate(vertex),
-        split_set=_split_set(vertex),
+        watermark_alignment=None if operator is None else _alignment(operator),
+        remote_gate=None if operator is None else _remote_gate(operator.source),
+        split_set=None if operator is None else _split_set(operator.source, vertex.name),
         operator_ids=[operator_id_of(each.operator, vertex.id, index).hex() for index, each in enumerate(vertex.chain)],
         operator_uids=[each.operator.uid for each in vertex.chain],
     )
 
 
-def _split_set(vertex: JobVertex) -> SplitSet | None:
-    head = vertex.chain[0].operator
-    enumerator = enumerator_of(head.source) if isinstance(head, SourceOperator) else None
+def _split_set(source: Source, vertex: str) -> SplitSet | None:
+    enumerator = enumerator_of(source)
     found = None if enumerator is None else split_set_of(enumerator)
     if enumerator is None or found is not None:
         return found
-    kind = type(enumerator).__name__
     raise JobSubmissionError(
-        f"vertex {vertex.name!r}: its source has an enumerator of its own, a {kind}; the JobManager runs no code of "
-        "users and knows only those of flowlet, so let each reader find its share"
+        f"vertex {vertex!r}: its source has an enumerator of its own, a {type(enumerator).__name__}; the JobManager "
+        "runs no code of users and knows only those of flowlet, so let each reader find its share"
     )
 
 
-def _remote_gate(vertex: JobVertex) -> RemoteGateMessage | None:
-    head = vertex.chain[0].operator
-    source = head.source if isinstance(head, SourceOperator) else None
+def _remote_gate(source: Source) -> RemoteGateMessage | None:
     if not is_instance_of_late(source, "flowlet.connectors.remote_gate_source", "RemoteGateSource"):
         return None
-    source = cast("RemoteGateSource", source)
-    key_blob = b"" if source.key_groups is None else dump_partitioner(source.key_groups, f"gate {source.name}")
+    gate = cast("RemoteGateSource", source)
+    key_blob = b"" if gate.key_groups is None else dump_partitioner(gate.key_groups, f"gate {gate.name}")
     return RemoteGateMessage(
-        source.name,
-        source.type_name,
-        source.fingerprint,
-        program_pickle.dumps(source.type_info),
-        key_blob,
-        source.producers,
+        gate.name, gate.type_name, gate.fingerprint, program_pickle.dumps(gate.type_info), key_blob, gate.producers
     )
 
 
-def _alignment(vertex: JobVertex) -> WatermarkAlignmentMessage | None:
-    head = vertex.chain[0].operator
-    found = head.strategy.alignment if isinstance(head, SourceOperator) and head.strategy is not None else None
-    return (
-        None if found is None else WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
-    )
+def _alignment(operator: SourceOperator) -> WatermarkAlignmentMessage | None:
+    found = None if operator.strategy is None else operator.strategy.alignment
+    if found is None:
+        return None
+    return WatermarkAlignmentMessage(found.group, found.max_drift_ms, found.update_interval_ms)
 
 
 def _edge_message(edge: JobEdge, partitioner: bytes) -> EdgeMessage:

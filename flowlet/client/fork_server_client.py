@@ -14,8 +14,6 @@ Figure:     the CPU of a second ``execute()`` with parallelism 2 is 3.7 times th
 import atexit
 import json
 import os
-import select
-import signal
 import socket
 import subprocess
 import time
@@ -25,7 +23,13 @@ from dataclasses import field
 from pathlib import Path
 from typing import Any, Final
 
-from flowlet.client.children import OutputForwarder, TaskManagerOptions, inherits_standard_error
+from flowlet.client.children import (
+    ForkedChild,
+    OutputForwarder,
+    TaskManagerOptions,
+    inherits_standard_error,
+    is_readable,
+)
 from flowlet.client.python_interpreter import command_of_fork_server
 from flowlet.errors import FlowletError
 from flowlet.tm.process.program_start import ProgramStart
@@ -43,7 +47,6 @@ A program that runs job after job has the next one at once; one that has gone ov
 (50 MB), and an ``os.wait()`` for all of its children returns.
 """
 _REST_ANSWER_S: Final = 1.0  # a server that has nothing to do answers at once
-_UNKNOWN_CODE: Final = -signal.SIGKILL  # if the server is gone, its children were killed or will be
 
 # The lines of ``/proc/thread-self/status`` about what an executed process inherits.
 _OF_USER: Final = ("Uid", "Gid", "Groups", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "NoNewPrivs", "Seccomp")
@@ -99,58 +102,6 @@ def _namespaces() -> list[str]:
         return [os.readlink(f"{folder}/{name}") for name in sorted(os.listdir(folder))]
     except OSError:  # a kernel without them, or one that does not show them
         return []
-
-
-class ForkedProcess:
-    """One child.  Threading: one thread at a time."""
-
-    def __init__(self, pid: int, end_fd: int, exit_fd: int, stdout_fd: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-        self.stdout = open(stdout_fd, "rb", buffering=0)  # noqa: SIM115 - closed by its owner
-        self._end_fd = end_fd
-        self._exit_fd = exit_fd
-
-    def __repr__(self) -> str:
-        return f"<ForkedProcess {self.pid} {'running' if self.returncode is None else self.returncode}>"
-
-    def end_event_fd(self) -> int:
-        """A new descriptor, the caller's, that can be read once the process has ended."""
-        return os.dup(self._end_fd)
-
-    def terminate(self) -> None:
-        """Ask it to stop."""
-        self._send(signal.SIGTERM)
-
-    def kill_group(self) -> None:
-        """Kill it; the server kills what it leaves behind."""
-        self._send(signal.SIGKILL)
-
-    def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
-        if self.returncode is None and _is_readable(self._end_fd, 0):
-            self._read_code()
-        return self.returncode
-
-    def wait(self) -> int:
-        """Its exit code, once it has ended."""
-        return self._read_code() if self.returncode is None else self.returncode
-
-    def _read_code(self) -> int:
-        """The server tells it, for it waits for each child that has ended; nothing comes if the server is gone."""
-        if self.returncode is None:
-            text = b""
-            while not text.endswith(b"\n") and (more := os.read(self._exit_fd, 64)):
-                text += more
-            self.returncode = int(text) if text else _UNKNOWN_CODE
-            os.close(self._exit_fd)
-            os.close(self._end_fd)
-        return self.returncode
-
-    def _send(self, number: int) -> None:
-        if self.returncode is None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._end_fd, number)
 
 
 class ServerProcess:
@@ -224,7 +175,7 @@ class ServerProcess:
 
     def waits_for_us(self, timeout_s: float) -> bool:
         """Whether there is an answer, or its end, within the time."""
-        return _is_readable(self._control.fileno(), timeout_s)
+        return is_readable(self._control.fileno(), timeout_s)
 
     def answer(self) -> tuple[dict[str, Any], int]:
         """Its next answer, and a descriptor in it, -1 where there is none.  Raises FlowletError: there will be none."""
@@ -272,8 +223,8 @@ class ServerKeeper:
     Life cycle: what it keeps ends with ``close``, with the program, or by itself after ``max_rest_s``.
     """
 
-    def __init__(self, max_rest_s: float = MAX_REST_S) -> None:
-        self.max_rest_s = max_rest_s
+    def __init__(self) -> None:
+        self.max_rest_s = MAX_REST_S
         # One at most.  Any thread; each step is one ``append`` or ``pop``, which are atomic.
         self._resting: list[ServerProcess] = []
         self._is_over = False  # Written at the program's exit, on its main thread; read anywhere.
@@ -382,7 +333,7 @@ class ForkServer:
                 raise
             self._replace(deadline)  # its rest was over just when it was asked
 
-    def launch(self, options: TaskManagerOptions, life_fd: int, status_fd: int) -> ForkedProcess:
+    def launch(self, options: TaskManagerOptions, life_fd: int, status_fd: int) -> ForkedChild:
         """A new TaskManager.  Raises FlowletError: the server cannot fork, or does not answer."""
         if self._server is None or self._server.has_ended():
             self._replace(time.monotonic() + _ANSWER_S)
@@ -402,7 +353,7 @@ class ForkServer:
             order = {
                 "kind": "fork",
                 "program_file": str(options.program_file),
-                "arguments": options.arguments(parent_pid=server.pid),
+                "arguments": options.arguments(server.pid),
             }
             try:
                 server.order(order, [their_stdout, stderr_fd, life_fd, status_fd, their_end.fileno(), their_exit])
@@ -411,7 +362,7 @@ class ForkServer:
             answer, end_fd = server.answer()
             ours.pop_all()
         self._connect(program_end)
-        return ForkedProcess(answer["pid"], end_fd, exit_fd, stdout_fd)
+        return ForkedChild(answer["pid"], end_fd, exit_fd, stdout_fd)
 
     def close(self) -> None:
         """Let the next cluster have the server, or end it; idempotent."""
@@ -447,9 +398,3 @@ def _standard_error(opened: ExitStack) -> int:
     descriptor = os.open(os.devnull, os.O_WRONLY)
     opened.callback(os.close, descriptor)
     return descriptor
-
-
-def _is_readable(descriptor: int, timeout_s: float) -> bool:
-    looker = select.poll()
-    looker.register(descriptor, select.POLLIN)
-    return bool(looker.poll(timeout_s * 1000))

@@ -24,7 +24,7 @@ from typing import Final
 import flowlet
 from flowlet.errors import ConfigError, FlowletError
 from flowlet.logs import program_loggers
-from flowlet.tm.process.program_start import BOOT, SERVER_BOOT, ProgramStart
+from flowlet.tm.process.program_start import SERVER_BOOT, ProgramStart
 
 _CHECK_TIMEOUT_S: Final = 60.0
 _CHECK: Final = (
@@ -76,41 +76,25 @@ def checked_interpreter(python: str) -> str:
     return found
 
 
-def command_of_task_manager(python: str | None, program_file: Path, life_fd: int, status_fd: int) -> list[str]:
-    """The command line of a TaskManager that ends with this program, without its options; ``python``: None is this
-    interpreter.
+def command_of_fork_server(python: str | None, program_file: Path, control_fd: int) -> list[str]:
+    """The command line of the process from which TaskManagers are forked.
+
+    Args:
+        python: the interpreter; None: that of this process.
+        program_file: with the ``ProgramStart``.
+        control_fd: the descriptor of its socket to the program.
 
     Raises:
         FlowletError: this interpreter does not know its own program file.
     """
-    return [
-        *_interpreter(python),
-        BOOT,
-        _engine_folder(is_other=python is not None),
-        str(program_file),
-        str(life_fd),
-        str(status_fd),
-    ]
-
-
-def command_of_fork_server(python: str | None, program_file: Path, control_fd: int) -> list[str]:
-    """The command line of the process from which TaskManagers are forked; otherwise as ``command_of_task_manager``."""
-    return [
-        *_interpreter(python),
-        SERVER_BOOT,
-        _engine_folder(is_other=python is not None),
-        str(program_file),
-        str(control_fd),
-    ]
-
-
-def _interpreter(python: str | None) -> list[str]:
     executable = python or sys.executable
     if not executable:
         raise FlowletError(
             "this Python does not know its own program file, so it cannot start TaskManagers; use in_process=True"
         )
-    return [executable, *interpreter_flags(), "-P", "-c"]
+    engine_folder = _engine_folder(is_other=python is not None)
+    command = [executable, *interpreter_flags(), "-P", "-c", SERVER_BOOT]
+    return [*command, engine_folder, str(program_file), str(control_fd)]
 
 
 def interpreter_flags() -> list[str]:

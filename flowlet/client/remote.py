@@ -4,33 +4,42 @@ Side:       shared.  ``ClusterClient`` on any thread; the coroutines run on its 
 Invariants: a call that is under way when the client is closed ends with an error, it never hangs; Ctrl-C ends a call at
             once, and never between two steps that belong together (``interrupts``): neither a lock nor half a call
             stays.
+Rules:      a request that got no answer may have been carried out.  All that wait for the next JobManager may be sent
+            twice: a savepoint is asked for again with the same id, so that no second one begins, and a job whose id
+            is there already was taken at the first time.  The directory of a savepoint is relative to the working
+            directory of the process that asks.
 Units:      seconds; on the wire milliseconds.
 """
 
+import asyncio
 import atexit
 import concurrent.futures
 import os
+import secrets
 import threading
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
-from flowlet.client.patient_requests import PatientRequests, begin_savepoint, begin_stop, pauses_s, wait_for_savepoint
 from flowlet.client.program.interrupts import DeferredSignals, Latch
 from flowlet.client.program.user_frames import install_exception_hook
 from flowlet.common.options.client_options import ClientRetry
-from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError
+from flowlet.common.paths import absolute_url
+from flowlet.errors import FlowletError, JobExecutionError, JobSubmissionError, SavepointError, StorageError
 from flowlet.messages.control_messages import InputChannelDescriptor, JobGraphMessage
 from flowlet.rpc.converters import converter_to
 from flowlet.rpc.requests import ANSWER_TIMEOUT_S, RpcConnectError, RpcGateway, RpcResponse, RpcStatusError
 from flowlet.rpc.secret import secret_for
 from flowlet.shipping.bundle_maker import NeededCode, PackedBundle
+from netstack.flow.heartbeats import Backoff
 from netstack.late import dataclass
 from netstack.log_lines import LogLines
 from netstack.loop.background_call import run_in_background
@@ -47,7 +56,10 @@ _SUBMIT_TIMEOUT_S: Final = 80.0  # it checks a directory of checkpoints for up t
 _REPORT_TIMEOUT_S: Final = 10.0  # of a sign of life: the next one follows anyway
 _START_TIMEOUT_S: Final = 30.0  # of what takes a millisecond, on a machine that does nothing else
 _DISCONNECT_TIMEOUT_S: Final = 5.0  # it takes milliseconds
+_SAVEPOINT_TIMEOUT_S: Final = 30.0
+_FIRST_PAUSE_MS: Final = 100  # so that a JobManager that is back soon is found soon
 _MAX_REASON_CHARS: Final = 500
+_SAVEPOINT_REFUSALS: Final = (400, 404, 409)
 _NO_CONTENT, _NOT_FOUND, _CONFLICT = 204, 404, 409
 
 
@@ -102,25 +114,36 @@ class RunChannels:
     channels: Sequence[InputChannelDescriptor]
 
 
+def pauses_s(retry: ClientRetry) -> Iterator[float]:
+    """The pause before each further try, in seconds."""
+    pauses_ms = Backoff(_FIRST_PAUSE_MS, retry.delay_ms).delays()
+    return (pause_ms / 1000 for pause_ms in islice(pauses_ms, retry.max_attempts))
+
+
 class JobManagerApi:
     """Typed requests.  Threading: the loop that ``rpc`` was made on.
 
     Every method raises RpcConnectError if there is no JobManager, AuthenticationError if it has another secret, and
-    RpcStatusError with its words if it says no.  Of a JobManager that keeps its jobs (``be_patient``) those that are
-    about a job wait for the next one first.
+    RpcStatusError with its words if it says no.  Of a JobManager that keeps its jobs (``retry``) those that are about a
+    job wait for the next one first.
     """
 
-    def __init__(self, rpc: RpcGateway, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        rpc: RpcGateway,
+        monotonic: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
         self._rpc = rpc
         self._monotonic = monotonic
-        self._patient = PatientRequests(rpc)
+        self._sleep = sleep
+        self.retry: ClientRetry | None = None
+        """How a JobManager that keeps its jobs is asked again: it may be started again; None: each request is sent
+        once.
+        """
 
     def __repr__(self) -> str:
         return f"<JobManagerApi over {self._rpc!r}>"
-
-    def be_patient(self, retry: ClientRetry) -> None:
-        """The JobManager keeps its jobs: if it does not answer, it may be started again."""
-        self._patient.retry = retry
 
     async def overview(self) -> JobDocument:
         """Counts of TaskManagers, slots and jobs."""
@@ -157,13 +180,11 @@ class JobManagerApi:
         Raises:
             JobSubmissionError: the JobManager does not take it; says why.
         """
-        answer = await self._patient.request(
-            "POST", "/jobs", body=msgspec.msgpack.encode(job), timeout_s=_SUBMIT_TIMEOUT_S
-        )
-        if answer.num_retries and answer.response.status == _CONFLICT:
+        answer, num_retries = await self._send("POST", "/jobs", _SUBMIT_TIMEOUT_S, msgspec.msgpack.encode(job))
+        if num_retries and answer.status == _CONFLICT:
             return  # the id is new with this job: the JobManager took the job before it was lost
         try:
-            answer.response.raise_for_status()
+            answer.raise_for_status()
         except RpcStatusError as error:
             raise JobSubmissionError(f"job {job.name!r} was refused: {error}") from error
 
@@ -197,23 +218,38 @@ class JobManagerApi:
             if error.status != _CONFLICT:
                 raise
 
-    async def trigger_savepoint(self, job_id: str, directory: str | None, *, cancels_job: bool = False) -> str:
+    async def trigger_savepoint(self, job_id: str, directory: str | None) -> str:
         """Ask for a savepoint; returns the id of the request.  Raises SavepointError: the job cannot take one."""
-        return await begin_savepoint(self._request, job_id, directory, cancels_job=cancels_job)
+        return await self._begin_savepoint(f"/jobs/{job_id}/savepoints", {"target-directory": _absolute(directory)})
 
     async def stop_with_savepoint(self, job_id: str, directory: str | None, *, drain: bool) -> str:
         """Ask for the end of a job with a savepoint; returns the id of the request.
 
         Raises SavepointError: the job cannot take one.
         """
-        return await begin_stop(self._request, job_id, directory, drain=drain)
+        body = {"targetDirectory": _absolute(directory), "drain": drain}
+        return await self._begin_savepoint(f"/jobs/{job_id}/stop", body)
+
+    async def _begin_savepoint(self, path: str, body: Mapping[str, object]) -> str:
+        content = msgspec.json.encode({**body, "triggerId": secrets.token_hex(16)})
+        with _refusals_of_savepoints():
+            answer = await self._request("POST", path, _SAVEPOINT_TIMEOUT_S, content)
+        request_id: str = msgspec.json.decode(answer.body)["request-id"]
+        return request_id
 
     async def wait_for_savepoint(self, job_id: str, request_id: str) -> str:
         """The directory of a savepoint, once it is complete, and the job has finished if it is to.
 
-        Raises SavepointError.
+        Raises SavepointError: it has failed, or nobody knows of it any more.
         """
-        return await wait_for_savepoint(lambda: self._poll(f"/jobs/{job_id}/savepoints/{request_id}", None))
+        while True:
+            with _refusals_of_savepoints():
+                operation = (await self._poll(f"/jobs/{job_id}/savepoints/{request_id}", None))["operation"]
+            if operation is None:
+                continue
+            if "failure-cause" in operation:
+                raise SavepointError(operation["failure-cause"]["message"])
+            return str(operation["location"])
 
     async def report_client_heartbeat(self, job_id: str, held_s: float) -> None:
         """Say that the client of an attached job is there, for ``held_s``; 404 or 409 if the job is over.
@@ -243,8 +279,12 @@ class JobManagerApi:
             JobEndedError: the job ended before.
         """
         after = {} if after_attempt is None else {"after_attempt": after_attempt}
-        document = await self._poll_running(f"/jobs/{job_id}/collect/{edge_id}", **after)
-        run = _to_run(document)
+        try:
+            run = _to_run(await self._poll(f"/jobs/{job_id}/collect/{edge_id}", None, **after))
+        except RpcStatusError as error:
+            if error.status != _CONFLICT:
+                raise
+            raise JobEndedError(str(error)) from error
         return RunChannels(run.attempt, run.restored_checkpoint_id, [channel.descriptor() for channel in run.channels])
 
     async def wait_progress(self, job_id: str, edge_id: str, attempt: int, after_checkpoint: int) -> JobProgress:
@@ -269,15 +309,23 @@ class JobManagerApi:
 
     async def _request(self, method: str, path: str, timeout_s: float, body: bytes = b"") -> RpcResponse:
         """An answer with a good status; waits for the next JobManager if this one keeps its jobs."""
-        return (await self._patient.request(method, path, body=body, timeout_s=timeout_s)).response.raise_for_status()
+        return (await self._send(method, path, timeout_s, body))[0].raise_for_status()
 
-    async def _poll_running(self, path: str, **query: int) -> Any:
-        try:
-            return await self._poll(path, None, **query)
-        except RpcStatusError as error:
-            if error.status != _CONFLICT:
-                raise
-            raise JobEndedError(str(error)) from error
+    async def _send(self, method: str, path: str, timeout_s: float, body: bytes) -> tuple[RpcResponse, int]:
+        """An answer, and how often the request was sent again."""
+        pauses = iter(()) if self.retry is None else pauses_s(self.retry)
+        num_retries = 0
+        while True:
+            try:
+                return await self._rpc.request(method, path, body=body, timeout_s=timeout_s), num_retries
+            except RpcConnectError as error:
+                pause_s = next(pauses, None)
+                if pause_s is None:
+                    raise
+                if num_retries == 0:
+                    _log.info("the JobManager does not answer, trying again", reason=str(error))
+            await self._sleep(pause_s)
+            num_retries += 1
 
     async def _get(self, path: str) -> JobDocument:
         answer = (await self._rpc.request("GET", path)).raise_for_status()
@@ -303,6 +351,23 @@ class JobManagerApi:
                 left_s = deadline_s - self._monotonic()
                 if left_s <= 0:
                     return None
+
+
+@contextmanager
+def _refusals_of_savepoints() -> Iterator[None]:
+    try:
+        yield
+    except RpcStatusError as error:
+        if error.status not in _SAVEPOINT_REFUSALS:
+            raise
+        raise SavepointError(str(error)) from error
+
+
+def _absolute(directory: str | None) -> str | None:
+    try:
+        return None if directory is None else absolute_url(directory)
+    except StorageError as error:
+        raise SavepointError(f"a savepoint cannot be written there: {error}") from error
 
 
 async def create_rpc_client(host: str, port: int, secret: bytes) -> RpcGateway:
@@ -341,7 +406,7 @@ class ClusterClient:
         self._api = JobManagerApi(rpc)
         self._lock = threading.Lock()
         self._pending: set[concurrent.futures.Future[Any]] = set()  # Guarded by _lock.
-        self._is_closed = False  # Guarded by _lock.
+        self.is_closed = False  # Written under _lock, read anywhere.
         self.patience_s = 0.0
         """How long a JobManager that is gone may take to come back."""
         self._pid = os.getpid()  # a forked child has neither the loop nor the cluster
@@ -368,16 +433,11 @@ class ClusterClient:
         return client
 
     def __repr__(self) -> str:
-        return f"<ClusterClient of {self._rpc.authority}{' closed' if self._is_closed else ''}>"
+        return f"<ClusterClient of {self._rpc.authority}{' closed' if self.is_closed else ''}>"
 
     def where_to_look(self, job_id: str) -> str:
         """How people look at a job while it runs."""
         return f"flowlet job {job_id[:8]} -m {self._rpc.authority}"  # the first digits are enough
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether ``close`` was called."""
-        return self._is_closed
 
     @property
     def is_inherited(self) -> bool:
@@ -388,7 +448,7 @@ class ClusterClient:
 
     def be_patient(self, retry: ClientRetry) -> None:
         """The JobManager keeps its jobs: questions about them wait for the next one if it does not answer."""
-        self._api.be_patient(retry)
+        self._api.retry = retry
         self.patience_s = sum(pauses_s(retry))
 
     def call(self, request: Callable[[JobManagerApi], Coroutine[Any, Any, T]]) -> T:
@@ -433,7 +493,7 @@ class ClusterClient:
                 f"the client belongs to process {self._pid}, of which this is a forked child: connect anew here"
             )
         with self._lock:
-            if self._is_closed:
+            if self.is_closed:
                 coroutine.close()
                 raise FlowletError("the connection to the cluster was closed")
             future = self.loop.submit(coroutine)
@@ -466,9 +526,9 @@ class ClusterClient:
             return
         with DeferredSignals():
             with self._lock:
-                if self._is_closed:
+                if self.is_closed:
                     return
-                self._is_closed = True
+                self.is_closed = True
                 pending = list(self._pending)
             atexit.unregister(self.close)
             for future in pending:

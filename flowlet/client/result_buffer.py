@@ -15,7 +15,7 @@ Absent:     a limit of what is kept: a reader that stopped would stop the barrie
 
 from collections import deque
 from enum import Enum
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
 from flowlet.common.job_settings import JobSettings, RestartKind
 from flowlet.errors import FlowletError
@@ -60,60 +60,7 @@ class LostResultsError(FlowletError):
 
 
 @dataclass(frozen=True, slots=True)
-class RecordsReceived:
-    """A buffer of a channel completed these records."""
-
-    channel: int
-    records: Any
-    num_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResultBarrierReceived:
-    """A channel has passed the barrier of a checkpoint."""
-
-    channel: int
-    checkpoint_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelEnded:
-    """A channel has reached the end of its data."""
-
-    channel: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResultsCheckpointed:
-    """A checkpoint is complete; a newer one stands for the older ones."""
-
-    checkpoint_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class JobRestarted:
-    """The tasks run anew; the events that follow are theirs.
-
-    Args:
-        checkpoint_id: where they began; ``NO_CHECKPOINT``: at the beginning.
-        num_runs: how often they started since the run that was read.
-    """
-
-    checkpoint_id: int
-    num_runs: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class JobFinished:
-    """The job has ended well, and every channel was read to its end."""
-
-
-Event = RecordsReceived | ResultBarrierReceived | ChannelEnded | ResultsCheckpointed | JobRestarted | JobFinished
-
-
-@dataclass(frozen=True, slots=True)
 class _Kept:
-    channel: int
     epoch: int
     records: Any
     num_bytes: int
@@ -125,7 +72,8 @@ class ResultBuffer:
     def __init__(self, num_channels: int, guarantee: Guarantee) -> None:
         self._guarantee = guarantee
         self._kept: deque[_Kept] = deque()  # in the order of arrival
-        self._kept_bytes = 0
+        self.kept_bytes = 0
+        """How much waits for a checkpoint."""
         self._passed = [NO_CHECKPOINT] * num_channels  # the newest barrier of each channel
         self._is_ended = [False] * num_channels
         self._completed = NO_CHECKPOINT
@@ -133,70 +81,67 @@ class ResultBuffer:
 
     def __repr__(self) -> str:
         return (
-            f"<ResultBuffer {self._guarantee.value}, {self._kept_bytes} bytes kept, checkpoint {self._completed} "
+            f"<ResultBuffer {self._guarantee.value}, {self.kept_bytes} bytes kept, checkpoint {self._completed} "
             "complete>"
         )
-
-    @property
-    def kept_bytes(self) -> int:
-        """How much waits for a checkpoint."""
-        return self._kept_bytes
 
     @property
     def are_all_ended(self) -> bool:
         """Whether every channel of this run has reached the end of its data."""
         return all(self._is_ended)
 
-    def handle(self, event: Event) -> list[Any]:
-        """Apply one event; returns the ``records`` to hand out now, in order.
+    # Every method returns the ``records`` to hand out now, in order, if there may be some.
 
-        Raises:
-            LostResultsError: the job restarted, and records are lost, or would be repeated.
-        """
-        match event:
-            case RecordsReceived(channel, records, num_bytes):
-                return self._receive(channel, records, num_bytes)
-            case ResultBarrierReceived(channel, checkpoint_id):
-                self._passed[channel] = max(self._passed[channel], checkpoint_id)
-                return []
-            case ChannelEnded(channel):
-                self._is_ended[channel] = True
-                return []
-            case ResultsCheckpointed(checkpoint_id):
-                return self._complete(checkpoint_id)
-            case JobRestarted(checkpoint_id, num_runs):
-                return self._restart(checkpoint_id, num_runs)
-            case JobFinished():
-                released = [each.records for each in self._kept]
-                self._drop_kept()
-                return released
-            case _:
-                assert_never(event)
-
-    def _receive(self, channel: int, records: Any, num_bytes: int) -> list[Any]:
+    def receive(self, channel: int, records: Any, num_bytes: int) -> list[Any]:
+        """A buffer of a channel completed these records."""
         epoch = self._passed[channel]
         if not self._guarantee.holds_back or epoch < self._completed:
             self._has_handed_out = True
             return [records]
-        self._kept.append(_Kept(channel, epoch, records, num_bytes))
-        self._kept_bytes += num_bytes
+        self._kept.append(_Kept(epoch, records, num_bytes))
+        self.kept_bytes += num_bytes
         return []
 
-    def _complete(self, checkpoint_id: int) -> list[Any]:
+    def pass_barrier(self, channel: int, checkpoint_id: int) -> None:
+        """A channel has passed the barrier of a checkpoint."""
+        self._passed[channel] = max(self._passed[channel], checkpoint_id)
+
+    def end_channel(self, channel: int) -> None:
+        """A channel has reached the end of its data."""
+        self._is_ended[channel] = True
+
+    def complete(self, checkpoint_id: int) -> list[Any]:
+        """A checkpoint is complete; a newer one stands for the older ones."""
         if checkpoint_id <= self._completed:
             return []
         self._completed = checkpoint_id
-        kept, self._kept = self._kept, deque()
+        kept = self._kept
+        self._kept = deque()
         released = []
         for each in kept:
             if each.epoch < checkpoint_id:
                 released.append(each.records)
-                self._kept_bytes -= each.num_bytes
+                self.kept_bytes -= each.num_bytes
             else:
                 self._kept.append(each)
         return released
 
-    def _restart(self, checkpoint_id: int, num_runs: int) -> list[Any]:
+    def finish(self) -> list[Any]:
+        """The job has ended well, and every channel was read to its end."""
+        released = [each.records for each in self._kept]
+        self._drop_kept()
+        return released
+
+    def restart(self, checkpoint_id: int, num_runs: int = 1) -> list[Any]:
+        """The tasks run anew; what follows is theirs.
+
+        Args:
+            checkpoint_id: where they began; ``NO_CHECKPOINT``: at the beginning.
+            num_runs: how often they started since the run that was read.
+
+        Raises:
+            LostResultsError: records are lost, or would be repeated.
+        """
         if self._guarantee is Guarantee.NONE and self._has_handed_out:
             raise LostResultsError(
                 "the job restarted after results were read, and without checkpoints they would come again; enable "
@@ -209,7 +154,7 @@ class ResultBuffer:
             )
         if self._guarantee is not Guarantee.NONE:
             self._check_nothing_lost(checkpoint_id, num_runs)
-        released = self._complete(checkpoint_id)
+        released = self.complete(checkpoint_id)
         self._completed = min(self._completed, checkpoint_id)
         self._drop_kept()
         self._passed = [checkpoint_id] * len(self._passed)
@@ -231,12 +176,12 @@ class ResultBuffer:
 
     def _drop_kept(self) -> None:
         self._kept.clear()
-        self._kept_bytes = 0
+        self.kept_bytes = 0
 
     def check_invariants(self) -> None:
         """Assert the invariants of this module."""
         assert all(each.epoch >= self._completed for each in self._kept), (
             "what is kept lies behind the newest complete checkpoint"
         )
-        assert self._kept_bytes == sum(each.num_bytes for each in self._kept), "all that is kept is counted"
+        assert self.kept_bytes == sum(each.num_bytes for each in self._kept), "all that is kept is counted"
         assert self._guarantee.holds_back or not self._kept, "only exactly once needs to keep records"

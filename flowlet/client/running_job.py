@@ -8,13 +8,14 @@ import concurrent.futures
 import contextlib
 import sys
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from flowlet.client.program.interrupts import DeferredSignals
 from flowlet.client.progress import announce, is_wanted, shown
-from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError
+from flowlet.client.remote import ClusterClient, JobDocument, JobEndedError, JobManagerApi
 from flowlet.client.result_buffer import guarantee_of
+from flowlet.common.completable_future import CompletableFuture
 from flowlet.common.job_client import ProgressMode
 from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
@@ -57,8 +58,8 @@ class RunningJob:
 
     def __init__(self, client: ClusterClient, job_id: str, name: str, settings: JobSettings | None = None) -> None:
         self._client = client
-        self._job_id = job_id
-        self._name = name
+        self.job_id = job_id
+        self.name = name
         settings = settings or JobSettings()
         self._guarantee = guarantee_of(settings)
         self._is_announced = False
@@ -66,34 +67,19 @@ class RunningJob:
         self._lock = threading.Lock()
         self._collecting: list[CollectedValues] = []  # Guarded by _lock.
         self._is_cancel_sent = False  # after an interrupt; a flag of the thread that was interrupted
-        # Guarded by _lock; by request, what becomes of it.
-        self._savepoints: dict[str, concurrent.futures.Future[str]] = {}
+        self._savepoints: list[concurrent.futures.Future[str]] = []  # Guarded by _lock.
         self._last_document: JobDocument | None = None  # The terminal one, once seen; written whole, read anywhere.
         # Written whole, read anywhere; a later answer of another thread may be the older one.
-        self._last_status: JobStatus | None = None
+        self.last_status: JobStatus | None = None
+        """The state that the JobManager had for it when it was last asked; None: it was not asked yet."""
 
     def __repr__(self) -> str:
-        return f"<RunningJob {self._name!r} {self._job_id} at {self._client!r}>"
-
-    @property
-    def job_id(self) -> str:
-        """32 hex digits."""
-        return self._job_id
-
-    @property
-    def name(self) -> str:
-        """The job's name."""
-        return self._name
+        return f"<RunningJob {self.name!r} {self.job_id} at {self._client!r}>"
 
     @property
     def is_closed(self) -> bool:
         """Whether its connection was given back, by ``close`` or because the job could not be submitted."""
         return self._client.is_closed
-
-    @property
-    def last_status(self) -> JobStatus | None:
-        """The state that the JobManager had for it when it was last asked; None: it was not asked yet."""
-        return self._last_status
 
     def status(self) -> JobStatus:
         """The state that the JobManager has for it now."""
@@ -106,70 +92,64 @@ class RunningJob:
         """
         if self._last_document is not None:
             return self._last_document
-        return self._remember(self._client.call(lambda api: api.job(self._job_id)))
+        return self._remember(self._client.call(lambda api: api.job(self.job_id)))
 
     def checkpoints(self) -> JobDocument:
         """The document of ``GET /jobs/:jobid/checkpoints``."""
-        return self._client.call(lambda api: api.checkpoints(self._job_id))
+        return self._client.call(lambda api: api.checkpoints(self.job_id))
 
     def cancel(self) -> None:
         """Ask for the end of the job; returns without waiting for it.  A job that has ended stays as it is."""
         if self._last_document is None:
-            self._client.call(lambda api: api.cancel(self._job_id))
+            self._client.call(lambda api: api.cancel(self.job_id))
 
-    def trigger_savepoint(self, directory: str | None) -> str:
-        """Ask for a savepoint below a directory (None: the job's); returns the id of the request.
+    def trigger_savepoint(self, directory: str | None) -> CompletableFuture[str]:
+        """Ask for a savepoint below a directory (None: the job's); returns its directory, once it is complete.
 
-        Raises SavepointError.
+        A refusal is the SavepointError of the future.
         """
-        return self._follow(self._client.call(lambda api: api.trigger_savepoint(self._job_id, directory)))
+        return self._savepoint(lambda api: api.trigger_savepoint(self.job_id, directory))
 
-    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
-        """Ask for the end of the job with a savepoint; returns the id of the request.  Raises SavepointError."""
-        return self._follow(
-            self._client.call(lambda api: api.stop_with_savepoint(self._job_id, directory, drain=drain))
-        )
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> CompletableFuture[str]:
+        """Ask for the end of the job with a savepoint; the future ends when the job has finished, too."""
+        return self._savepoint(lambda api: api.stop_with_savepoint(self.job_id, directory, drain=drain))
 
-    def _follow(self, request_id: str) -> str:
+    def _savepoint(self, begin: Callable[[JobManagerApi], Coroutine[Any, Any, str]]) -> CompletableFuture[str]:
+        try:
+            request_id = self._client.call(begin)
+        except SavepointError as error:
+            refusal = error
+
+            def refuse() -> str:
+                raise refusal
+
+            return CompletableFuture(refuse, lambda: True)
         # From now on: an iterator that was read to its end closes the connection, and who asks then shall get an
         # answer.
-        future = self._client.begin(lambda api: api.wait_for_savepoint(self._job_id, request_id))
+        future = self._client.begin(lambda api: api.wait_for_savepoint(self.job_id, request_id))
         with self._lock:
-            self._savepoints[request_id] = future
-        return request_id
+            self._savepoints.append(future)
+        return CompletableFuture(lambda: self._wait_for_savepoint(request_id, future), future.done)
 
-    def has_savepoint_ended(self, request_id: str) -> bool:
-        """Whether the savepoint is complete, or has failed."""
-        return self._savepoint(request_id).done()
-
-    def wait_for_savepoint(self, request_id: str) -> str:
-        """The directory of the savepoint, once it is complete and, if it stops the job, the job has finished.
-
-        Raises SavepointError.
-        """
-        future = self._savepoint(request_id)
+    def _wait_for_savepoint(self, request_id: str, future: "concurrent.futures.Future[str]") -> str:
         if not future.done():
-            return self._client.call(lambda api: api.wait_for_savepoint(self._job_id, request_id))
+            return self._client.call(lambda api: api.wait_for_savepoint(self.job_id, request_id))
         if future.cancelled():
             raise SavepointError(
                 "the connection to the cluster was closed before the savepoint had ended: look into its directory"
             )
         return future.result()  # no wait: it is done
 
-    def _savepoint(self, request_id: str) -> "concurrent.futures.Future[str]":
-        with self._lock:
-            return self._savepoints[request_id]
-
     def _settle_savepoints(self) -> None:
         """The job has ended, and so have its savepoints: their answers are on the way."""
         with self._lock:
-            pending = [each for each in self._savepoints.values() if not each.done()]
+            pending = [each for each in self._savepoints if not each.done()]
         if pending and self._last_document is not None:
             concurrent.futures.wait(pending, _SETTLE_TIMEOUT_S)
 
     def finish_gate(self, name: str) -> None:
         """Let a remote gate of the job end with the partitions that are open; returns without waiting for that."""
-        self._client.call(lambda api: api.finish_gate(self._job_id, name))
+        self._client.call(lambda api: api.finish_gate(self.job_id, name))
 
     def wait(self, timeout: float | None = None, *, progress: ProgressMode = ProgressMode.OFF) -> JobExecutionResult:
         """Wait until the job has finished.
@@ -190,18 +170,18 @@ class RunningJob:
             raise
         except RpcConnectError as error:
             raise RpcConnectError(
-                f"{error}; job {self._name!r} may be lost with its JobManager: look there for it once one answers, or "
+                f"{error}; job {self.name!r} may be lost with its JobManager: look there for it once one answers, or "
                 "run it again"
             ) from None
         except FlowletError as error:  # what led to it says no more
             raise error from None
         if document is None:
-            raise TimeoutError(f"job {self._name!r} has not ended within {timeout:g} s")
+            raise TimeoutError(f"job {self.name!r} has not ended within {timeout:g} s")
         if document["state"] != JobStatus.FINISHED.name:
             raise self._failure_of(document)
         self.check_output()
         self.release_readers(has_job_finished=True)  # it was read to its end
-        return JobExecutionResult(JobID(self._job_id), max(0, int(document["duration"])))
+        return JobExecutionResult(JobID(self.job_id), max(0, int(document["duration"])))
 
     def collect(self, edge_id: str) -> "CollectedValues":
         """The values on an external edge in the order of their arrival, until its end; an edge can be read once.
@@ -217,7 +197,7 @@ class RunningJob:
             JobExecutionError: the job failed before or, from the iterator, while it was read.
         """
         try:
-            run = self._client.call(lambda api: api.wait_channels(self._job_id, edge_id))
+            run = self._client.call(lambda api: api.wait_channels(self.job_id, edge_id))
         except JobEndedError as error:
             failure = self.explain(error)
             raise failure from failure.__cause__
@@ -239,12 +219,12 @@ class RunningJob:
         try:
             document = self._wait_terminal(_EXPLANATION_GRACE_S)
         except FlowletError as second:
-            failure = JobExecutionError(f"job {self._name!r}: {error}; and then: {second}")
+            failure = JobExecutionError(f"job {self.name!r}: {error}; and then: {second}")
         else:
             if document is not None and document["state"] != JobStatus.FINISHED.name:
                 return self._failure_of(document)
             failure = JobExecutionError(
-                f"job {self._name!r}: its results could not be read: {error}{self._last_restart()}"
+                f"job {self.name!r}: its results could not be read: {error}{self._last_restart()}"
             )
         failure.__cause__ = error  # the job does not explain it, so the client's own frames matter
         return failure
@@ -272,11 +252,11 @@ class RunningJob:
             if self._is_cancel_sent:
                 return
             if self._last_document is None:
-                self._client.call(lambda api: api.cancel(self._job_id, _INTERRUPT_GRACE_S))
+                self._client.call(lambda api: api.cancel(self.job_id, _INTERRUPT_GRACE_S))
             self._is_cancel_sent = True
             document = self._wait_terminal(_INTERRUPT_GRACE_S)
             if document is not None and sys.stderr is not None and (lines := still_running(document)):
-                sys.stderr.write("\n".join([f"job {self._name!r} is {document['state']}", *lines, ""]))
+                sys.stderr.write("\n".join([f"job {self.name!r} is {document['state']}", *lines, ""]))
 
     @property
     def is_inherited(self) -> bool:
@@ -308,21 +288,21 @@ class RunningJob:
         once.
         """
         if is_wanted(progress) and not self._client.outlives_program:
-            announce(self._client, self._job_id, self._name)
+            announce(self._client, self.job_id, self.name)
             self._is_announced = True
 
     def _progress(self) -> contextlib.AbstractContextManager[None]:
         return shown(
             self._client,
-            self._job_id,
-            self._name,
+            self.job_id,
+            self.name,
             takes_checkpoints=self._takes_checkpoints,
             is_announced=self._is_announced,
         )
 
     def _wait_terminal(self, timeout_s: float | None) -> JobDocument | None:
         if self._last_document is None:
-            document = self._client.call(lambda api: api.wait_terminal(self._job_id, timeout_s))
+            document = self._client.call(lambda api: api.wait_terminal(self.job_id, timeout_s))
             if document is None:
                 return None
             self._client.after_job()
@@ -334,12 +314,12 @@ class RunningJob:
         self._client.after_job()
         failure = self._client.output_failure()
         if failure is not None:
-            raise type(failure)(f"job {self._name!r} failed: {failure}")
+            raise type(failure)(f"job {self.name!r} failed: {failure}")
 
     def _failure_of(self, document: JobDocument) -> JobExecutionError:
         output_failure = self._client.output_failure()
         if output_failure is not None:  # then the client has cancelled the job
-            return type(output_failure)(f"job {self._name!r} failed: {output_failure}")
+            return type(output_failure)(f"job {self.name!r} failed: {output_failure}")
         failure = document.get("failure")
         is_lost = failure is not None and failure["exception_type"] in (TASK_MANAGER_LOST, _NO_SLOTS)
         return failure_of(document, self._client.process_ends() if is_lost else ())
@@ -349,7 +329,7 @@ class RunningJob:
         if status.is_globally_terminal_state():
             self._last_document = document
         if self._last_document is None or status.is_globally_terminal_state():
-            self._last_status = status
+            self.last_status = status
         return document
 
 

@@ -19,8 +19,9 @@ from typing import Any
 
 from flowlet.chain.operator_chain import ChainedOperator
 from flowlet.chain.stream_operator import StreamOperator
-from flowlet.client.embedded import Sharing
-from flowlet.client.executor import EmbeddedTarget, RemoteTarget, Target, execute
+from flowlet.client.embedded import EmbeddedTarget, Sharing
+from flowlet.client.executor import Target, execute
+from flowlet.client.remote import RemoteTarget
 from flowlet.client.running_job import RunningJob
 from flowlet.common.job_client import SubmittedJob
 from flowlet.common.job_settings import AFTER_TASKS_FINISH
@@ -35,7 +36,7 @@ from flowlet.graph.chaining import build_job_graph, is_chainable
 from flowlet.graph.job_graph import JobGraph
 from flowlet.graph.partitioner import Forward, KeyGroups
 from flowlet.graph.stream_graph import StreamEdge, StreamGraph, StreamNode
-from flowlet.graph.transformation import GraphValue, OperatorFactory, OperatorTransformation, SourceTransformation
+from flowlet.graph.transformation import GraphValue, OperatorFactory, SourceTransformation
 from flowlet.keys.column_key import ColumnKey, ColumnValue
 from flowlet.operators.event_time_stream import TimestampsAndWatermarksOperator
 from flowlet.operators.source_operator import SourceOperator
@@ -284,7 +285,10 @@ def declared_outputs_of(node: StreamNode, graph: StreamGraph) -> dict[str | None
     step = node.transformation
     outputs = graph.outputs_of(node.id)
     found: dict[str | None, TypeInformation] = {}
-    if not _comes_typed(step) and not _is_passed_on(node, graph):
+    # A source gives records of its declared type; what a user's function emits is not sure to be.
+    comes_typed = isinstance(step, SourceTransformation) and not isinstance(step.source, SourceFunction)
+    is_passed_on = step.passes_records_on and not any(is_fused(edge, graph) for edge in graph.inputs_of(node.id))
+    if not comes_typed and not is_passed_on:
         found[None] = step.output_type
     found |= {edge.tag: edge.side_type for edge in outputs if edge.tag is not None and edge.side_type is not None}
     collected = {edge.tag for edge in outputs if edge.target is None}
@@ -293,16 +297,6 @@ def declared_outputs_of(node: StreamNode, graph: StreamGraph) -> dict[str | None
         for tag, type_info in found.items()
         if not isinstance(type_info, PickledBytesTypeInfo | ArrowTypeInfo)
     }
-
-
-def _comes_typed(step: OperatorTransformation) -> bool:
-    """Whether a source gives records of its declared type; what a user's function emits is not sure to be."""
-    return isinstance(step, SourceTransformation) and not isinstance(step.source, SourceFunction)
-
-
-def _is_passed_on(node: StreamNode, graph: StreamGraph) -> bool:
-    inputs = graph.inputs_of(node.id)
-    return node.transformation.passes_records_on and not any(is_fused(edge, graph) for edge in inputs)
 
 
 def routed_at_producers(graph: StreamGraph) -> StreamGraph:

@@ -14,7 +14,6 @@ from flowlet.common.job_execution_result import JobExecutionResult
 from flowlet.common.job_id import JobID
 from flowlet.common.job_status import JobStatus
 from flowlet.common.not_yet import missing_attribute
-from flowlet.errors import SavepointError
 from netstack.late import dataclass
 
 __all__ = ["JobClient"]
@@ -61,17 +60,11 @@ class JobControl(Protocol):
         reached.
         """
 
-    def trigger_savepoint(self, directory: str | None) -> str:
-        """Request a savepoint below a directory (None: the job's); returns the id of the request."""
+    def trigger_savepoint(self, directory: str | None) -> CompletableFuture[str]:
+        """Request a savepoint below a directory (None: the job's); its directory, once it is complete."""
 
-    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
-        """Request the end of the job with a savepoint; returns the id of the request."""
-
-    def has_savepoint_ended(self, request_id: str) -> bool:
-        """Whether the savepoint is complete, or has failed."""
-
-    def wait_for_savepoint(self, request_id: str) -> str:
-        """The directory of the savepoint, once it is complete and, if it stops the job, the job has finished."""
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> CompletableFuture[str]:
+        """Request the end of the job with a savepoint; its directory, once the job has finished."""
 
     def finish_gate(self, name: str) -> None:
         """Request the end of a remote gate, once its open partitions have ended; does not wait for that."""
@@ -150,7 +143,7 @@ class JobClient:
         Left out, it is that of ``set_default_savepoint_directory`` or ``execution.checkpointing.savepoint-dir``.
         ``result()`` raises ``SavepointError`` if the savepoint was refused or has failed; the job goes on.
         """
-        return self._savepoint(lambda: self._job.trigger_savepoint(savepoint_directory))
+        return self._job.trigger_savepoint(savepoint_directory)
 
     def stop_with_savepoint(
         self,
@@ -165,23 +158,7 @@ class JobClient:
         job will not go on.  Otherwise a job that starts from the savepoint goes on exactly there.  Errors as in
         ``trigger_savepoint``.
         """
-        return self._savepoint(
-            lambda: self._job.stop_with_savepoint(savepoint_directory, drain=advance_to_end_of_event_time)
-        )
-
-    def _savepoint(self, begin: Callable[[], str]) -> CompletableFuture[str]:
-        try:
-            request_id = begin()
-        except SavepointError as error:
-            refusal = error
-
-            def refuse() -> str:
-                raise refusal
-
-            return CompletableFuture(refuse, lambda: True)
-        return CompletableFuture(
-            lambda: self._job.wait_for_savepoint(request_id), lambda: self._job.has_savepoint_ended(request_id)
-        )
+        return self._job.stop_with_savepoint(savepoint_directory, drain=advance_to_end_of_event_time)
 
     def get_accumulators(self) -> CompletableFuture[dict[str, Any]]:
         """Empty: functions in Python have no accumulators, but metrics (``RuntimeContext.get_metrics_group``)."""

@@ -47,10 +47,15 @@ class TypeInformation:
     __slots__ = ()
     get_java_type_info = java_only("the type itself, or its repr() for a text")
 
+    _compared: tuple[str, ...] = ()
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._compared += cls.__dict__.get("__slots__", ())
+
     def _parts(self) -> tuple[object, ...]:
         """What distinguishes two types of the same class: their slots."""
-        slots = (slot for kind in type(self).__mro__ for slot in getattr(kind, "__slots__", ()))
-        return tuple(getattr(self, slot) for slot in slots)
+        return tuple([getattr(self, slot) for slot in self._compared])
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, TypeInformation) and type(self) is type(other) and self._parts() == other._parts()

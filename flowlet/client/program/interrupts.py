@@ -21,13 +21,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Final
 
 # Those that people and supervisors send, and whose handlers raise: KeyboardInterrupt, SystemExit.
-_SIGNALS: Final = tuple(
-    number for name in ("SIGINT", "SIGTERM", "SIGHUP") if (number := getattr(signal, name, None)) is not None
-)
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_INTERVAL_S: Final = 0.25  # a person does not notice; four wakeups a second cost nothing
 
 
@@ -59,9 +57,7 @@ class DeferredSignals:
             raise
         return self
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._restore()
         finally:

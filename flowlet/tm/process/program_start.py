@@ -26,16 +26,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-BOOT: Final = (
-    "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import "
-    "begin; begin()"
-)
-"""The text of ``python -c``.
-
-Its arguments are the folder of our packages (empty: they are installed), the file of the ``ProgramStart``, the
-descriptors for ``end_with`` and for ``tell_program``, then the TaskManager's options.
-"""
-
 SERVER_BOOT: Final = (
     "import sys; sys.path[:0] = filter(None, sys.argv[1:2]); from flowlet.tm.process.program_start import "
     "begin_fork_server; control = begin_fork_server(); from flowlet.tm.fork_server import serve; serve(control)"
@@ -133,22 +123,6 @@ _program_end: socket.socket | None = None
 _status_fd: int | None = None
 
 
-def begin() -> None:
-    """Run ``python -m flowlet.tm`` as a child of a program: the start of ``BOOT``."""
-    global _started, _status_fd
-    root, file, life_fd, status_fd = sys.argv[1:5]
-    del sys.argv[1:5]
-    if root:
-        del sys.path[0]
-    end_with(int(life_fd))
-    _status_fd = int(status_fd)
-    os.set_inheritable(_status_fd, False)  # noqa: FBT003 - Python's own signature
-    _started = _enter_first_path(root, file)
-    import runpy  # of the interpreter, now that the program's folder is the last
-
-    runpy.run_module("flowlet.tm", run_name="__main__", alter_sys=True)
-
-
 def begin_fork_server() -> socket.socket:
     """Prepare the imports of the process that forks a program's TaskManagers; returns its socket to the program."""
     root, file, control_fd = sys.argv[1:4]
@@ -178,14 +152,13 @@ def program_end() -> socket.socket | None:
     return _program_end
 
 
-def _enter_first_path(root: str, file: str) -> ProgramStart:
+def _enter_first_path(root: str, file: str) -> None:
     with open(file, encoding="ascii") as text:
         start = ProgramStart.from_json(text.read())
     _initial_path[:] = sys.path
     sys.path[:] = start.first_path(_initial_path)
     if root:
         _load_package("netstack", root)
-    return start
 
 
 def _load_package(name: str, root: str) -> None:

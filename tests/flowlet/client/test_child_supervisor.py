@@ -11,8 +11,9 @@ import psutil
 import pytest
 
 from flowlet.client.child_supervisor import ChildSupervisor, RespawnPolicy
-from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
+from flowlet.client.children import ForkedChild, OutputForwarder, TaskManagerOptions
 from flowlet.errors import FlowletError
+from tests.flowlet.client.executed_children import launch
 from tests.waiting import PATIENCE_S
 
 
@@ -35,12 +36,12 @@ class Cluster:
     def __init__(self, max_deaths: int = 100) -> None:
         self.started: queue.Queue[tuple[int, TaskManagerOptions]] = queue.Queue()
         self.problems: list[Exception] = []
-        self.supervisor = ChildSupervisor(OutputForwarder(), AtOnce(max_deaths), self._start_child)
+        self.supervisor = ChildSupervisor(OutputForwarder(), AtOnce(max_deaths), self._launch)
 
-    def _start_child(self, options: TaskManagerOptions, forwarder: OutputForwarder) -> TaskManagerProcess:
+    def _launch(self, options: TaskManagerOptions, life_fd: int, status_fd: int) -> ForkedChild:
         if self.problems:
             raise self.problems.pop()
-        child = TaskManagerProcess(options, forwarder)
+        child = launch(options, life_fd, status_fd)
         self.started.put((child.pid, options))
         return child
 

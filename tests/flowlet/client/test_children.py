@@ -13,6 +13,7 @@ import pytest
 from flowlet.client.children import OutputForwarder, TaskManagerOptions, TaskManagerProcess
 from flowlet.client.python_interpreter import program_start
 from flowlet.errors import FlowletError
+from tests.flowlet.client.executed_children import launch
 from tests.waiting import PATIENCE_S
 
 
@@ -179,11 +180,11 @@ def test_flags_of_the_interpreter_are_given_again() -> None:
 
 
 def test_the_command_line_says_where_the_cluster_is_and_who_the_parent_is() -> None:
-    options = TaskManagerOptions("127.0.0.1:1", Path("/s"), Path("/p"), 3, pin_cpu=0, network_memory_bytes=5)
+    options = TaskManagerOptions("127.0.0.1:1", Path("/s"), Path("/p"), 3, pin_cpu=0)
 
-    assert options.arguments() == [
-        *("--jobmanager", "127.0.0.1:1", "--slots", "3", "--secret-file", "/s", "--parent-pid", str(os.getpid())),
-        *("--pin-cpu", "0", "--network-memory", "5"),
+    assert options.arguments(7) == [
+        *("--jobmanager", "127.0.0.1:1", "--slots", "3", "--secret-file", "/s", "--parent-pid", "7"),
+        *("--pin-cpu", "0"),
     ]
 
 
@@ -224,13 +225,14 @@ def test_a_closed_forwarder_removes_nothing(forwarder: OutputForwarder, pipes: l
     "closes", [">&-", "$(for fd in /proc/self/fd/[3-9]*; do echo ${fd##*/}'>&-'; done)"], ids=["output", "everything"]
 )
 def test_a_child_that_closes_its_output_and_stays_is_an_error_of_ours(
-    forwarder: OutputForwarder, tmp_path: Path, closes: str
+    forwarder: OutputForwarder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, closes: str
 ) -> None:
     """As an interpreter of the user's choice may do, also with the pipe through which it would say that it is ready."""
     script = tmp_path / "python"
     script.write_text(f'#!/bin/bash\neval "exec sleep 1000 {closes}"\n')
     script.chmod(0o700)
-    child = TaskManagerProcess(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1, python=str(script)), forwarder)
+    monkeypatch.setattr(sys, "executable", str(script))
+    child = TaskManagerProcess(TaskManagerOptions("127.0.0.1:1", tmp_path, tmp_path, 1), forwarder, launch)
     try:
         with pytest.raises(FlowletError, match=f"TaskManager process {child.pid} was not ready in time"):
             child.wait_ready(time.monotonic() + 0.01)

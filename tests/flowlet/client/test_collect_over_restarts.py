@@ -2,13 +2,14 @@
 
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from flowlet.client import collect
 from flowlet.client.collect import CollectedValues, RunReader
 from flowlet.client.result_buffer import Guarantee
+from flowlet.client.running_job import RunningJob
 from flowlet.common.job_status import JobStatus
 from flowlet.errors import FlowletError, JobExecutionError
 from netstack.errors import LocalProtocolError, NetstackError, RemoteProtocolError
@@ -24,7 +25,7 @@ class Reader:
     """Reads a scripted job on a thread of its own, so that the test can say meanwhile how the job goes on."""
 
     def __init__(self, job: ScriptedJob, guarantee: Guarantee | None) -> None:
-        self.values = CollectedValues(job.client, EDGE, job.channels, job, guarantee)
+        self.values = CollectedValues(job.client, EDGE, job.channels, cast(RunningJob, job), guarantee)
         self.taken: list[Any] = []
         self.error: Exception | None = None
         self._condition = threading.Condition()
@@ -156,7 +157,9 @@ def test_bytes_that_were_changed_on_their_way_have_the_job_start_again(
     monkeypatch.setattr(collect, "_REPORT_AFTER_S", 0.0)
     flipped = [kind("frame 7 does not bear the peer's seal")]
     poll = RunReader.poll
-    monkeypatch.setattr(RunReader, "poll", lambda reader: poll(reader) if not flipped else throw(flipped.pop()))
+    monkeypatch.setattr(
+        RunReader, "poll", lambda reader, buffer: poll(reader, buffer) if not flipped else throw(flipped.pop())
+    )
     reader = Reader(job, EXACTLY_ONCE)
 
     assert job.wait_until_told_broken(0) == "frame 7 does not bear the peer's seal"

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from flowlet.client.embedded import EmbeddedCluster
-from flowlet.client.executor import RemoteTarget, execute, to_message
-from flowlet.client.remote import ClusterClient
+from flowlet.client.executor import execute, to_message
+from flowlet.client.remote import ClusterClient, RemoteTarget
 from flowlet.common.options.client_options import ClientHeartbeat
 from flowlet.connectors.text_line_source import TextLineSource
 from flowlet.errors import JobGraphError, JobSubmissionError

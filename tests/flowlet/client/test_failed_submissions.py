@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from flowlet.client.executor import RemoteTarget
-from flowlet.client.remote import JobManagerApi
+from flowlet.client.remote import JobManagerApi, RemoteTarget
 from flowlet.common import Configuration, WatermarkStrategy
 from flowlet.common.job_client import JobControl, SubmittedJob
 from flowlet.datastream import DataStream, StreamExecutionEnvironment

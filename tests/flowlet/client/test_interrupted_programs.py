@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flowlet.client.executor import RemoteTarget
-from flowlet.client.remote import ClusterClient, JobManagerApi
+from flowlet.client.remote import ClusterClient, JobManagerApi, RemoteTarget
 from flowlet.testing.mini_cluster import MiniCluster
 from tests.flowlet.client.programs import running, silent_job_manager
 from tests.flowlet.ingest.conftest import write_secret

@@ -1,6 +1,6 @@
 """Records are handed out once no restart can produce them again, each exactly once."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -8,30 +8,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowlet.client.result_buffer import (
-    NO_CHECKPOINT,
-    ChannelEnded,
-    Event,
-    Guarantee,
-    JobFinished,
-    JobRestarted,
-    LostResultsError,
-    RecordsReceived,
-    ResultBarrierReceived,
-    ResultBuffer,
-    ResultsCheckpointed,
-)
+from flowlet.client.result_buffer import NO_CHECKPOINT, Guarantee, LostResultsError, ResultBuffer
 
+Step = Callable[[ResultBuffer], list[Any] | None]
 EXACTLY_ONCE, AT_LEAST_ONCE, NONE = Guarantee.EXACTLY_ONCE, Guarantee.AT_LEAST_ONCE, Guarantee.NONE
 
 
-def records(channel: int, name: str) -> RecordsReceived:
-    return RecordsReceived(channel, name, 10)
+def records(channel: int, name: object, num_bytes: int = 10) -> Step:
+    return lambda buffer: buffer.receive(channel, name, num_bytes)
 
 
-def handed_out(buffer: ResultBuffer, *events: Event) -> list[Any]:
-    """What each event lets go."""
-    found = [buffer.handle(event) for event in events]
+def barrier(channel: int, checkpoint_id: int) -> Step:
+    return lambda buffer: buffer.pass_barrier(channel, checkpoint_id)
+
+
+def ended(channel: int) -> Step:
+    return lambda buffer: buffer.end_channel(channel)
+
+
+def completed(checkpoint_id: int) -> Step:
+    return lambda buffer: buffer.complete(checkpoint_id)
+
+
+def restarted(checkpoint_id: int) -> Step:
+    return lambda buffer: buffer.restart(checkpoint_id)
+
+
+finished: Step = ResultBuffer.finish
+
+
+def handed_out(buffer: ResultBuffer, *steps: Step) -> list[Any]:
+    """What each step lets go."""
+    found = [step(buffer) or [] for step in steps]
     buffer.check_invariants()
     return found
 
@@ -39,9 +47,9 @@ def handed_out(buffer: ResultBuffer, *events: Event) -> list[Any]:
 def test_records_wait_for_the_checkpoint_behind_them() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    before = handed_out(buffer, records(0, "a"), records(0, "b"), ResultBarrierReceived(0, 1), records(0, "c"))
+    before = handed_out(buffer, records(0, "a"), records(0, "b"), barrier(0, 1), records(0, "c"))
     kept = buffer.kept_bytes
-    after = handed_out(buffer, ResultsCheckpointed(1))
+    after = handed_out(buffer, completed(1))
 
     assert before == [[], [], [], []]
     assert kept == 30
@@ -53,7 +61,7 @@ def test_records_that_arrive_after_the_news_of_their_checkpoint_are_handed_out_a
     """Up to its barrier; the news took another way than the records."""
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    found = handed_out(buffer, ResultsCheckpointed(1), records(0, "a"), ResultBarrierReceived(0, 1), records(0, "b"))
+    found = handed_out(buffer, completed(1), records(0, "a"), barrier(0, 1), records(0, "b"))
 
     assert found == [[], ["a"], [], []]
 
@@ -64,13 +72,13 @@ def test_a_newer_checkpoint_stands_for_one_that_failed() -> None:
     handed_out(
         buffer,
         records(0, "a"),
-        ResultBarrierReceived(0, 1),
+        barrier(0, 1),
         records(0, "b"),
-        ResultBarrierReceived(0, 2),
+        barrier(0, 2),
         records(0, "c"),
     )
 
-    assert handed_out(buffer, ResultsCheckpointed(2), ResultsCheckpointed(1)) == [["a", "b"], []]
+    assert handed_out(buffer, completed(2), completed(1)) == [["a", "b"], []]
 
 
 def test_each_channel_has_its_own_barrier_and_arrival_order_stays() -> None:
@@ -80,13 +88,13 @@ def test_each_channel_has_its_own_barrier_and_arrival_order_stays() -> None:
         buffer,
         records(0, "a0"),
         records(1, "b0"),
-        ResultBarrierReceived(1, 1),
+        barrier(1, 1),
         records(1, "b1"),
         records(0, "a1"),
-        ResultBarrierReceived(0, 1),
+        barrier(0, 1),
     )
 
-    assert handed_out(buffer, ResultsCheckpointed(1), JobFinished()) == [["a0", "b0", "a1"], ["b1"]]
+    assert handed_out(buffer, completed(1), finished) == [["a0", "b0", "a1"], ["b1"]]
 
 
 def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
@@ -96,38 +104,38 @@ def test_a_restart_drops_what_lies_behind_its_checkpoint() -> None:
     handed_out(
         buffer,
         records(0, "a0"),
-        ResultBarrierReceived(0, 1),
+        barrier(0, 1),
         records(0, "a1"),
         records(1, "b0"),
-        ResultBarrierReceived(1, 1),
+        barrier(1, 1),
         records(1, "b1"),
     )
     found = handed_out(
         buffer,
-        JobRestarted(1),
+        restarted(1),
         records(0, "a1 again"),
         records(1, "b1 again"),
-        ResultBarrierReceived(0, 5),
-        ResultBarrierReceived(1, 5),
+        barrier(0, 5),
+        barrier(1, 5),
     )
 
     assert found[0] == ["a0", "b0"]
     assert found[1:] == [[], [], [], []]
-    assert handed_out(buffer, ResultsCheckpointed(5)) == [["a1 again", "b1 again"]]
+    assert handed_out(buffer, completed(5)) == [["a1 again", "b1 again"]]
 
 
 def test_a_restart_from_the_beginning_drops_everything() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    handed_out(buffer, records(0, "a"), ResultBarrierReceived(0, 1), records(0, "b"))
+    handed_out(buffer, records(0, "a"), barrier(0, 1), records(0, "b"))
 
-    assert handed_out(buffer, JobRestarted(NO_CHECKPOINT), records(0, "a"), JobFinished()) == [[], [], ["a"]]
+    assert handed_out(buffer, restarted(NO_CHECKPOINT), records(0, "a"), finished) == [[], [], ["a"]]
 
 
 def test_the_end_of_the_job_hands_out_the_rest() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    found = handed_out(buffer, records(0, "a"), ChannelEnded(0), JobFinished())
+    found = handed_out(buffer, records(0, "a"), ended(0), finished)
 
     assert found == [[], [], ["a"]]
     assert buffer.kept_bytes == 0
@@ -136,11 +144,11 @@ def test_the_end_of_the_job_hands_out_the_rest() -> None:
 def test_all_ended_says_whether_every_channel_of_this_run_has_ended() -> None:
     buffer = ResultBuffer(2, EXACTLY_ONCE)
 
-    buffer.handle(ChannelEnded(0))
+    buffer.end_channel(0)
     first = buffer.are_all_ended
-    buffer.handle(ChannelEnded(1))
+    buffer.end_channel(1)
     second = buffer.are_all_ended
-    buffer.handle(JobRestarted(NO_CHECKPOINT))
+    buffer.restart(NO_CHECKPOINT)
 
     assert (first, second, buffer.are_all_ended) == (False, True, False)
 
@@ -149,28 +157,26 @@ def test_all_ended_says_whether_every_channel_of_this_run_has_ended() -> None:
 def test_records_before_the_checkpoint_that_were_not_read_are_an_error(guarantee: Guarantee) -> None:
     buffer = ResultBuffer(3, guarantee)
 
-    handed_out(buffer, ResultBarrierReceived(0, 4), ChannelEnded(1), ResultBarrierReceived(2, 3))
+    handed_out(buffer, barrier(0, 4), ended(1), barrier(2, 3))
 
     with pytest.raises(
         LostResultsError, match=r"from checkpoint 4, and results before it were not read yet \(of the producers 2\)"
     ):
-        buffer.handle(JobRestarted(4))
+        buffer.restart(4)
 
 
 def test_a_channel_that_ended_says_nothing_about_runs_that_were_not_read() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
-    buffer.handle(ChannelEnded(0))
+    buffer.end_channel(0)
 
     with pytest.raises(LostResultsError, match="producers 0"):
-        buffer.handle(JobRestarted(4, num_runs=2))
+        buffer.restart(4, num_runs=2)
 
 
 def test_a_run_that_was_not_read_and_completed_nothing_does_no_harm() -> None:
     buffer = ResultBuffer(1, EXACTLY_ONCE)
 
-    found = handed_out(
-        buffer, records(0, "a"), ResultBarrierReceived(0, 4), records(0, "b"), JobRestarted(4, num_runs=3)
-    )
+    found = handed_out(buffer, records(0, "a"), barrier(0, 4), records(0, "b"), lambda buffer: buffer.restart(4, 3))
 
     assert found[-1] == ["a"]
 
@@ -178,13 +184,13 @@ def test_a_run_that_was_not_read_and_completed_nothing_does_no_harm() -> None:
 def test_a_restart_from_an_older_checkpoint_than_results_were_handed_out_for_is_an_error() -> None:
     """A JobManager that was started again and did not find the newest checkpoint would let the results come again."""
     buffer = ResultBuffer(1, Guarantee.EXACTLY_ONCE)
-    buffer.handle(ResultBarrierReceived(0, 1))
-    buffer.handle(ResultsCheckpointed(2))
+    buffer.pass_barrier(0, 1)
+    buffer.complete(2)
 
     with pytest.raises(
         LostResultsError, match="restarted from checkpoint 1, and results up to checkpoint 2 were handed out"
     ):
-        buffer.handle(JobRestarted(1))
+        buffer.restart(1)
 
 
 def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behind_it() -> None:
@@ -193,13 +199,13 @@ def test_a_job_that_may_fall_back_to_an_older_checkpoint_repeats_what_lies_behin
 
     before = handed_out(
         buffer,
-        ResultBarrierReceived(0, 1),
-        ResultsCheckpointed(1),
+        barrier(0, 1),
+        completed(1),
         records(0, "a"),
-        ResultBarrierReceived(0, 2),
-        ResultsCheckpointed(2),
+        barrier(0, 2),
+        completed(2),
     )
-    after = handed_out(buffer, JobRestarted(1), records(0, "a"), ResultBarrierReceived(0, 3), ResultsCheckpointed(3))
+    after = handed_out(buffer, restarted(1), records(0, "a"), barrier(0, 3), completed(3))
 
     assert before == [[], [], [], [], ["a"]]
     assert after == [[], [], [], ["a"]]
@@ -211,11 +217,11 @@ def test_at_least_once_hands_out_at_once_and_repeats() -> None:
     found = handed_out(
         buffer,
         records(0, "a"),
-        ResultBarrierReceived(0, 1),
+        barrier(0, 1),
         records(0, "b"),
-        JobRestarted(1),
+        restarted(1),
         records(0, "b"),
-        JobFinished(),
+        finished,
     )
 
     assert found == [["a"], [], ["b"], [], ["b"], []]
@@ -224,11 +230,11 @@ def test_at_least_once_hands_out_at_once_and_repeats() -> None:
 def test_without_checkpoints_a_restart_after_the_first_record_is_an_error() -> None:
     buffer = ResultBuffer(1, NONE)
 
-    assert handed_out(buffer, JobRestarted(NO_CHECKPOINT), records(0, "a")) == [[], ["a"]]
+    assert handed_out(buffer, restarted(NO_CHECKPOINT), records(0, "a")) == [[], ["a"]]
     with pytest.raises(
         LostResultsError, match=r"enable checkpoints \(execution.checkpointing.interval\), or no restarts"
     ):
-        buffer.handle(JobRestarted(NO_CHECKPOINT))
+        buffer.restart(NO_CHECKPOINT)
 
 
 NUM_CHANNELS = 3
@@ -252,14 +258,14 @@ class RestartingJob(RuleBasedStateMachine):
         self.completed: tuple[int, Sequence[tuple[int, bool]]] = (NO_CHECKPOINT, [(0, False)] * NUM_CHANNELS)
         self.got: list[list[int]] = [[] for _ in range(NUM_CHANNELS)]
 
-    def take(self, event: Event) -> None:
-        for channel, number in self.buffer.handle(event):
+    def take(self, step: Step) -> None:
+        for channel, number in step(self.buffer) or []:
             self.got[channel].append(number)
 
     @rule(channel=st.integers(0, NUM_CHANNELS - 1))
     def emit(self, channel: int) -> None:
         if not self.has_ended[channel]:
-            self.take(RecordsReceived(channel, (channel, self.next_number[channel]), 1))
+            self.take(records(channel, (channel, self.next_number[channel]), 1))
             self.next_number[channel] += 1
 
     @rule()
@@ -273,7 +279,7 @@ class RestartingJob(RuleBasedStateMachine):
         for checkpoint_id, passed in self.pending.items():
             if channel not in passed:
                 passed[channel] = (self.next_number[channel], self.has_ended[channel])
-                self.take(ResultBarrierReceived(channel, checkpoint_id))
+                self.take(barrier(channel, checkpoint_id))
                 return
 
     @rule()
@@ -292,13 +298,13 @@ class RestartingJob(RuleBasedStateMachine):
 
     @rule()
     def tell_of_completed(self) -> None:
-        self.take(ResultsCheckpointed(self.completed[0]))
+        self.take(completed(self.completed[0]))
 
     @rule(channel=st.integers(0, NUM_CHANNELS - 1))
     @precondition(lambda self: not all(self.has_ended))
     def end(self, channel: int) -> None:
         self.has_ended[channel] = True
-        self.take(ChannelEnded(channel))
+        self.take(ended(channel))
 
     @rule()
     def restart(self) -> None:
@@ -306,7 +312,7 @@ class RestartingJob(RuleBasedStateMachine):
         self.pending = {}
         self.next_number = [number for number, _ in positions]
         self.has_ended = [False] * NUM_CHANNELS
-        self.take(JobRestarted(checkpoint_id))
+        self.take(restarted(checkpoint_id))
         for channel, (_, has_ended) in enumerate(positions):
             if has_ended:
                 self.end(channel)
@@ -319,7 +325,7 @@ class RestartingJob(RuleBasedStateMachine):
             assert len(self.got[channel]) <= number
 
     def teardown(self) -> None:
-        self.take(JobFinished())
+        self.take(finished)
         assert self.got == [list(range(number)) for number in self.next_number]
 
 
@@ -335,6 +341,6 @@ def test_without_exactly_once_every_record_is_handed_out_as_it_comes(
 ) -> None:
     buffer = ResultBuffer(3, guarantee)
 
-    found = [buffer.handle(RecordsReceived(channel, name, 1)) for channel, name in names]
+    found = [buffer.receive(channel, name, 1) for channel, name in names]
 
     assert found == [[name] for _, name in names]

@@ -7,7 +7,6 @@ import pytest
 
 from flowlet.client.collect import News, RunNews, follow_runs
 from flowlet.client.remote import JobEndedError, JobManagerApi, JobProgress, RunChannels
-from flowlet.client.result_buffer import ResultsCheckpointed
 from flowlet.errors import FlowletError
 
 
@@ -51,7 +50,7 @@ def followed(*answers: RunChannels | JobProgress | Exception) -> tuple[list[News
 def test_completed_checkpoints_are_told_and_asked_after() -> None:
     told, asked = followed(JobProgress(0, "RUNNING", 3), JobProgress(0, "FINISHED", 4), JobEndedError("FINISHED"))
 
-    assert told == [ResultsCheckpointed(3), ResultsCheckpointed(4)]
+    assert told == [3, 4]
     assert asked == [(0, -1), (0, 3), (0, None)]
 
 
@@ -64,7 +63,7 @@ def test_a_new_run_is_told_with_its_channels_and_followed_from_its_checkpoint() 
         JobEndedError(""),
     )
 
-    assert told == [run(1, restored=2), ResultsCheckpointed(5)]
+    assert told == [run(1, restored=2), 5]
     assert asked == [(0, -1), (0, None), (1, 2), (1, 5), (1, None)]
 
 
@@ -78,7 +77,7 @@ def test_a_checkpoint_of_a_later_run_is_told_after_that_run() -> None:
         JobEndedError(""),
     )
 
-    assert told == [run(2, restored=7), ResultsCheckpointed(9)]
+    assert told == [run(2, restored=7), 9]
 
 
 def test_a_job_that_is_being_cancelled_is_not_asked_again_and_again() -> None:
@@ -98,10 +97,10 @@ def test_news_wait_in_order_and_wake() -> None:
     wakes: list[None] = []
     news = RunNews(lambda: wakes.append(None))
 
-    for each in (ResultsCheckpointed(1), ResultsCheckpointed(2), run(1), ResultsCheckpointed(3)):
+    for each in (1, 2, run(1), 3):
         news.tell(each)
     taken = [news.take() for _ in range(4)]
 
-    assert taken == [ResultsCheckpointed(2), run(1), ResultsCheckpointed(3), None]
+    assert taken == [2, run(1), 3, None]
     assert len(wakes) == 4
     assert not news.has_any

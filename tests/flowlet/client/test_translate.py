@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flowlet.chain.operator_chain import OperatorChain
 from flowlet.chain.stream_operator import EdgeOutput, OperatorContext
-from flowlet.client.executor import EmbeddedTarget
+from flowlet.client.embedded import EmbeddedTarget
 from flowlet.client.translate import embedded_target, translate
 from flowlet.common import Row, Types, WatermarkStrategy
 from flowlet.common.job_client import SubmittedJob

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from flowlet.common import JobClient, JobExecutionResult, JobID, JobStatus
+from flowlet.common.completable_future import CompletableFuture
 from flowlet.common.job_client import JobControl, ProgressMode
 from flowlet.errors import JobExecutionError, SavepointError
 
@@ -36,22 +37,22 @@ class ScriptedJob:
     def finish_gate(self, name: str) -> None:
         self.calls.append(f"finish_gate {name}")
 
-    def trigger_savepoint(self, directory: str | None) -> str:
+    def trigger_savepoint(self, directory: str | None) -> CompletableFuture[str]:
         self.calls.append(f"savepoint {directory}")
-        if self.refusal is not None:
-            raise self.refusal
-        return "request"
+        return self._savepoint()
 
-    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> CompletableFuture[str]:
         self.calls.append(f"stop {directory} {drain}")
-        return "request"
+        return self._savepoint()
 
-    def has_savepoint_ended(self, request_id: str) -> bool:
-        return f"wait {request_id}" in self.calls
+    def _savepoint(self) -> CompletableFuture[str]:
+        def wait() -> str:
+            self.calls.append("wait for a savepoint")
+            if self.refusal is not None:
+                raise self.refusal
+            return "/savepoints/savepoint-1"
 
-    def wait_for_savepoint(self, request_id: str) -> str:
-        self.calls.append(f"wait {request_id}")
-        return "/savepoints/savepoint-1"
+        return CompletableFuture(wait, lambda: self.refusal is not None or "wait for a savepoint" in self.calls)
 
     def announce(self, progress: ProgressMode) -> None:
         """It shows nothing."""

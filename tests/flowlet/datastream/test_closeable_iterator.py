@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from flowlet.common import JobExecutionResult, JobID, JobStatus
+from flowlet.common.completable_future import CompletableFuture
 from flowlet.common.job_client import JobControl, ProgressMode, SubmittedJob
 from flowlet.datastream import CloseableIterator
 from flowlet.errors import FlowletError, JobExecutionError
@@ -54,16 +55,10 @@ class ScriptedJob:
     def finish_gate(self, name: str) -> None:
         self.calls.append(f"finish_gate {name}")
 
-    def trigger_savepoint(self, directory: str | None) -> str:
+    def trigger_savepoint(self, directory: str | None) -> CompletableFuture[str]:
         raise AssertionError("not asked for")
 
-    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> str:
-        raise AssertionError("not asked for")
-
-    def has_savepoint_ended(self, request_id: str) -> bool:
-        raise AssertionError("not asked for")
-
-    def wait_for_savepoint(self, request_id: str) -> str:
+    def stop_with_savepoint(self, directory: str | None, *, drain: bool) -> CompletableFuture[str]:
         raise AssertionError("not asked for")
 
     def announce(self, progress: ProgressMode) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flowlet.client.executor import RemoteTarget, execute
+from flowlet.client.executor import execute
+from flowlet.client.remote import RemoteTarget
 from flowlet.common.written_values import parse_address
 from flowlet.errors import ConfigError, JobExecutionError
 from flowlet.graph.job_graph import JobGraph
@@ -380,7 +381,7 @@ def test_a_job_that_forbids_its_own_connection_is_read_all_the_same(
 
 
 def wait_until_running(job: object) -> None:
-    from flowlet.client.executor import RunningJob
+    from flowlet.client.running_job import RunningJob
 
     assert isinstance(job, RunningJob)
     deadline = time.monotonic() + PATIENCE_S
