@@ -20,9 +20,9 @@ from flowlet.chain.chunking_output import ChunkingOutput
 from flowlet.chain.key_extractor import KeyExtractor
 from flowlet.chain.operator_output import (
     ChainedConsumer,
+    ChainedInput,
     Consumer,
     KeyedConsumer,
-    OperatorInput,
     OperatorOutput,
     input_of,
 )
@@ -144,7 +144,7 @@ class HeadInput:
         self._pass_watermark(watermark)
 
 
-class ChunkInput(OperatorInput):
+class ChunkInput(ChainedInput):
     """The input of a chained operator that takes chunks; counts records."""
 
     def collect(self, chunk: Chunk) -> None:

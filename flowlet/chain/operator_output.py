@@ -42,7 +42,7 @@ from flowlet.typed.record_conversion import RecordConversion
 _KEYS: Final = frozenset({str, int, bool, bytes})  # keys of these types need no check
 
 
-class OperatorInput:
+class ChainedInput:
     """Leads watermarks, statuses and markers to a chained operator; ``counters`` are the operator's."""
 
     def __init__(self, operator: StreamOperator, counters: OperatorCounters) -> None:
@@ -57,7 +57,7 @@ class OperatorInput:
         return f"<{type(self).__name__} {self.operator!r}>"
 
 
-class KeyedConsumer(OperatorInput):
+class KeyedConsumer(ChainedInput):
     """A chained operator that takes records one by one, each with its key; task thread only.
 
     ``loop_ends`` are those of the operator's output, ``counters`` are the operator's.  ``conversion``: to the sender's
@@ -159,7 +159,7 @@ class KeyedConsumer(OperatorInput):
         return record if type(record) in UNCHANGING else apart(record)
 
 
-class ChainedConsumer(OperatorInput):
+class ChainedConsumer(ChainedInput):
     """A chained operator that takes records one by one, its output and its counters; ``conversion``: of records on
     their way to it.
     """

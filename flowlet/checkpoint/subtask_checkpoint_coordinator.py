@@ -2,6 +2,7 @@
 acknowledgement.
 
 ``AsyncSnapshot``: the asynchronous part of one subtask's checkpoint, up to its acknowledgement.
+``CheckpointResponder``: receives that, and counts.
 
 Lock order: ``_lock`` is a leaf: operators' parts and the responder are called without it.
 
@@ -13,21 +14,21 @@ Invariants: ends exactly once, as acknowledged, declined or cancelled.  It is ac
 Ownership:  an ended snapshot is part of no cycle of references: the collector of cycles runs rarely while tasks run,
             and the state of many checkpoints would wait for it.
 Source:     Flink ``AsyncCheckpointRunnable``, which blocks a thread of the pool until the in-flight data is complete.
-            Flink ``SubtaskCheckpointCoordinatorImpl``.
+            Flink ``SubtaskCheckpointCoordinatorImpl``, ``CheckpointResponder``.
 Units:      timestamps in milliseconds of the wall clock, durations in nanoseconds of a monotonic one.
-Absent:     file merging, changelogs.
+Absent:     file merging, changelogs; files: ``TaskCheckpointing`` of a TaskManager writes them.
 """
 
 import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
+from dataclasses import field, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.snapshots import (
     NO_CHANNEL_DATA,
     AlignmentMetrics,
@@ -38,6 +39,7 @@ from flowlet.checkpoint.snapshots import (
     SubtaskState,
 )
 from netstack.availability import run_all
+from netstack.late import dataclass
 from netstack.loop.forks import end_stranded_child
 from netstack.loop.loop_timers import Cancellable, Timers
 from netstack.wire.events import Alignment, CancelCheckpointMarker, CheckpointBarrier, CheckpointOptions, Event
@@ -46,12 +48,68 @@ if TYPE_CHECKING:
     from flowlet.checkpoint.operator_snapshots import OperatorSnapshots
 
 
+@dataclass(frozen=True, slots=True)
+class CheckpointStatistics:
+    """Counts of a subtask's checkpoints so far."""
+
+    num_acknowledged: int = 0
+    num_declined: int = 0
+    last_checkpoint_id: int = -1  # the last acknowledged one
+    last: CheckpointMetrics = field(default_factory=CheckpointMetrics)  # of the last acknowledged one
+
+
+class CheckpointCounts:
+    """Counts the checkpoints of a subtask.  Threading: any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        # Guarded by _lock for writes; replaced as a whole, so it is read bare.
+        self._statistics = CheckpointStatistics()
+
+    @property
+    def statistics(self) -> CheckpointStatistics:
+        """The counts so far."""
+        return self._statistics
+
+    def acknowledged(self, checkpoint_id: int, metrics: CheckpointMetrics) -> None:
+        """Count an acknowledgement and keep its metrics."""
+        with self._lock:
+            before = self._statistics
+            self._statistics = replace(
+                before, num_acknowledged=before.num_acknowledged + 1, last_checkpoint_id=checkpoint_id, last=metrics
+            )
+
+    def declined(self) -> None:
+        """Count a decline."""
+        with self._lock:
+            self._statistics = replace(self._statistics, num_declined=self._statistics.num_declined + 1)
+
+
+class CheckpointResponder(Protocol):
+    """The coordinator, for one subtask; counts an acknowledgement when it is sure, which may be later than the call.
+
+    Threading: any thread; must not block.
+    One implementer: ``TaskCheckpointing`` stands on a floor above.
+    """
+
+    @property
+    def statistics(self) -> CheckpointStatistics:
+        """The counts so far."""
+
+    def acknowledge_checkpoint(self, checkpoint_id: int, metrics: CheckpointMetrics, state: SubtaskState) -> None:
+        """The subtask's part of the checkpoint is complete; the caller does not use ``state`` any more."""
+
+    def decline_checkpoint(self, checkpoint_id: int, error: CheckpointError) -> None:
+        """The subtask could not take its part of the checkpoint."""
+
+
 class _State(Enum):
     RUNNING = auto()
     COMPLETED = auto()  # acknowledged or declined
     DISCARDED = auto()
 
 
+@dataclass(eq=False, slots=True)
 class AsyncSnapshot:
     """One checkpoint of one subtask.
 
@@ -63,47 +121,36 @@ class AsyncSnapshot:
         on_end: called once, on the thread that ends the snapshot.
     """
 
-    def __init__(
-        self,
-        checkpoint_id: int,
-        parts: Mapping[str, OperatorSnapshotFuture],
-        channel_state: "Future[ChannelStateSnapshot] | None",
-        responder: CheckpointResponder,
-        *,
-        alignment: AlignmentMetrics,
-        sync_duration_ns: int,
-        is_unaligned: bool,
-        is_finished: bool,
-        location: str,
-        is_running: Callable[[], bool],
-        on_end: "Callable[[AsyncSnapshot], None]",
-        clock_ns: Callable[[], int],
-    ) -> None:
-        self.checkpoint_id = checkpoint_id
-        self._parts = parts
-        self._channel_state = channel_state
-        self._responder = responder
-        self._alignment = alignment
-        self._sync_duration_ns = sync_duration_ns
-        self._is_unaligned = is_unaligned
-        self._is_finished = is_finished
-        self._location = location
-        self._is_running = is_running
-        self._on_end = on_end
-        self._clock_ns = clock_ns
-        self._started_ns = clock_ns()
+    checkpoint_id: int
+    parts: Mapping[str, OperatorSnapshotFuture]
+    channel_state: "Future[ChannelStateSnapshot] | None"
+    responder: CheckpointResponder
+    alignment: AlignmentMetrics
+    sync_duration_ns: int
+    is_unaligned: bool
+    is_finished: bool
+    location: str
+    is_running: Callable[[], bool]
+    on_end: "Callable[[AsyncSnapshot], None]"
+    clock_ns: Callable[[], int]
+    _started_ns: int = field(init=False)
+    _lock: threading.Lock = field(init=False)
+    # Guarded by _lock.
+    _state: _State = field(init=False, default=_State.RUNNING)
+    _states: dict[str, object] | None = field(init=False, default=None)  # once the operators' parts are complete
+    _is_working: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        """Note when it starts."""
+        self._started_ns = self.clock_ns()
         self._lock = threading.Lock()
-        # Guarded by _lock.
-        self._state = _State.RUNNING
-        self._states: dict[str, object] | None = None  # once the operators' parts are complete
-        self._is_working = False
 
     def __repr__(self) -> str:
         return f"<AsyncSnapshot of checkpoint {self.checkpoint_id} {self._state.name}>"
 
     def start(self, execute: Callable[[Callable[[], None]], object]) -> None:
         """Run the operators' parts with ``execute``, and wait for the in-flight data without blocking."""
-        future = self._channel_state  # the pool may end the snapshot meanwhile, which lets go of it
+        future = self.channel_state  # the pool may end the snapshot meanwhile, which lets go of it
         execute(self._run)
         if future is not None:
             future.add_done_callback(self._on_channel_state)
@@ -123,7 +170,7 @@ class AsyncSnapshot:
                 return
             self._is_working = True
         try:
-            states = {operator: part.finish() for operator, part in self._parts.items()}
+            states = {operator: part.finish() for operator, part in self.parts.items()}
         except BaseException as error:  # noqa: BLE001 - a user's code, such as sys.exit(); it fails the checkpoint, not the pool
             end_stranded_child()
             self._stop_working(None)
@@ -148,7 +195,7 @@ class AsyncSnapshot:
             self._acknowledge_if_complete()
 
     def _acknowledge_if_complete(self) -> None:
-        future = self._channel_state
+        future = self.channel_state
         if future is not None and not future.done():
             return
         if future is not None and (future.cancelled() or future.exception() is not None):
@@ -158,19 +205,19 @@ class AsyncSnapshot:
             states = self._states
         if states is None or not self._end(_State.COMPLETED):
             return  # not complete, or ended already; then the future may have been taken from under this call
-        self._parts = {}
-        state = SubtaskState(states, channels, self._is_finished, self._location)
-        self._responder.acknowledge_checkpoint(self.checkpoint_id, self._metrics(channels), state)
+        self.parts = {}
+        state = SubtaskState(states, channels, self.is_finished, self.location)
+        self.responder.acknowledge_checkpoint(self.checkpoint_id, self._metrics(channels), state)
 
     def _metrics(self, channels: ChannelStateSnapshot) -> CheckpointMetrics:
         return CheckpointMetrics(
-            start_delay_ns=self._alignment.start_delay_ns,
-            alignment_duration_ns=self._alignment.duration_ns,
-            bytes_processed_during_alignment=self._alignment.bytes_processed,
+            start_delay_ns=self.alignment.start_delay_ns,
+            alignment_duration_ns=self.alignment.duration_ns,
+            bytes_processed_during_alignment=self.alignment.bytes_processed,
             bytes_persisted_during_alignment=channels.num_bytes,
-            sync_duration_ns=self._sync_duration_ns,
-            async_duration_ns=self._clock_ns() - self._started_ns,
-            is_unaligned=self._is_unaligned,
+            sync_duration_ns=self.sync_duration_ns,
+            async_duration_ns=self.clock_ns() - self._started_ns,
+            is_unaligned=self.is_unaligned,
         )
 
     def _decline(self, reason: CheckpointFailureReason, cause: BaseException | None) -> None:
@@ -178,7 +225,7 @@ class AsyncSnapshot:
             self._discard_unless_working()
             return
         self._discard_unless_working()
-        if not self._is_running():
+        if not self.is_running():
             return
         if isinstance(cause, CheckpointError):
             error = cause
@@ -186,7 +233,7 @@ class AsyncSnapshot:
             details = "" if cause is None else f"{type(cause).__name__}: {cause}"
             error = CheckpointError(self.checkpoint_id, reason, details)
             error.__cause__ = cause
-        self._responder.decline_checkpoint(self.checkpoint_id, error)
+        self.responder.decline_checkpoint(self.checkpoint_id, error)
 
     def _end(self, state: _State) -> bool:
         with self._lock:
@@ -194,15 +241,15 @@ class AsyncSnapshot:
                 return False
             self._state = state
             self._states = None
-        self._channel_state = None  # it keeps the callback, and so this object, even when it is done
-        self._on_end(self)
+        self.channel_state = None  # it keeps the callback, and so this object, even when it is done
+        self.on_end(self)
         return True
 
     def _discard_unless_working(self) -> None:
         with self._lock:
             if self._is_working:
                 return  # the working thread discards when it sees the state
-            parts, self._parts = self._parts, {}
+            parts, self.parts = self.parts, {}
         run_all([part.discard for part in parts.values()])
 
 
@@ -225,6 +272,7 @@ class BarrierOutputs(Protocol):
         """Stop keeping data in front of the barriers of the checkpoint."""
 
 
+@dataclass(eq=False, slots=True)
 class SubtaskCheckpointCoordinator:
     """Takes the snapshots of one task.
 
@@ -238,46 +286,35 @@ class SubtaskCheckpointCoordinator:
         max_concurrent: how many checkpoints the JobManager runs at a time, and so how many aborted ids are remembered.
     """
 
-    def __init__(
-        self,
-        name: str,
-        chain: "OperatorSnapshots",
-        outputs: BarrierOutputs,
-        channel_state: InMemoryChannelStateWriter,
-        responder: CheckpointResponder,
-        execute_async: Callable[[Callable[[], None]], object],
-        timers: Timers,
-        *,
-        prepare_inputs: Callable[[InMemoryChannelStateWriter, int], None] = lambda _writer, _checkpoint_id: None,
-        is_running: Callable[[], bool] = lambda: True,
-        max_concurrent: int = 1,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS,
-    ) -> None:
-        self._name = name
-        self._chain = chain
-        self._outputs = outputs
-        self._channel_state = channel_state
-        self._responder = responder
-        self._execute_async = execute_async
-        self._timers = timers
-        self._prepare_inputs = prepare_inputs
-        self._is_running = is_running
-        self._max_concurrent = max_concurrent
-        self._clock_ns = clock_ns
-        self._wall_ms = wall_ms
-        self._last_id = -1
-        self._last_completed = -1
-        self._aborted: set[int] = set()  # aborted before their barriers arrived; at most _max_concurrent
-        self._newest_aborted = -1
-        self._alignment_timer: tuple[int, Cancellable] | None = None  # of which checkpoint
-        self._is_closed = False
+    name: str
+    chain: "OperatorSnapshots"
+    outputs: BarrierOutputs
+    channel_state: InMemoryChannelStateWriter
+    responder: CheckpointResponder
+    execute_async: Callable[[Callable[[], None]], object]
+    timers: Timers
+    prepare_inputs: Callable[[InMemoryChannelStateWriter, int], None] = lambda _writer, _checkpoint_id: None
+    is_running: Callable[[], bool] = lambda: True
+    max_concurrent: int = 1
+    clock_ns: Callable[[], int] = time.monotonic_ns
+    wall_ms: Callable[[], int] = lambda: time.time_ns() // _NS_PER_MS
+    _last_id: int = field(init=False, default=-1)
+    _last_completed: int = field(init=False, default=-1)
+    # Aborted before their barriers arrived; at most max_concurrent.
+    _aborted: set[int] = field(init=False, default_factory=set)
+    _newest_aborted: int = field(init=False, default=-1)
+    _alignment_timer: tuple[int, Cancellable] | None = field(init=False, default=None)  # of which checkpoint
+    _is_closed: bool = field(init=False, default=False)
+    _lock: threading.Lock = field(init=False)
+    _snapshots: dict[int, AsyncSnapshot] = field(init=False, default_factory=dict)  # Guarded by _lock.
+
+    def __post_init__(self) -> None:
+        """Make the lock."""
         self._lock = threading.Lock()
-        self._snapshots: dict[int, AsyncSnapshot] = {}  # Guarded by _lock.
 
     def __repr__(self) -> str:
         return (
-            f"<SubtaskCheckpointCoordinator of {self._name}: last {self._last_id}, {sorted(self._snapshots)} under way>"
+            f"<SubtaskCheckpointCoordinator of {self.name}: last {self._last_id}, {sorted(self._snapshots)} under way>"
         )
 
     # ---------------------------------------------------------------- inputs
@@ -294,15 +331,15 @@ class SubtaskCheckpointCoordinator:
     def _open_channel_state(self, checkpoint_id: int, options: CheckpointOptions) -> None:
         if not options.needs_channel_state:
             return
-        self._channel_state.start(checkpoint_id)
+        self.channel_state.start(checkpoint_id)
         if options.is_unaligned:
-            self._prepare_inputs(self._channel_state, checkpoint_id)
+            self.prepare_inputs(self.channel_state, checkpoint_id)
         else:  # an aligned barrier: only queued output may become part of the checkpoint
-            self._channel_state.finish_input(checkpoint_id)
+            self.channel_state.finish_input(checkpoint_id)
 
     def complete_inputs(self, checkpoint_id: int) -> None:
         """The inputs' part of the channel state is complete."""
-        self._channel_state.finish_input(checkpoint_id)
+        self.channel_state.finish_input(checkpoint_id)
 
     # ---------------------------------------------------------------- the snapshot
 
@@ -321,30 +358,30 @@ class SubtaskCheckpointCoordinator:
         """
         checkpoint_id = metadata.checkpoint_id
         if checkpoint_id <= self._last_id:
-            self._channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
+            self.channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
             self._take_aborted(checkpoint_id)
             return
         self._last_id = checkpoint_id
         if self._take_aborted(checkpoint_id):
             # Without the marker, downstream tasks would wait for the barrier.
-            self._outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
-            self._channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
+            self.outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
+            self.channel_state.abort(checkpoint_id, self._aborted_by_notification(checkpoint_id))
             return
         if options.alignment is Alignment.FORCED_ALIGNED:
             options = options.with_unaligned_supported()  # only the edge before this task does not support it
             self._open_channel_state(checkpoint_id, options)
-            self._channel_state.finish_input(checkpoint_id)
+            self.channel_state.finish_input(checkpoint_id)
         self._send_barrier(metadata, options)
         self._take_snapshot(metadata, options, alignment, is_finished=is_finished)
 
     def _send_barrier(self, metadata: CheckpointMetadata, options: CheckpointOptions) -> None:
         checkpoint_id = metadata.checkpoint_id
-        self._chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        self.chain.prepare_snapshot_pre_barrier(checkpoint_id)
         barrier = CheckpointBarrier(checkpoint_id, metadata.timestamp_ms, options)
-        self._outputs.broadcast_event(barrier, is_priority=options.is_unaligned)
+        self.outputs.broadcast_event(barrier, is_priority=options.is_unaligned)
         self._start_alignment_timer(barrier)
         if options.needs_channel_state:
-            self._channel_state.finish_output(checkpoint_id)
+            self.channel_state.finish_output(checkpoint_id)
 
     def _take_snapshot(
         self,
@@ -355,34 +392,34 @@ class SubtaskCheckpointCoordinator:
         is_finished: bool,
     ) -> None:
         checkpoint_id = metadata.checkpoint_id
-        if self._chain.is_closed:
-            error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self._name)
-            self._channel_state.abort(checkpoint_id, error)
-            self._responder.decline_checkpoint(checkpoint_id, error)
+        if self.chain.is_closed:
+            error = CheckpointError(checkpoint_id, CheckpointFailureReason.TASK_CLOSING, self.name)
+            self.channel_state.abort(checkpoint_id, error)
+            self.responder.decline_checkpoint(checkpoint_id, error)
             return
-        started_ns = self._clock_ns()
+        started_ns = self.clock_ns()
         try:
-            channel_state = self._channel_state.take_result(checkpoint_id) if options.needs_channel_state else None
-            parts = self._chain.snapshot_state(metadata, options)
+            channel_state = self.channel_state.take_result(checkpoint_id) if options.needs_channel_state else None
+            parts = self.chain.snapshot_state(metadata, options)
         except Exception as error:
-            details = f"{self._name}: {type(error).__name__}: {error}"
+            details = f"{self.name}: {type(error).__name__}: {error}"
             failed = CheckpointError(checkpoint_id, CheckpointFailureReason.SYNCHRONOUS_PART_FAILED, details)
-            self._channel_state.abort(checkpoint_id, failed)
+            self.channel_state.abort(checkpoint_id, failed)
             raise
         self._start(
             AsyncSnapshot(
                 checkpoint_id,
                 parts,
                 channel_state,
-                self._responder,
+                self.responder,
                 alignment=alignment,
-                sync_duration_ns=self._clock_ns() - started_ns,
+                sync_duration_ns=self.clock_ns() - started_ns,
                 is_unaligned=options.is_unaligned,
                 is_finished=is_finished,
                 location="" if options.location is None else options.location.decode(),
-                is_running=self._is_running,
+                is_running=self.is_running,
                 on_end=self._forget,
-                clock_ns=self._clock_ns,
+                clock_ns=self.clock_ns,
             )
         )
 
@@ -394,7 +431,7 @@ class SubtaskCheckpointCoordinator:
         if is_closed:
             snapshot.cancel()
         else:
-            snapshot.start(self._execute_async)
+            snapshot.start(self.execute_async)
 
     def _forget(self, snapshot: AsyncSnapshot) -> None:
         """Called on any thread."""
@@ -412,12 +449,12 @@ class SubtaskCheckpointCoordinator:
 
         def fire() -> None:
             self._alignment_timer = None
-            self._outputs.aligned_barrier_timeout(checkpoint_id)
+            self.outputs.aligned_barrier_timeout(checkpoint_id)
 
         # Never longer than the timeout: the clock of the JobManager, which made the barrier, may be ahead, or this one
         # was put back.
-        delay_ms = max(0, options.aligned_timeout_ms - max(0, self._wall_ms() - barrier.timestamp_ms))
-        self._alignment_timer = (checkpoint_id, self._timers.call_later(delay_ms / 1000, fire))
+        delay_ms = max(0, options.aligned_timeout_ms - max(0, self.wall_ms() - barrier.timestamp_ms))
+        self._alignment_timer = (checkpoint_id, self.timers.call_later(delay_ms / 1000, fire))
 
     def _stop_alignment_timer(self, checkpoint_id: int | None = None) -> None:
         timer = self._alignment_timer
@@ -432,11 +469,11 @@ class SubtaskCheckpointCoordinator:
         self._last_id = max(self._last_id, checkpoint_id)
         self._aborted = {each for each in self._aborted if each > self._last_id}
         self._cancel_snapshot(checkpoint_id)  # first; otherwise it would miss its channel state and decline, too
-        self._channel_state.abort(checkpoint_id, error)
+        self.channel_state.abort(checkpoint_id, error)
         self._stop_alignment_timer(checkpoint_id)
-        self._responder.decline_checkpoint(checkpoint_id, error)
-        self._outputs.abort_checkpoint(checkpoint_id, error)
-        self._outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
+        self.responder.decline_checkpoint(checkpoint_id, error)
+        self.outputs.abort_checkpoint(checkpoint_id, error)
+        self.outputs.broadcast_event(CancelCheckpointMarker(checkpoint_id))
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> bool:
         """Every subtask has acknowledged; returns False if this, or a newer completion, was known."""
@@ -444,7 +481,7 @@ class SubtaskCheckpointCoordinator:
             return False
         self._last_completed = checkpoint_id
         self._stop_alignment_timer(checkpoint_id)
-        self._chain.notify_checkpoint_complete(checkpoint_id)
+        self.chain.notify_checkpoint_complete(checkpoint_id)
         return True
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
@@ -452,10 +489,10 @@ class SubtaskCheckpointCoordinator:
         if not self._cancel_snapshot(checkpoint_id) and checkpoint_id > self._last_id:
             self._remember_aborted(checkpoint_id)
         error = self._aborted_by_notification(checkpoint_id)
-        self._channel_state.abort(checkpoint_id, error)
+        self.channel_state.abort(checkpoint_id, error)
         self._stop_alignment_timer(checkpoint_id)
-        self._outputs.abort_checkpoint(checkpoint_id, error)
-        self._chain.notify_checkpoint_aborted(checkpoint_id)
+        self.outputs.abort_checkpoint(checkpoint_id, error)
+        self.chain.notify_checkpoint_aborted(checkpoint_id)
 
     def close(self) -> None:
         """Cancel pending snapshots; later ones are cancelled at once."""
@@ -463,7 +500,7 @@ class SubtaskCheckpointCoordinator:
             self._is_closed = True
             snapshots = list(self._snapshots.values())
         calls: list[Callable[[], object]] = [self._stop_alignment_timer, *(snapshot.cancel for snapshot in snapshots)]
-        run_all([*calls, self._channel_state.close])
+        run_all([*calls, self.channel_state.close])
 
     def _cancel_snapshot(self, checkpoint_id: int) -> bool:
         with self._lock:
@@ -473,7 +510,7 @@ class SubtaskCheckpointCoordinator:
     def _remember_aborted(self, checkpoint_id: int) -> None:
         self._aborted.add(checkpoint_id)
         self._newest_aborted = max(self._newest_aborted, checkpoint_id)
-        while len(self._aborted) > self._max_concurrent:
+        while len(self._aborted) > self.max_concurrent:
             self._aborted.remove(min(self._aborted))
 
     def _take_aborted(self, checkpoint_id: int) -> bool:
@@ -484,7 +521,7 @@ class SubtaskCheckpointCoordinator:
 
     def is_aborted(self, checkpoint_id: int) -> bool:
         """Whether the JobManager has aborted a checkpoint that was not taken yet."""
-        return checkpoint_id in self._aborted or checkpoint_id + self._max_concurrent < self._newest_aborted
+        return checkpoint_id in self._aborted or checkpoint_id + self.max_concurrent < self._newest_aborted
 
     @staticmethod
     def _aborted_by_notification(checkpoint_id: int) -> CheckpointError:

@@ -15,9 +15,12 @@ from typing import TYPE_CHECKING, Final
 
 from flowlet.checkpoint.barrier_orders import BarrierReceived, CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.checkpoint_barrier_handler import CheckpointBarrierHandler
-from flowlet.checkpoint.responder import CheckpointResponder, CheckpointStatistics
 from flowlet.checkpoint.snapshots import AlignmentMetrics, CheckpointMetadata
-from flowlet.checkpoint.subtask_checkpoint_coordinator import SubtaskCheckpointCoordinator
+from flowlet.checkpoint.subtask_checkpoint_coordinator import (
+    CheckpointResponder,
+    CheckpointStatistics,
+    SubtaskCheckpointCoordinator,
+)
 from flowlet.errors import MailboxClosedError
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions

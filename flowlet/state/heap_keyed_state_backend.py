@@ -205,7 +205,8 @@ class HeapKeyedStateBackend(KeyedStateBackend):
             yield rows if convert is None else StateRows(rows.keys, tuple(map(convert, rows.values)))
 
     def _expiry_of(self, descriptor: StateDescriptor) -> Expiry | None:
-        expiry, config = super()._expiry_of(descriptor), descriptor.ttl_config
+        expiry = super()._expiry_of(descriptor)
+        config = descriptor.ttl_config
         steps = None if config is None else config.get_cleanup_strategies().get_incremental_cleanup_strategy()
         if expiry is not None and steps is not None:
             cleanup = IncrementalCleanup(self._tables[descriptor.name], expiry, steps.get_cleanup_size())

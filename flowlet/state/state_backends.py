@@ -182,7 +182,8 @@ class KeyedStateBackend(ABC):
         """
         if not isinstance(descriptor, kind):
             raise FlowletError(f"this state needs a {kind.__name__}, got {descriptor!r}")
-        name, type_info = descriptor.name, descriptor.type_info
+        name = descriptor.name
+        type_info = descriptor.type_info
         declared = StateDescription(
             _KINDS[kind], repr(type_info), descriptor.ttl_config is not None, type_form(type_info)
         )

@@ -65,14 +65,9 @@ class TableCopy:
     """What one snapshot takes of one table.
 
     Args:
-        name: the state's.
-        description: what the snapshot says about it.
-        entries: of the table; changes meanwhile.
-        user_keys: of the table; changes meanwhile.
-        keys: the exact keys, in an order; may grow meanwhile.
+        table: what it takes; changes meanwhile.
         expiry: leaves expired rows out; None: all are taken.
         now_ms: when the snapshot began.
-        declared: the declared type of the values.
     """
 
     __slots__ = (
@@ -91,26 +86,16 @@ class TableCopy:
         "kept_user_keys",
     )
 
-    def __init__(
-        self,
-        name: str,
-        description: StateDescription,
-        entries: dict[Any, Any],
-        user_keys: dict[Any, Any],
-        keys: list[Any],
-        expiry: Expiry | None,
-        now_ms: int,
-        declared: DeclaredValues,
-    ) -> None:
-        self._name = name
-        self._description = description
-        self._entries = entries
-        self._user_keys = user_keys
-        self._keys = keys
-        self._num_keys = len(keys)
+    def __init__(self, table: StateTable, expiry: Expiry | None, now_ms: int) -> None:
+        self._name = table.name
+        self._description = table.description
+        self._entries = table.entries
+        self._user_keys = table._user_keys
+        self._keys = table._order  # exact keys, in an order; may grow meanwhile
+        self._num_keys = len(self._keys)
         self._expiry = expiry
         self._now_ms = now_ms
-        self._declared = declared if declared.is_serialized_checked else None
+        self._declared = table.declared if table.declared.is_serialized_checked else None
         # Written by the task thread, each key once; read by the pool.
         self.kept: dict[Any, Any] = {}
         self.kept_user_keys: dict[Any, Any] = {}
@@ -405,7 +390,8 @@ class ExactKeys:
                 "processed, not in open()"
             )
         exact = exact_key(key)
-        self._last_key, self._last_exact = key, exact
+        self._last_key = key
+        self._last_exact = exact
         return exact
 
 
@@ -521,9 +507,7 @@ class StateTable(ExactKeys):
             now_ms: see ``expiry``.
         """
         self._list_keys()
-        copy = TableCopy(
-            self.name, self.description, self.entries, self._user_keys, self._order, expiry, now_ms, self.declared
-        )
+        copy = TableCopy(self, expiry, now_ms)
         self._copying.add(copy)
         self._is_copying = True
         if self._state is not None:

@@ -138,12 +138,14 @@ class TtlListState(ListState[Any]):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append values to the list of the current key."""
-        added, now_ms = self._declared.all_entered(values), self._expiry.access_ms()
+        added = self._declared.all_entered(values)
+        now_ms = self._expiry.access_ms()
         self._stored.add_all([(value, now_ms) for value in added])
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace the list of the current key; an empty one clears it."""
-        elements, now_ms = self._declared.all_entered(values), self._expiry.access_ms()
+        elements = self._declared.all_entered(values)
+        now_ms = self._expiry.access_ms()
         self._stored.update([(value, now_ms) for value in elements])
 
     def clear(self) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter
-from flowlet.checkpoint.responder import CheckpointResponder
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import RecoveredStream
+from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointResponder
 from flowlet.common.job_settings import BatchSettings, StateSettings
 from flowlet.graph.partitioner import Partitioner
 from flowlet.messages.control_messages import FromTask

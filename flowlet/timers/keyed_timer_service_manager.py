@@ -24,8 +24,8 @@ from flowlet.keys.exact_keys import exact_key
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import MailOptions
 from flowlet.records import IDLE, MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
-from flowlet.timers.keyed_timer_service import BUDGET_NS, KeyedTimerService, KeyGroupTimers, TimerQueue, never
-from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Timer, Triggerable, WatermarkOutput
+from flowlet.timers.keyed_timer_service import BUDGET_NS, KeyedTimerService, KeyGroupTimers, never
+from flowlet.timers.time_api import KeyContext, ProcessingTimeService, Timer, TimerQueue, Triggerable, WatermarkOutput
 from netstack.log_lines import LogLines
 
 _log = LogLines(__name__)

@@ -25,7 +25,6 @@ from typing import Final
 from flowlet.chain.stream_operator import StreamOperator
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
 from flowlet.checkpoint.channel_state_writer import InMemoryChannelStateWriter, decode_channels, encode_channels
-from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
 from flowlet.checkpoint.single_checkpoint_barrier_handler import BarrierMode
 from flowlet.checkpoint.snapshots import (
     CheckpointMetadata,
@@ -35,6 +34,7 @@ from flowlet.checkpoint.snapshots import (
     SubtaskState,
 )
 from flowlet.checkpoint.state_assignment import FormerVertex, NewSubtask, assigned_states, is_by_key
+from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointCounts, CheckpointStatistics
 from flowlet.checkpoint.task_checkpoints import TaskCheckpoints
 from flowlet.common.job_settings import CheckpointSettings
 from flowlet.errors import StateRestoreError

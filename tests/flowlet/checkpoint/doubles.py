@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from flowlet.checkpoint.barrier_orders import CheckpointError
-from flowlet.checkpoint.responder import CheckpointStatistics
 from flowlet.checkpoint.snapshots import (
     AlignmentMetrics,
     CheckpointMetadata,
@@ -12,6 +11,7 @@ from flowlet.checkpoint.snapshots import (
     OperatorSnapshotFuture,
     SubtaskState,
 )
+from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointStatistics
 from flowlet.mailbox.mailbox_executor import MailboxExecutor
 from flowlet.mailbox.task_mailbox import TaskMailbox
 from netstack.availability import AvailabilityFuture, AvailabilityHelper

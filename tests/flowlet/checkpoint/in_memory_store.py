@@ -4,8 +4,8 @@ import threading
 from typing import Protocol
 
 from flowlet.checkpoint.barrier_orders import CheckpointError
-from flowlet.checkpoint.responder import CheckpointCounts, CheckpointStatistics
 from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
+from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointCounts, CheckpointStatistics
 from netstack.late import dataclass
 
 

@@ -3,8 +3,8 @@
 import pytest
 
 from flowlet.checkpoint.barrier_orders import CheckpointError, CheckpointFailureReason
-from flowlet.checkpoint.responder import CheckpointStatistics
 from flowlet.checkpoint.snapshots import CheckpointMetrics, SubtaskState
+from flowlet.checkpoint.subtask_checkpoint_coordinator import CheckpointStatistics
 from tests.flowlet.checkpoint.in_memory_store import InMemoryCheckpointStore, MeasuringResponder
 
 
